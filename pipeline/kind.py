@@ -1,55 +1,75 @@
-"""Defines what a kind of source offers to Spark, and lists the kinds."""
+"""Defines what a kind of source offers to Spark, and lists the kinds.
+
+Each kind is a package: `options` declares its options, `kind` holds its Kind. Spark calls a kind in
+a process of the driver that plans, and pickles what it returns for the tasks. So readers and
+writers hold plain values, and their modules import ZeroMQ inside the functions that open a socket.
+"""
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING
 
-from .errors import OptionError, PipelineError
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from .errors import OptionError, PipelineError, SchemaError
 from .options import unknown
 
-if TYPE_CHECKING:
-    from pyspark.sql.datasource import (
-        DataSourceReader,
-        DataSourceStreamReader,
-        DataSourceStreamWriter,
-        DataSourceWriter,
-    )
-    from pyspark.sql.types import StructType
-
 Given = Mapping[str, str]  # Options as Spark passes them.
+SPARK_TYPES = {
+    pa.binary(): "binary",
+    pa.bool_(): "boolean",
+    pa.int8(): "tinyint",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.string(): "string",
+    pa.timestamp("us", "UTC"): "timestamp",
+}
 
 
 class Kind:
     """A value of the option `kind`. A method that is not overridden reports that the kind lacks it.
 
-    Spark calls all methods in a Python process of the driver, which may differ between calls. It
-    pickles what they return. So these objects hold plain values and create sockets only in use.
+    name       value of the option
+    columns    of a read, if they do not depend on options
     """
 
-    name = ""
+    name: str
+    columns: pa.Schema
 
-    def schema(self, given: Given) -> "StructType | str":
-        """Returns the columns of a read as Spark's DDL or type. Raises PipelineError."""
-        raise self._cannot("be read", "it is for writing")
+    def schema(self, given: Given) -> str:
+        """Returns the columns of a read as Spark's DDL. Raises PipelineError."""
+        return ", ".join(f"`{field.name}` {spark_type(field.type)}" for field in self.columns)
 
-    def reader(self, given: Given, schema: "StructType", load: str = "") -> "DataSourceReader":
+    def check_columns(self, schema: StructType) -> None:
+        """Raises SchemaError unless the columns are those of the kind."""
+        wanted = ",".join(f"{field.name}:{spark_type(field.type)}" for field in self.columns)
+        if schema.simpleString() != f"struct<{wanted}>":
+            raise SchemaError(f"kind {self.name} has the columns {wanted}: leave schema() out")
+
+    def reader(self, given: Given, schema: StructType, load: str = "") -> DataSourceReader:
         """Returns the reader for spark.read. Raises PipelineError.
 
         load   token that all plans of one load() or view share
         """
         raise self._cannot("be read as a batch", "use spark.readStream")
 
-    def stream_reader(self, given: Given, schema: "StructType") -> "DataSourceStreamReader":
+    def stream_reader(self, given: Given, schema: StructType) -> DataSourceStreamReader:
         """Returns the reader for spark.readStream. Raises PipelineError."""
         raise self._cannot("be read as a stream", "use spark.read")
 
-    def writer(self, given: Given, schema: "StructType", overwrite: bool) -> "DataSourceWriter":
+    def writer(self, given: Given, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Returns the writer for df.write. Raises PipelineError."""
         raise self._cannot("be written by a batch", "use writeStream")
 
     def stream_writer(
-        self, given: Given, schema: "StructType", overwrite: bool
-    ) -> "DataSourceStreamWriter":
+        self, given: Given, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamWriter:
         """Returns the writer for df.writeStream. Raises PipelineError."""
         raise self._cannot("be written by a stream", "use foreachBatch")
 
@@ -60,22 +80,25 @@ class Kind:
         )
 
 
-# Each module holds a Kind named KIND. kind_of() imports the module at its first use.
-KINDS = {
-    "table": ".table.kind",
-    "log": ".log.kind",
-    "zre": ".zre.kind",
-    "farm": ".farm.kind",
-}
+def spark_type(type_: pa.DataType) -> str:
+    """Spark's name of an Arrow type."""
+    if pa.types.is_list(type_):
+        return f"array<{spark_type(type_.value_type)}>"
+    if pa.types.is_map(type_):
+        return f"map<{spark_type(type_.key_type)},{spark_type(type_.item_type)}>"
+    return SPARK_TYPES[type_]
+
+
+KINDS = ("table", "log", "zre", "farm")
 
 
 def kind_of(given: Given) -> Kind:
-    """Returns the kind that the options name. Raises OptionError."""
+    """Returns the kind that the options name, and imports it. Raises OptionError."""
     name = next((value for key, value in given.items() if key.lower() == "kind"), None)
     if name is None:
         raise OptionError(f"option kind is missing; it is one of: {', '.join(KINDS)}")
     if name.lower() not in KINDS:
         raise OptionError(unknown("kind", name, KINDS))
-    kind = import_module(KINDS[name.lower()], __package__).KIND
+    kind = import_module(f".{name.lower()}.kind", __package__).KIND
     assert isinstance(kind, Kind)
     return kind

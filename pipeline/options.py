@@ -1,4 +1,7 @@
-"""Parses the options of sources and sinks from one table of names, types and defaults a kind.
+"""How an option of a source or sink is declared: type, default, meaning, use. It knows no option.
+
+A class of options is a dataclass whose fields are made by option(). Parsing, error messages and
+the tables of docs/pipeline.md (tables.py) all come from that declaration.
 
 Spark passes each option as text. Its name is in lower case or as you wrote it.
 """
@@ -7,7 +10,8 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
 from ..clients.aliases import warn_renamed
 from ..clients.io.urls import SCHEME, check_url
@@ -17,49 +21,94 @@ from .errors import OptionError, PipelineError
 SPARKS_OWN = frozenset({"checkpointlocation"})
 ALIKE = 0.6  # Similarity by difflib, from 0 to 1.
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+TIMEOUT_MS_MAX = 86_400_000
+
+Use = Literal["batches", "streams", "writes"]
+
+
+class OptionType(NamedTuple):
+    """A type of options."""
+
+    parse: Callable[[str], Any]  # Raises ValueError with the end of the sentence "rowLimit is ...".
+    values: str  # What it accepts, for the reference.
 
 
 class Option(NamedTuple):
-    """One option of a kind."""
+    """The declaration of one option."""
 
-    name: str  # The documented name: rowLimit.
-    parse: Callable[[str], Any]  # Raises ValueError with the end of the sentence "rowLimit is ...".
-    default: Any = None
+    name: str  # As the user writes it: rowLimit.
+    field: str
+    type: OptionType
+    meaning: str
+    default: str | None = None  # As a user would write it.
     required: bool = False
+    only: Use | None = None  # The only use that takes it.
+    in_streams: str | None = None  # Another default of streams.
     old_name: str = ""  # Deprecated: it works for one release and warns.
-    old_parse: Callable[[str], Any] = str
+    old_type: OptionType = OptionType(str, "")
 
-    @property
-    def field(self) -> str:
-        """Name in Python: row_limit."""
-        return re.sub(r"(?<!^)([A-Z])", r"_\1", self.name).lower()
+    def default_of(self, use: Use) -> Any:
+        """The parsed default, or None."""
+        text = self.in_streams if use == "streams" and self.in_streams else self.default
+        return None if text is None else self.type.parse(text)
 
 
-def parse_options(known: Iterable[Option], given: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the values of all known options by field.
+def option(type_: OptionType, meaning: str, default: str | None = None, **others: Any) -> Any:
+    """A field of a class of options: the declaration of one option.
+
+    others   more fields of Option
+    """
+    found = {"option": Option("", "", type_, meaning, default, **others)}
+    if found["option"].required:
+        return field(metadata=found)
+    return field(default=found["option"].default_of("batches"), metadata=found)
+
+
+def options_of(section: type, use: Use | None = None) -> list[Option]:
+    """The options of a class in their order; only those of one use if it is given."""
+    found = [
+        one.metadata["option"]._replace(
+            name=re.sub(r"_([a-z])", lambda at: at[1].upper(), one.name), field=one.name
+        )
+        for one in fields(section)
+        if "option" in one.metadata
+    ]
+    return [one for one in found if use is None or one.only in (None, use)]
+
+
+S = TypeVar("S", bound="Addressed")
+
+
+def parse_options(section: type[S], given: Mapping[str, str], use: Use = "batches") -> S:
+    """Returns the given options, and defaults for the others.
 
     The given options may include `kind` and Spark's own ones. Raises OptionError, which names the
     option and the way out.
     """
-    by_name = {option.name.lower(): option for option in known}
-    old_names = {option.old_name.lower() for option in by_name.values()}
+    known = options_of(section, use)
+    allowed = {name.lower() for one in known for name in (one.name, one.old_name)}
+    elsewhere = {one.name.lower(): one for one in options_of(section)}
     for name in given:
-        if name.lower() not in {*by_name, *old_names, *SPARKS_OWN, "kind"}:
-            names = [option.name for option in by_name.values()]
-            raise OptionError(unknown("option", name, names))
+        if name.lower() in {*allowed, *SPARKS_OWN, "kind"}:
+            continue
+        if hint := section.refused.get(name.lower()):
+            raise OptionError(f"unknown option {name!r}: {hint}")
+        if other := elsewhere.get(name.lower()):
+            raise OptionError(f"option {other.name} is for {other.only} only")
+        raise OptionError(unknown("option", name, [one.name for one in known]))
     texts = {name.lower(): text for name, text in given.items()}
     values = {}
-    for name, option in by_name.items():
-        old_name = option.old_name.lower()
+    for one in known:
+        old_name = one.old_name.lower()
         if old_name and old_name in texts:
-            values[option.field] = _parsed_old(option, texts)
-        elif name in texts:
-            values[option.field] = _parsed(option, texts[name])
-        elif option.required:
-            raise OptionError(f"option {option.name} is missing")
+            values[one.field] = _parsed_old(one, texts)
+        elif one.name.lower() in texts:
+            values[one.field] = _parsed(one, texts[one.name.lower()])
+        elif one.required:
+            raise OptionError(f"option {one.name} is missing")
         else:
-            values[option.field] = option.default
-    return values
+            values[one.field] = one.default_of(use)
+    return section(**values)
 
 
 def _parsed_old(option: Option, texts: Mapping[str, str]) -> Any:
@@ -67,12 +116,12 @@ def _parsed_old(option: Option, texts: Mapping[str, str]) -> Any:
     if new.lower() in texts:
         raise OptionError(f"options {new} and {old} are both given; leave {old} out")
     warn_renamed(f"option {old}", f"option {new}")
-    return _parsed(option._replace(name=old, parse=option.old_parse), texts[old.lower()])
+    return _parsed(option._replace(name=old, type=option.old_type), texts[old.lower()])
 
 
 def _parsed(option: Option, text: str) -> Any:
     try:
-        return option.parse(text)
+        return option.type.parse(text)
     except ValueError as error:
         raise OptionError(f"option {option.name} is {error}") from None
 
@@ -85,15 +134,10 @@ def unknown(what: str, name: str, names: Iterable[str]) -> str:
     return f"unknown {what} {name!r}; {hint}"
 
 
-# ---- types of options: each parses a text, or raises ValueError with what it should be ----
+# ---- types of options ----
 
 
-def text(value: str) -> str:
-    """Parses any text."""
-    return value
-
-
-def texts(value: str) -> list[str]:
+def _parse_list(value: str) -> list[str]:
     """Parses a JSON list of texts or numbers."""
     try:
         found = json.loads(value)
@@ -104,8 +148,27 @@ def texts(value: str) -> list[str]:
     return [str(one) for one in found]
 
 
-def whole(least: int, most: int) -> Callable[[str], int]:
-    """Returns a parser of whole numbers in a range."""
+def _parse_size(value: str) -> int:
+    found = re.fullmatch(r"([0-9]{1,15})([kmg]?)", value.strip().lower())
+    if not found or not int(found[1]):
+        raise ValueError(f"a number of bytes like 65536, 64k or 1g, not {value!r}")
+    return int(found[1]) * UNITS[found[2]]
+
+
+def _parse_flag(value: str) -> bool:
+    if value.lower() not in ("true", "false"):
+        raise ValueError(f"true or false, not {value!r}")
+    return value.lower() == "true"
+
+
+TEXT = OptionType(str, "text")
+TEXTS = OptionType(_parse_list, '`["a", "b"]`')
+SIZE = OptionType(_parse_size, "bytes, from 1, like `64k`, `8m`")
+FLAG = OptionType(_parse_flag, "`true`, `false`")
+
+
+def whole(least: int, most: int) -> OptionType:
+    """Whole numbers in a range."""
 
     def parse(value: str) -> int:
         words = f"a whole number from {least} to {most}, not {value!r}"
@@ -117,27 +180,11 @@ def whole(least: int, most: int) -> Callable[[str], int]:
             raise ValueError(words)
         return number
 
-    return parse
+    return OptionType(parse, f"{least} to {most}" if most < 1 << 50 else f"from {least} on")
 
 
-def size(value: str) -> int:
-    """Parses a number of bytes, at least 1, with an optional unit k, m or g: "64m"."""
-    found = re.fullmatch(r"([0-9]{1,15})([kmg]?)", value.strip().lower())
-    if not found or not int(found[1]):
-        raise ValueError(f"a number of bytes like 65536, 64k or 1g, not {value!r}")
-    return int(found[1]) * UNITS[found[2]]
-
-
-def flag(value: str) -> bool:
-    """Parses true or false."""
-    if value.lower() not in ("true", "false"):
-        raise ValueError(f"true or false, not {value!r}")
-    return value.lower() == "true"
-
-
-def one_of(*choices: str) -> Callable[[str], str]:
-    """Returns a parser that accepts some words in any case and returns them as they are given
-    here."""
+def one_of(*choices: str) -> OptionType:
+    """Some words in any case, which are returned as they are given here."""
     known = {choice.lower(): choice for choice in choices}
 
     def parse(value: str) -> str:
@@ -145,46 +192,62 @@ def one_of(*choices: str) -> Callable[[str], str]:
             raise ValueError(f"{', '.join(choices[:-1])} or {choices[-1]}, not {value!r}")
         return known[value.lower()]
 
-    return parse
+    return OptionType(parse, ", ".join(f"`{choice}`" for choice in choices))
 
 
-def urls(value: str) -> tuple[str, ...]:
-    """Parses node addresses separated by commas; zre://NAME stands for the nodes of a cluster."""
-    found = tuple(part.strip() for part in value.split(","))
-    for url in found:
+TIME_MS = whole(1, TIMEOUT_MS_MAX)
+
+
+def addresses(what: str, check: Callable[[str], object]) -> OptionType:
+    """Addresses separated by commas; zre://NAME stands for the nodes of a cluster.
+
+    what     what they are, for the error
+    check    raises ValueError for an address that is none
+    """
+
+    def parse(value: str) -> tuple[str, ...]:
+        found = tuple(part.strip() for part in value.split(","))
         try:
-            check_discovery_url(url) if url.startswith(SCHEME) else check_url(url)
+            for url in found:
+                _check_discovery_url(url) if url.startswith(SCHEME) else check(url)
         except ValueError as error:
-            raise ValueError(f"the nodes' urls, joined by commas: {error}") from None
-    return found
+            raise ValueError(f"{what}, joined by commas: {error}") from None
+        return found
+
+    return OptionType(parse, "addresses or `zre://CLUSTER`")
+
+
+URLS = addresses("the nodes' urls", check_url)
 
 
 # ---- zre://NAME: the driver resolves it; tasks get addresses ----
 
 
-def check_discovery_url(url: str) -> None:
-    """Raises ValueError unless the zre:// address is well formed."""
-    from ..clients.node.discovery import parse_zre_url  # Imports ZeroMQ.
+def _check_discovery_url(url: str) -> None:
+    from ..clients.node.discovery import parse_zre_url
 
     parse_zre_url(url)
 
 
-def is_discovered(known: Iterable[str]) -> bool:
-    """Whether one of the addresses is a zre:// one."""
-    return any(url.startswith(SCHEME) for url in known)
+@dataclass(frozen=True, kw_only=True)
+class Addressed:
+    """Options with the addresses of nodes that offer a service (protocols/zre/services.py)."""
 
+    service: ClassVar[str]
+    refused: ClassVar[Mapping[str, str]] = {}  # Names that are no options, and what to do instead.
+    urls: tuple[str, ...] = option(URLS, "some of the nodes, separated by commas", required=True)
 
-def found_urls(known: tuple[str, ...], service: str) -> tuple[str, ...]:
-    """In the driver: replaces each zre:// address by those of the nodes that offer the service.
+    def located(self) -> Self:
+        """In the driver: the options for tasks, with addresses in place of zre:// ones.
 
-    protocols/zre/services.py names the services. Raises PipelineError if no node was found.
-    """
-    if not is_discovered(known):
-        return known
-    from ..clients.errors import NodeError
-    from ..clients.node.discovery import resolve_urls
+        Raises PipelineError if no node was found.
+        """
+        if not any(url.startswith(SCHEME) for url in self.urls):
+            return self
+        from ..clients.errors import NodeError
+        from ..clients.node.discovery import resolve_urls
 
-    try:
-        return resolve_urls(known, service)
-    except (NodeError, OSError) as error:
-        raise PipelineError(f"{error}; option urls takes addresses, too") from error
+        try:
+            return replace(self, urls=resolve_urls(self.urls, self.service))
+        except (NodeError, OSError) as error:
+            raise PipelineError(f"{error}; option urls takes addresses, too") from error

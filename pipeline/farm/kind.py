@@ -1,36 +1,43 @@
-"""The kind `farm`: a Garlic Farm's log as a source for Spark."""
+"""The kind `farm`: a Garlic Farm's log as a source for Spark, by the log's source over FarmView."""
 
-from typing import TYPE_CHECKING
+from pyspark.sql.types import StructType
 
 from ..kind import Given, Kind
-from .options import batch_options, stream_options, with_addresses
+from ..log.positions import LogPositions
+from ..log.source import LogReader, LogStreamReader
+from ..options import parse_options
+from .options import FarmReadOptions
+from .read import FarmView
+from .rows import SCHEMA
 
-if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
-    from pyspark.sql.types import StructType
+
+class FarmReader(LogReader[FarmReadOptions]):
+    """A batch read."""
+
+    def _open(self) -> LogPositions:
+        return FarmView(self._options)
+
+
+class FarmStreamReader(LogStreamReader[FarmReadOptions]):
+    """A streaming read."""
+
+    def _open(self) -> LogPositions:
+        return FarmView(self._options)
 
 
 class FarmKind(Kind):
     """Documents, orders and Configurations, in log order."""
 
     name = "farm"
+    columns = SCHEMA
 
-    def schema(self, given: Given) -> str:
-        from .rows import COLUMNS
+    def reader(self, given: Given, schema: StructType, load: str = "") -> FarmReader:
+        self.check_columns(schema)
+        return FarmReader(parse_options(FarmReadOptions, given).located())
 
-        return COLUMNS
-
-    def reader(self, given: Given, schema: "StructType", load: str = "") -> "DataSourceReader":
-        from .source import FarmReader, check_columns
-
-        check_columns(schema)
-        return FarmReader(with_addresses(batch_options(given)))
-
-    def stream_reader(self, given: Given, schema: "StructType") -> "DataSourceStreamReader":
-        from .source import FarmStreamReader, check_columns
-
-        check_columns(schema)
-        return FarmStreamReader(with_addresses(stream_options(given)))
+    def stream_reader(self, given: Given, schema: StructType) -> FarmStreamReader:
+        self.check_columns(schema)
+        return FarmStreamReader(parse_options(FarmReadOptions, given, "streams").located())
 
 
 KIND = FarmKind()

@@ -39,7 +39,7 @@ class FarmView(LogPositions):
                 tuning=FarmTuning(
                     options.tls,
                     options.server_name,
-                    options.proxy,
+                    options.proxy or "",
                     options.i2p,
                     reach_ms=options.timeout_ms,
                 ),

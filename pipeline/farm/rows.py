@@ -16,10 +16,6 @@ from ...protocols.garlicfarm.app.orders import ORDER_PREFIX, decode_order
 from ...protocols.garlicfarm.wire.values import decode_configuration
 from ..formats import TIME_MS_MAX
 
-COLUMNS = (
-    "index BIGINT, term BIGINT, kind STRING, server INT, time TIMESTAMP, publish STRING, "
-    "publishing BOOLEAN, uptime_ms BIGINT, members ARRAY<INT>, document STRING"
-)
 SCHEMA = pa.schema(
     [
         ("index", pa.int64()),

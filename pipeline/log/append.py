@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from ...clients.errors import LogExpired, LogTimeout
 from ...protocols.record import RECORD_BYTES_MAX
 from ..errors import LogUnreachable, ReplayExpired, SchemaError
-from .options import WriteOptions
+from .options import LogWriteOptions
 from .reqids import Origin, row_reqids
 from .rows import Rows
 
@@ -27,7 +27,7 @@ SAME_TIME = (
 )
 
 
-def append(options: WriteOptions, origin: Origin, batches: Iterator[pyarrow.RecordBatch]) -> int:
+def append(options: LogWriteOptions, origin: Origin, batches: Iterator[pyarrow.RecordBatch]) -> int:
     """Appends all rows of a partition in order and returns their number once all are committed.
 
     Raises PipelineError.

@@ -1,33 +1,17 @@
-"""Options of the kind `log`."""
+"""Options of the kind `log`, and of each kind that reads entries of a log."""
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, NamedTuple, TypeVar
+from typing import Self
 
 from ...protocols.raft.messages import NUMBER_MAX
 from ...protocols.zre import services
-from ..errors import OptionError
-from ..options import (
-    Option,
-    flag,
-    found_urls,
-    is_discovered,
-    one_of,
-    parse_options,
-    size,
-    text,
-    urls,
-    whole,
-)
-from .offset import LogOffset
+from ..options import FLAG, SIZE, TIME_MS, Addressed, OptionType, one_of, option, whole
+from .offset import LogOffset, Offset
 
-COLUMNS = "index BIGINT, term BIGINT, type TINYINT, reqid BINARY, time TIMESTAMP, data BINARY"
 EARLIEST, LATEST = "earliest", "latest"
 LEADER, FOLLOWERS = "leader", "followers"
-# Equal to those of clients/log/operations.py; that module would import ZeroMQ.
-TIMEOUT_MS = 30_000
-ENTRIES_PER_PARTITION = 250_000
-MEMORY_BYTES = 64 << 20
 
 StartPosition = str | int | datetime
 
@@ -72,99 +56,98 @@ def parse_end(value: str) -> str | int:
     return found
 
 
-# Where a read begins; a kind adds the default.
-AFTER = Option("after", parse_after, old_name="startingIndex", old_parse=parse_start)
-BOTH = (
-    Option("urls", urls, required=True),
-    Option("cluster", text, "demo"),
-    Option("timeoutMs", whole(1, 86_400_000), TIMEOUT_MS),
-)
-READ = (
-    *BOTH,
-    AFTER,
-    Option("failOnCompaction", flag, True),
-    Option("entriesPerPartition", whole(1, NUMBER_MAX), ENTRIES_PER_PARTITION),
-    Option("readFrom", one_of(LEADER, FOLLOWERS), LEADER),
-)
-BATCH = (*READ, Option("endingIndex", parse_end, LATEST))
-STREAM = (
-    *READ,
-    Option("maxEntriesPerTrigger", whole(1, NUMBER_MAX)),
-    Option("maxBytesPerTrigger", size),
-)
-WRITE = (*BOTH, Option("memoryBytes", size, MEMORY_BYTES))
+def _parse_ident(value: str) -> str:
+    if not value:
+        raise ValueError("the cluster's ident, not an empty text")
+    return value
 
 
-class LogReadOptions(NamedTuple):
-    """What to read; the fields are the options of BATCH and STREAM."""
+TIME = "a time like `2026-01-31T12:00:00Z`"
+AFTER = OptionType(parse_after, f"`earliest`, `latest`, a LOG INDEX, {TIME}")
+COUNT = whole(1, NUMBER_MAX)
 
-    urls: tuple[str, ...]
-    cluster: str
-    timeout_ms: int
-    after: StartPosition
-    fail_on_compaction: bool
-    entries_per_partition: int
-    read_from: str
-    ending_index: str | int = LATEST
-    max_entries_per_trigger: int | None = None
+
+@dataclass(frozen=True, kw_only=True)
+class EntryOptions(Addressed, ABC):
+    """Which entries to read, of a kind whose rows are entries of a log."""
+
+    after: StartPosition = option(
+        AFTER,
+        "where to begin: behind this LOG INDEX, or from this time on",
+        EARLIEST,
+        in_streams=LATEST,
+        old_name="startingIndex",
+        old_type=OptionType(parse_start, ""),
+    )
+    ending_index: str | int = option(
+        OptionType(parse_end, "`latest`, a LOG INDEX"), "the last LOG INDEX", LATEST, only="batches"
+    )
+    fail_on_compaction: bool = option(FLAG, "`false`: skip compacted entries", "true")
+    entries_per_partition: int = option(COUNT, "most entries of one task", "250000")
+    max_entries_per_trigger: int | None = option(COUNT, "most entries of one batch", only="streams")
     max_bytes_per_trigger: int | None = None
+
+    @property
+    @abstractmethod
+    def origin(self) -> Offset:
+        """The offset before all entries of this log."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterOptions(Addressed):
+    """The cluster to read from or write to."""
+
+    service = services.LOG
+    cluster: str = option(
+        OptionType(_parse_ident, "text"),
+        "the cluster's ident; `zre://CLUSTER` in `urls` implies it",
+        "demo",
+    )
+    timeout_ms: int = option(TIME_MS, "longest time without progress", "30000")
+
+    def located(self) -> Self:
+        """As Addressed.located(), with the cluster of a zre:// address.
+
+        A checkpoint holds the cluster's ident, so nodes may move between two runs of a stream.
+        """
+        found = super().located()
+        if found is self:
+            return self
+        from ...clients.node.discovery import cluster_of
+
+        return replace(found, cluster=cluster_of(self.urls))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogReadOptions(EntryOptions, ClusterOptions):
+    """What to read from a cluster's log."""
+
+    fail_on_compaction: bool = option(
+        FLAG, "`false`: [begin with the snapshot](#compacted-entries)", "true"
+    )
+    max_bytes_per_trigger: int | None = option(
+        SIZE,
+        "most bytes of data in one batch; the driver reads the entries to count, so they are read "
+        "twice",
+        only="streams",
+    )
+    read_from: str = option(
+        one_of(LEADER, FOLLOWERS),
+        "`followers`: each task reads from a follower, and asks the leader for entries that this "
+        "one still lacks",
+        LEADER,
+    )
     with_state: bool = True  # Return a row with the snapshot's state in place of compacted entries.
 
     @property
     def origin(self) -> LogOffset:
-        """The offset before all entries of this cluster."""
         return LogOffset(self.cluster)
 
 
-class WriteOptions(NamedTuple):
-    """How to write; the fields are the options of WRITE."""
+@dataclass(frozen=True, kw_only=True)
+class LogWriteOptions(ClusterOptions):
+    """How to write to the log."""
 
-    urls: tuple[str, ...]
-    cluster: str
-    timeout_ms: int
-    memory_bytes: int
-
-
-def batch_options(given: Mapping[str, str]) -> LogReadOptions:
-    """Parses options of spark.read; the default start is the first entry. Raises OptionError."""
-    return read_options(checked(parse_options(BATCH, given)), EARLIEST)
-
-
-def stream_options(given: Mapping[str, str]) -> LogReadOptions:
-    """Parses options of spark.readStream; the default start is now. Raises OptionError."""
-    return read_options(checked(parse_options(STREAM, given)), LATEST)
-
-
-def read_options(values: dict[str, Any], start: str) -> LogReadOptions:
-    """Returns parsed options with a default start."""
-    return LogReadOptions(
-        **{**values, "after": start if values["after"] is None else values["after"]}
+    memory_bytes: int = option(
+        SIZE, "rows that one task holds in memory; more go to a file in Spark's local folder", "64m"
     )
-
-
-def write_options(given: Mapping[str, str]) -> WriteOptions:
-    """Parses options of a write. Raises OptionError."""
-    return WriteOptions(**checked(parse_options(WRITE, given)))
-
-
-def checked(values: dict[str, Any]) -> dict[str, Any]:
-    if not values["cluster"]:
-        raise OptionError("option cluster is the cluster's ident, not an empty text")
-    return values
-
-
-Options = TypeVar("Options", LogReadOptions, WriteOptions)
-
-
-def located(options: Options) -> Options:
-    """Returns options for tasks, with addresses and the cluster in place of a zre:// address.
-
-    A checkpoint holds the cluster's ident, so nodes may move between two runs of a stream. Raises
-    PipelineError.
-    """
-    if not is_discovered(options.urls):
-        return options
-    from ...clients.node.discovery import cluster_of  # Imports ZeroMQ.
-
-    found = found_urls(options.urls, services.LOG)
-    return options._replace(urls=found, cluster=cluster_of(options.urls))

@@ -16,7 +16,7 @@ from pyspark.sql.types import BinaryType, StringType, StructType, TimestampType
 from ...clients.errors import LogTimeout
 from ..errors import LogUnreachable, PipelineError, SchemaError
 from .append import append
-from .options import WriteOptions
+from .options import LogWriteOptions
 from .reqids import Origin
 
 QUERY_ID = "sql.streaming.queryId"  # Local properties that Spark sets for each task.
@@ -38,7 +38,7 @@ def check_columns(schema: StructType) -> None:
             raise SchemaError(f"{WANTED}; {name} is of type {types[name].simpleString()}")
 
 
-def check_reached(options: WriteOptions) -> None:
+def check_reached(options: LogWriteOptions) -> None:
     """Connects once in the driver, before all tasks try. Raises LogUnreachable."""
     from ...clients.log.log import Log
 
@@ -52,7 +52,7 @@ def check_reached(options: WriteOptions) -> None:
 class LogWriter(DataSourceArrowWriter):
     """Writes a batch. A second run of the job appends its rows again."""
 
-    def __init__(self, options: WriteOptions) -> None:
+    def __init__(self, options: LogWriteOptions) -> None:
         check_reached(options)
         self._options = options
         self._job = uuid.uuid4().hex
@@ -66,7 +66,7 @@ class LogWriter(DataSourceArrowWriter):
 class LogStreamWriter(DataSourceStreamArrowWriter):
     """Writes a stream. Its id and the batch's number come from the checkpoint."""
 
-    def __init__(self, options: WriteOptions) -> None:
+    def __init__(self, options: LogWriteOptions) -> None:
         check_reached(options)
         self._options = options
 

@@ -5,7 +5,7 @@ The driver plans and tasks read. Spark pickles a reader before the reader has op
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import pyarrow
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -16,23 +16,11 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
-from pyspark.sql.types import StructType
 
-from ..errors import SchemaError
 from .offset import LogRange, Offset, decode_offset, log_name, plan_ranges
-from .options import LATEST, LogReadOptions, StartPosition
+from .options import LATEST, EntryOptions, LogReadOptions
 from .positions import LogPositions
 from .read import LogView
-
-COLUMN_TYPES = (
-    "struct<index:bigint,term:bigint,type:tinyint,reqid:binary,time:timestamp,data:binary>"
-)
-
-
-def check_columns(schema: StructType) -> None:
-    """Raises SchemaError unless the columns are those of the log."""
-    if schema.simpleString() != COLUMN_TYPES:
-        raise SchemaError(f"the log has the columns {COLUMN_TYPES}: leave schema() out")
 
 
 class LogPartition(InputPartition):
@@ -42,32 +30,7 @@ class LogPartition(InputPartition):
         self.entries = entries
 
 
-class SourceOptions(Protocol):
-    """The options of a kind that the readers use."""
-
-    @property
-    def origin(self) -> Offset: ...
-
-    @property
-    def after(self) -> StartPosition: ...
-
-    @property
-    def ending_index(self) -> str | int: ...
-
-    @property
-    def fail_on_compaction(self) -> bool: ...
-
-    @property
-    def entries_per_partition(self) -> int: ...
-
-    @property
-    def max_entries_per_trigger(self) -> int | None: ...
-
-    @property
-    def max_bytes_per_trigger(self) -> int | None: ...
-
-
-T = TypeVar("T", bound=SourceOptions)
+T = TypeVar("T", bound=EntryOptions)
 
 
 class Reads(Generic[T]):

@@ -5,13 +5,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ..errors import TableUnreachable
-from .options import TableReadOptions, WriteOptions
+from .options import TableReadOptions, TableWriteOptions
 
 if TYPE_CHECKING:
     from ...clients.table.table import Table
 
 
-def open_table(options: TableReadOptions | WriteOptions, url: str = "") -> "Table":
+def open_table(options: TableReadOptions | TableWriteOptions, url: str = "") -> "Table":
     """Opens the table that the options name; with url, at that server only."""
     from ...clients.table.operations import TableTuning
     from ...clients.table.table import Table
@@ -24,7 +24,7 @@ def open_table(options: TableReadOptions | WriteOptions, url: str = "") -> "Tabl
 
 
 @contextmanager
-def connected_table(options: TableReadOptions | WriteOptions) -> Iterator["Table"]:
+def connected_table(options: TableReadOptions | TableWriteOptions) -> Iterator["Table"]:
     """Opens the table in the driver and waits for a server, before all tasks try.
 
     Raises TableUnreachable.

@@ -1,13 +1,12 @@
 """The kind `table`: ZeroDB's tables as sources and sinks."""
 
-from typing import TYPE_CHECKING
+from pyspark.sql.types import StructType
 
 from ..kind import Given, Kind
-from .options import columns_of, located, read_options, write_options
-
-if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamWriter, DataSourceWriter
-    from pyspark.sql.types import StructType
+from ..options import parse_options
+from .options import TableReadOptions, TableWriteOptions, columns_of
+from .read import TableReader
+from .write import TableStreamWriter, TableWriter
 
 
 class TableKind(Kind):
@@ -16,24 +15,18 @@ class TableKind(Kind):
     name = "table"
 
     def schema(self, given: Given) -> str:
-        return columns_of(read_options(given))
+        return columns_of(parse_options(TableReadOptions, given))
 
-    def reader(self, given: Given, schema: "StructType", load: str = "") -> "DataSourceReader":
-        from .read import TableReader
+    def reader(self, given: Given, schema: StructType, load: str = "") -> TableReader:
+        return TableReader(parse_options(TableReadOptions, given).located(), schema, load)
 
-        return TableReader(located(read_options(given)), schema, load)
+    def writer(self, given: Given, schema: StructType, overwrite: bool) -> TableWriter:
+        options = parse_options(TableWriteOptions, given, "writes").located()
+        return TableWriter(options, schema, overwrite)
 
-    def writer(self, given: Given, schema: "StructType", overwrite: bool) -> "DataSourceWriter":
-        from .write import TableWriter
-
-        return TableWriter(located(write_options(given)), schema, overwrite)
-
-    def stream_writer(
-        self, given: Given, schema: "StructType", overwrite: bool
-    ) -> "DataSourceStreamWriter":
-        from .write import TableStreamWriter
-
-        return TableStreamWriter(located(write_options(given)), schema, overwrite)
+    def stream_writer(self, given: Given, schema: StructType, overwrite: bool) -> TableStreamWriter:
+        options = parse_options(TableWriteOptions, given, "writes").located()
+        return TableStreamWriter(options, schema, overwrite)
 
 
 KIND = TableKind()

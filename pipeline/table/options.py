@@ -1,93 +1,108 @@
 """Options of the kind `table`."""
 
 import re
-from collections.abc import Mapping
-from typing import NamedTuple, TypeVar
+from dataclasses import dataclass
 
 from ...clients.table.arguments import SYNC_FLAGS, Range, behind_prefix
 from ...protocols.zerodb.wire.values import KEY_BYTES_MAX, TABLE_MAX
 from ...protocols.zre import services
 from ..errors import OptionError
 from ..formats import DDL, FORMATS, NUMBER_BYTES, STRUCTURED
-from ..options import Option, found_urls, one_of, parse_options, size, text, texts, urls, whole
+from ..options import SIZE, TEXT, TEXTS, TIME_MS, Addressed, one_of, option, whole
 
 PER_QUERY, PER_FRAME = "query", "frame"
 LOCAL_AUTO, LOCAL_OFF = "auto", "off"
 FRAMING_AUTO, FRAMING_TEXT = "auto", "text"
 PERMISSIVE, DROP, FAIL = "PERMISSIVE", "DROPMALFORMED", "FAILFAST"
 ROWS_MAX = 2**62
-TIMEOUT_MS = 30_000
 # A schema that names a type instead of struct fields: BIGINT, DECIMAL(10, 2), ARRAY<INT>.
 ONE_TYPE = re.compile(
     r"\s*(\w+\s*(\([\s\d,]*\))?|(array|map|struct)\s*<.*>)\s*", re.IGNORECASE | re.DOTALL
 )
 
-BOTH = (
-    Option("urls", urls, required=True),
-    Option("table", whole(0, TABLE_MAX), required=True),
-    Option("keyFormat", one_of(*FORMATS), "raw"),
-    Option("valueFormat", one_of(*FORMATS), "raw"),
-    Option("timeoutMs", whole(1, 86_400_000), TIMEOUT_MS),
-)
-READ = (
-    *BOTH,
-    Option("keySchema", text),
-    Option("valueSchema", text),
-    Option("columns", one_of("all", "key"), "all"),
-    Option("prefix", text),
-    Option("start", text),
-    Option("end", text),
-    Option("keys", texts),
-    Option("rowLimit", whole(0, ROWS_MAX)),
-    Option("mode", one_of(PERMISSIVE, DROP, FAIL), PERMISSIVE),
-    Option("corruptColumn", text),
-    Option("partitions", whole(1, 65_536)),
-    Option("batchRows", whole(1, 1 << 20), 16_384),
-    Option("snapshot", one_of(PER_QUERY, PER_FRAME), PER_QUERY),
-    Option("local", one_of(LOCAL_AUTO, LOCAL_OFF), LOCAL_AUTO),
-    Option("framing", one_of(FRAMING_AUTO, FRAMING_TEXT), FRAMING_AUTO),
-)
-REMOVED = {
-    "pushdown": (
-        "a second query of the same frame lacked rows; a filter by where() stays right without it, "
-        "and prefix, start, end and keys read less of the table"
-    ),
-    "stale": "it mixed rows of several moments; a query reads one snapshot",
-}
-WRITE = (
-    *BOTH,
-    Option("sync", one_of(*SYNC_FLAGS), "partsync"),
-    Option("deleteColumn", text),
-    Option("rowsPerSecond", whole(1, ROWS_MAX)),
-    Option("bytesPerSecond", size),
-    Option("inFlight", whole(1, 1024), 16),
-    Option("batchBytes", size, 256 << 10),
-)
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions(Addressed):
+    """The table to read or write."""
+
+    service = services.TABLES
+    table: int = option(whole(0, TABLE_MAX), "the number of the table", required=True)
+    key_format: str = option(one_of(*FORMATS), "see [formats](#formats)", "raw")
+    value_format: str = option(one_of(*FORMATS), "see [formats](#formats)", "raw")
+    timeout_ms: int = option(TIME_MS, "longest time without an answer", "30000")
 
 
-class TableReadOptions(NamedTuple):
-    """What to read; the fields are the options of READ."""
+@dataclass(frozen=True, kw_only=True)
+class TableReadOptions(TableOptions):
+    """What to read. Making one raises OptionError if the options do not go together."""
 
-    urls: tuple[str, ...]
-    table: int
-    key_format: str
-    value_format: str
-    timeout_ms: int
-    key_schema: str | None
-    value_schema: str | None
-    columns: str
-    prefix: str | None
-    start: str | None
-    end: str | None
-    keys: list[str] | None
-    row_limit: int | None
-    mode: str
-    corrupt_column: str | None
-    partitions: int | None
-    batch_rows: int
-    snapshot: str
-    local: str
-    framing: str
+    refused = {
+        "pushdown": (
+            "it was removed, as a second query of the same frame lacked rows; a filter by where() "
+            "stays right without it, and prefix, start, end and keys read less of the table"
+        ),
+        "stale": "it was removed, as it mixed rows of several moments; a query reads one snapshot",
+    }
+    key_schema: str | None = option(
+        TEXT, "for json and msgpack: what keys hold, `n INT, words ARRAY<STRING>` or a single type"
+    )
+    value_schema: str | None = option(TEXT, "the same for values")
+    columns: str = option(one_of("all", "key"), "`key`: neither reads nor sends values", "all")
+    prefix: str | None = option(TEXT, "only keys with this prefix")
+    start: str | None = option(TEXT, "only keys from this one on")
+    end: str | None = option(TEXT, "only keys below this one")
+    keys: list[str] | None = option(TEXTS, "only these keys, a JSON list; reads nothing else")
+    row_limit: int | None = option(whole(0, ROWS_MAX), "only the first rows, read by one task")
+    mode: str = option(
+        one_of(PERMISSIVE, DROP, FAIL),
+        "for unreadable items: `PERMISSIVE` null, `DROPMALFORMED` leaves the row out, `FAILFAST` "
+        "an error",
+        PERMISSIVE,
+    )
+    corrupt_column: str | None = option(
+        TEXT, "name of a further column with the raw key and value of unreadable rows"
+    )
+    partitions: int | None = option(
+        whole(1, 65_536), "greatest number of tasks; without it their number follows from the size"
+    )
+    batch_rows: int = option(whole(1, 1 << 20), "rows in a chunk", "16384")
+    snapshot: str = option(
+        one_of(PER_QUERY, PER_FRAME),
+        "`frame`: all queries of a frame read the first one's snapshot",
+        PER_QUERY,
+    )
+    local: str = option(
+        one_of(LOCAL_AUTO, LOCAL_OFF), "`off`: tasks never open the snapshot's files", LOCAL_AUTO
+    )
+    framing: str = option(
+        one_of(FRAMING_AUTO, FRAMING_TEXT),
+        "`text`: the specification's form, one frame for each key and value. A foreign server "
+        "knows no other form and is read page by page, without a snapshot",
+        FRAMING_AUTO,
+    )
+
+    def __post_init__(self) -> None:
+        for name, form, schema in (
+            ("key", self.key_format, self.key_schema),
+            ("value", self.value_format, self.value_schema),
+        ):
+            if schema is not None and form not in STRUCTURED:
+                raise OptionError(
+                    f"option {name}Schema goes with {name}Format {' or '.join(STRUCTURED)}, "
+                    f"not {form}"
+                )
+        if self.prefix is not None and (self.start is not None or self.end is not None):
+            raise OptionError("option prefix goes without start and end")
+        if self.corrupt_column in ("key", "value"):
+            raise OptionError(f"option corruptColumn is another name than {self.corrupt_column}")
+        if self.corrupt_column is not None and self.mode != PERMISSIVE:
+            raise OptionError(f"option corruptColumn goes with mode {PERMISSIVE}, not {self.mode}")
+        for key in self.listed or ():
+            if not 0 < len(key) <= KEY_BYTES_MAX:
+                raise OptionError(
+                    f"option keys: a key has 1 to {KEY_BYTES_MAX} bytes, not {len(key)}"
+                )
+        assert self.range is not None  # Raises OptionError now if the range is wrong.
 
     @property
     def with_values(self) -> bool:
@@ -117,61 +132,22 @@ class TableReadOptions(NamedTuple):
         return sorted(key for key in found if key >= start and (not end or key < end))
 
 
-class WriteOptions(NamedTuple):
-    """How to write; the fields are the options of WRITE."""
+@dataclass(frozen=True, kw_only=True)
+class TableWriteOptions(TableOptions):
+    """How to write."""
 
-    urls: tuple[str, ...]
-    table: int
-    key_format: str
-    value_format: str
-    timeout_ms: int
-    sync: str
-    delete_column: str | None
-    rows_per_second: int | None
-    bytes_per_second: int | None
-    in_flight: int
-    batch_bytes: int
+    sync: str = option(
+        one_of(*SYNC_FLAGS), "when a put is acknowledged, as for `kelek.Table`", "partsync"
+    )
+    delete_column: str | None = option(
+        TEXT,
+        "name of a column: rows where it is true are deleted; their value may be null",
+    )
+    rows_per_second: int | None = option(whole(1, ROWS_MAX), "speed limit of each task")
+    bytes_per_second: int | None = option(SIZE, "speed limit of each task")
+    in_flight: int = option(whole(1, 1024), "unanswered puts of a task", "16")
+    batch_bytes: int = option(SIZE, "bytes of keys and values in one put", "256k")
     owner: bytes = b""  # Token of a staging table's owner.
-
-
-def read_options(given: Mapping[str, str]) -> TableReadOptions:
-    """Parses options of a read. Raises OptionError."""
-    for name in given:
-        if name.lower() in REMOVED:
-            raise OptionError(f"option {name} was removed: {REMOVED[name.lower()]}")
-    options = TableReadOptions(**parse_options(READ, given))
-    for name, form, schema in (
-        ("key", options.key_format, options.key_schema),
-        ("value", options.value_format, options.value_schema),
-    ):
-        if schema is not None and form not in STRUCTURED:
-            raise OptionError(
-                f"option {name}Schema goes with {name}Format {' or '.join(STRUCTURED)}, not {form}"
-            )
-    if options.prefix is not None and (options.start is not None or options.end is not None):
-        raise OptionError("option prefix goes without start and end")
-    if options.corrupt_column in ("key", "value"):
-        raise OptionError(f"option corruptColumn is another name than {options.corrupt_column}")
-    if options.corrupt_column is not None and options.mode != PERMISSIVE:
-        raise OptionError(f"option corruptColumn goes with mode {PERMISSIVE}, not {options.mode}")
-    for key in options.listed or ():
-        if not 0 < len(key) <= KEY_BYTES_MAX:
-            raise OptionError(f"option keys: a key has 1 to {KEY_BYTES_MAX} bytes, not {len(key)}")
-    assert options.range is not None  # Raises OptionError now if the range is wrong.
-    return options
-
-
-def write_options(given: Mapping[str, str]) -> WriteOptions:
-    """Parses options of a write. Raises OptionError."""
-    return WriteOptions(**parse_options(WRITE, given))
-
-
-Options = TypeVar("Options", TableReadOptions, WriteOptions)
-
-
-def located(options: Options) -> Options:
-    """Returns options for tasks, with addresses in place of zre:// ones. Raises PipelineError."""
-    return options._replace(urls=found_urls(options.urls, services.TABLES))
 
 
 def columns_of(options: TableReadOptions) -> str:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgpack
@@ -81,7 +82,7 @@ class SnapshotQuery(NamedTuple):
         return "load the table again: an RDD, and option snapshot=frame, keep to one snapshot"
 
     def notes(self) -> "Table":
-        return open_table(self.options._replace(table=NOTES), self.url)
+        return open_table(replace(self.options, table=NOTES), self.url)
 
 
 def driver_prefix(driver: Iterable[str | None]) -> bytes:

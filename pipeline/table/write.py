@@ -8,6 +8,7 @@ import secrets
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -24,7 +25,7 @@ from ..column_types import check_type
 from ..errors import PipelineError, SchemaError
 from ..formats import Column, encode
 from .connection import connected_table, open_table
-from .options import WriteOptions
+from .options import TableWriteOptions
 
 if TYPE_CHECKING:
     from ...clients.table.table import Table
@@ -46,7 +47,7 @@ class Written(WriterCommitMessage):
 class TableWriter(DataSourceArrowWriter):
     """Puts rows into a table, or replaces the table's content by them."""
 
-    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+    def __init__(self, options: TableWriteOptions, schema: StructType, overwrite: bool) -> None:
         check_schema(options, schema)
         if not overwrite:
             make_table(options)
@@ -85,7 +86,7 @@ class TableWriter(DataSourceArrowWriter):
 class TableStreamWriter(DataSourceStreamArrowWriter):
     """Puts the rows of each batch into a table. A repeated batch puts the same keys."""
 
-    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+    def __init__(self, options: TableWriteOptions, schema: StructType, overwrite: bool) -> None:
         check_schema(options, schema)
         if overwrite:
             raise PipelineError(
@@ -106,7 +107,7 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
         """Keeps the rows: the repeated batch puts the same keys."""
 
 
-def make_table(options: WriteOptions) -> None:
+def make_table(options: TableWriteOptions) -> None:
     """Creates the table in the driver, so that it exists without rows. Raises TableUnreachable."""
     from ...protocols.zerodb.wire.values import FEATURE_TABLE_INFO
 
@@ -118,7 +119,7 @@ def make_table(options: WriteOptions) -> None:
 # ---- what is written ----
 
 
-def check_schema(options: WriteOptions, schema: StructType) -> None:
+def check_schema(options: TableWriteOptions, schema: StructType) -> None:
     """Raises SchemaError unless the columns are those of a table."""
     names = ["key", "value"]
     if options.delete_column is not None:
@@ -149,7 +150,7 @@ class Changes(NamedTuple):
     deletes: list[bytes]
 
 
-def changes_of(options: WriteOptions, batch: pa.RecordBatch) -> Changes:
+def changes_of(options: TableWriteOptions, batch: pa.RecordBatch) -> Changes:
     """Returns the changes of one batch. Raises SchemaError for a row that a table cannot hold."""
     keys = _encoded(options.key_format, "key", batch.column("key"))
     deletes: list[bytes] = []
@@ -178,7 +179,7 @@ def _encoded(form: str, name: str, items: pa.Array) -> pa.Array:
         raise SchemaError(f"a {name} can't be written: {error}") from None
 
 
-def write_rows(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> Written:
+def write_rows(options: TableWriteOptions, batches: Iterator[pa.RecordBatch]) -> Written:
     """Puts and deletes rows, pipelined. Raises SchemaError and TableError."""
     deletes = 0
     pace = Pace(options)
@@ -203,7 +204,7 @@ def write_rows(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> Writ
 class Pace:
     """Limits the speed of one task."""
 
-    def __init__(self, options: WriteOptions) -> None:
+    def __init__(self, options: TableWriteOptions) -> None:
         self._rows_max = options.rows_per_second
         self._bytes_max = options.bytes_per_second
         self._due = time.monotonic()
@@ -228,13 +229,13 @@ class Pace:
 # ---- overwriting ----
 
 
-def fresh_table(options: WriteOptions) -> WriteOptions:
+def fresh_table(options: TableWriteOptions) -> TableWriteOptions:
     """Creates a staging table that only holders of its token can write; returns options for it.
 
     Raises PipelineError, TableError.
     """
     for _ in range(FRESH_TRIES):
-        fresh = options._replace(table=fresh_number(), owner=secrets.token_bytes(OWNER_BYTES))
+        fresh = replace(options, table=fresh_number(), owner=secrets.token_bytes(OWNER_BYTES))
         with open_table(fresh) as table:
             if table.info() is None:
                 table.open()
@@ -247,7 +248,7 @@ def fresh_number() -> int:
     return RESERVED_FIRST + secrets.randbelow(OWNER_TABLE - RESERVED_FIRST)
 
 
-def switch(options: WriteOptions, filled: WriteOptions) -> None:
+def switch(options: TableWriteOptions, filled: TableWriteOptions) -> None:
     """Replaces a table's content by that of the staging table, then empties the staging table.
 
     It copies first and deletes surplus keys afterwards. So a reader finds each key either as it was

@@ -20,11 +20,6 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[Any]
 
-COLUMNS = (
-    "index BIGINT, time TIMESTAMP, level STRING, event STRING, node STRING, node_name STRING, "
-    "peer STRING, peer_name STRING, endpoint STRING, version TINYINT, `group` STRING, "
-    "headers MAP<STRING, STRING>, node_hash INT, peer_hash INT, text STRING"
-)
 TEXTS = pa.map_(pa.string(), pa.string())
 SCHEMA = pa.schema(
     [

@@ -1,4 +1,7 @@
-"""docs/pipeline.md: its programs run, and its tables name all options with their defaults."""
+"""docs/pipeline.md: its programs run, and its tables of options follow the declarations.
+
+`pytest tests/pipeline/test_docs.py -k tables --rewrite` rewrites the tables.
+"""
 
 import re
 from pathlib import Path
@@ -6,10 +9,15 @@ from typing import Any
 
 import pytest
 
-from kelek.pipeline.table import options as table_options
+from kelek.pipeline.farm.options import FarmReadOptions
+from kelek.pipeline.log.options import LogReadOptions, LogWriteOptions
+from kelek.pipeline.options import options_of
+from kelek.pipeline.table.options import TableReadOptions, TableWriteOptions
+from kelek.pipeline.zre.options import ZreReadOptions, ZreTableOptions
 
 ROOT = Path(__file__).resolve().parents[2]
-TEXT = (ROOT / "docs" / "pipeline.md").read_text(encoding="utf-8")
+PAGE = ROOT / "docs" / "pipeline.md"
+TEXT = PAGE.read_text(encoding="utf-8")
 TABLES = TEXT.partition("\n## The log\n")[0]  # log/test_docs.py runs the log's.
 FILES = [path.read_text(encoding="utf-8") for path in (ROOT / "examples").glob("pipeline/*.py")]
 PROGRAMS = [
@@ -33,20 +41,45 @@ def test_programs(spark: Any, node: str, tmp_path: Path) -> None:
         exec(compile("\n" * place + text, "docs/pipeline.md", "exec"), {})
 
 
-def documented(title: str) -> dict[str, str]:
-    """Option -> default, of one table."""
-    body = TEXT.split(f"| option for {title} | default | meaning |\n", 1)[1].split("\n\n", 1)[0]
-    rows = [[cell.strip() for cell in line.split("|")[1:3]] for line in body.splitlines()[1:]]
-    return {name: default for names, default in rows for name in re.findall(r"`(\w+)`", names)}
+# The classes of each table of options, by the use that has no `only` of its own.
+TABLES_OF_OPTIONS: dict[str, dict[str, type]] = {
+    "table, reading": {"": TableReadOptions},
+    "table, writing": {"": TableWriteOptions},
+    "log": {"reads": LogReadOptions, "writes": LogWriteOptions},
+    "zre": {"": ZreReadOptions},
+    "zre, a table": {"": ZreTableOptions},
+    "farm": {"": FarmReadOptions},
+}
+MARKED = re.compile(r"<!-- options of ([^>]+) -->\n.*?<!-- end of options -->", re.DOTALL)
 
 
-@pytest.mark.parametrize(
-    ("title", "options"), [("reading", table_options.READ), ("writing", table_options.WRITE)]
-)
-def test_options(title: str, options: Any) -> None:
-    shown = {
-        option.name: "" if option.default is None else f"`{str(option.default).lower()}`"
-        for option in options
-    }
-    found = {name: text.lower() for name, text in documented(title).items()}
-    assert found == {**shown, **({"partitions": "by size"} if title == "reading" else {})}
+def table(title: str) -> str:
+    """One row per option: name, default, values, meaning."""
+    rows: dict[str, str] = {}
+    for use, section in TABLES_OF_OPTIONS[title].items():
+        for one in options_of(section):
+            default = "required" if one.required else f"`{one.default}`" if one.default else ""
+            default += f", of a stream `{one.in_streams}`" if one.in_streams else ""
+            only = one.only or use
+            in_all = all(
+                one.name in {other.name for other in options_of(section)}
+                for section in TABLES_OF_OPTIONS[title].values()
+            )
+            meaning = one.meaning if in_all and not one.only else f"{only} only: {one.meaning}"
+            rows.setdefault(
+                one.name,
+                f"| `{one.name}` | {default or 'none'} | {one.type.values} | {meaning} |\n",
+            )
+    head = "| option | default | values | meaning |\n| --- | --- | --- | --- |\n"
+    return head + "".join(rows.values())
+
+
+def test_the_tables_of_options_are_current(request: pytest.FixtureRequest) -> None:
+    page = MARKED.sub(
+        lambda at: f"<!-- options of {at[1]} -->\n{table(at[1])}<!-- end of options -->", TEXT
+    )
+    if request.config.getoption("--rewrite"):
+        PAGE.write_text(page, encoding="utf-8")
+        return
+    assert page == TEXT, "run this test with --rewrite"
+    assert set(MARKED.findall(TEXT)) == set(TABLES_OF_OPTIONS), "each has a place in the page"

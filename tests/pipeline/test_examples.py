@@ -131,8 +131,9 @@ def test_documents(nodes: Shell, farm: FarmServers) -> None:
 @pytest.mark.usefixtures("spark")
 def test_presence(nodes: Shell) -> None:
     """The page's section: its program, and a table's reports, for which no JVM is asked."""
-    from kelek.pipeline.zre.options import batch_options
-    from kelek.pipeline.zre.source import batch_reader
+    from kelek.pipeline.options import parse_options
+    from kelek.pipeline.zre.kind import ZreTableReader
+    from kelek.pipeline.zre.options import ZreTableOptions
 
     with kelek.Log(nodes.translate("tcp://127.0.0.1:7201")) as log:
         log.append(encode_presence(SAID))
@@ -142,7 +143,8 @@ def test_presence(nodes: Shell) -> None:
     with kelek.Table(url, 31) as table:
         table.put_many((time.to_bytes(8) + b"k", one) for time, one in enumerate(said))
     for given, wanted in (({}, ["ENTER", "EXIT"]), ({"after": LATER}, ["EXIT"])):
-        reader: Any = batch_reader(batch_options({"urls": url, "table": "31", **given}))
+        options = parse_options(ZreTableOptions, {"urls": url, "table": "31", **given})
+        reader: Any = ZreTableReader(options.of_table(), "")
         rows = [one for part in reader.partitions() for one in reader.read(part)]
         assert [event for one in rows for event in one["event"].to_pylist()] == wanted
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -11,19 +12,24 @@ import pytest
 from kelek.clients.node import discovery
 from kelek.pipeline.errors import OptionError, PipelineError
 from kelek.pipeline.kind import KINDS, kind_of
-from kelek.pipeline.log import options as log_options
-from kelek.pipeline.options import Option, flag, one_of, parse_options, size, text, urls, whole
+from kelek.pipeline.log.options import LogReadOptions
+from kelek.pipeline.options import FLAG, SIZE, TEXT, Addressed, one_of, option, parse_options, whole
 from kelek.protocols.zre import services
 from kelek.tests.conftest import ROOT
 
-KNOWN = (
-    Option("urls", urls, required=True),
-    Option("rowLimit", whole(0, 10), 3),
-    Option("keyFormat", one_of("raw", "utf8"), "raw"),
-    Option("batchBytes", size),
-    Option("closed", flag, False),
-    Option("name", text),
-)
+
+@dataclass(frozen=True, kw_only=True)
+class KnownOptions(Addressed):
+    """An option of each type."""
+
+    row_limit: int = option(whole(0, 10), "", "3")
+    key_format: str = option(one_of("raw", "utf8"), "", "raw")
+    batch_bytes: int | None = option(SIZE, "")
+    closed: bool = option(FLAG, "", "false")
+    name: str | None = option(TEXT, "")
+    of_streams: str = option(TEXT, "", "one", in_streams="two", only="streams")
+
+
 URLS = {"urls": "tcp://127.0.0.1:7100, ipc:///run/x"}
 
 
@@ -32,21 +38,22 @@ def test_values_have_types_and_names_any_case() -> None:
         **URLS, "ROWLIMIT": "7", "keyformat": "UTF8", "batchBytes": "2k", "CLOSED": "True",
         "kind": "table", "checkpointLocation": "/x",
     }  # fmt: skip
-    assert parse_options(KNOWN, given) == {
-        "urls": ("tcp://127.0.0.1:7100", "ipc:///run/x"),
-        "row_limit": 7,
-        "key_format": "utf8",
-        "batch_bytes": 2048,
-        "closed": True,
-        "name": None,
-    }
-    assert parse_options(KNOWN, URLS)["row_limit"] == 3
+    assert parse_options(KnownOptions, given) == KnownOptions(
+        urls=("tcp://127.0.0.1:7100", "ipc:///run/x"),
+        row_limit=7,
+        key_format="utf8",
+        batch_bytes=2048,
+        closed=True,
+    )
+    assert parse_options(KnownOptions, URLS).row_limit == 3
+    assert parse_options(KnownOptions, URLS, "streams").of_streams == "two"
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
         ({"rowlimt": "1"}, "unknown option 'rowlimt'; did you mean rowLimit?"),
+        ({"ofStreams": "x"}, "option ofStreams is for streams only"),
         ({"path": "x"}, "unknown option 'path'; known: urls, rowLimit, keyFormat"),
         ({"rowLimit": "11"}, "option rowLimit is a whole number from 0 to 10, not '11'"),
         ({"rowLimit": "many"}, "option rowLimit is a whole number from 0 to 10, not 'many'"),
@@ -62,13 +69,13 @@ def test_values_have_types_and_names_any_case() -> None:
 )
 def test_what_is_wrong_is_named(given: dict[str, str], words: str) -> None:
     with pytest.raises(OptionError) as caught:
-        parse_options(KNOWN, {**URLS, **given})
+        parse_options(KnownOptions, {**URLS, **given})
     assert str(caught.value).startswith(words)
 
 
 def test_what_is_missing_is_named() -> None:
     with pytest.raises(OptionError, match="option urls is missing"):
-        parse_options(KNOWN, {})
+        parse_options(KnownOptions, {})
 
 
 def test_unsupported_options_of_a_kind_are_reported_with_the_way_out() -> None:
@@ -113,18 +120,18 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize(
     ("kind", "method", "made"),
     [
-        ("table", "reader", "table.read.TableReader"),
-        ("table", "writer", "table.write.TableWriter"),
-        ("table", "stream_writer", "table.write.TableStreamWriter"),
-        ("log", "reader", "log.source.LogReader"),
-        ("log", "stream_reader", "log.source.LogStreamReader"),
-        ("log", "writer", "log.sink.LogWriter"),
-        ("log", "stream_writer", "log.sink.LogStreamWriter"),
-        ("zre", "reader", "zre.source.ZreReader"),
-        ("zre", "stream_reader", "zre.source.ZreStreamReader"),
-        ("zre", "reader", "zre.source.ZreTableReader"),
-        ("farm", "reader", "farm.source.FarmReader"),
-        ("farm", "stream_reader", "farm.source.FarmStreamReader"),
+        ("table", "reader", "TableReader"),
+        ("table", "writer", "TableWriter"),
+        ("table", "stream_writer", "TableStreamWriter"),
+        ("log", "reader", "LogReader"),
+        ("log", "stream_reader", "LogStreamReader"),
+        ("log", "writer", "LogWriter"),
+        ("log", "stream_writer", "LogStreamWriter"),
+        ("zre", "reader", "ZreReader"),
+        ("zre", "stream_reader", "ZreStreamReader"),
+        ("zre", "reader", "ZreTableReader"),
+        ("farm", "reader", "FarmReader"),
+        ("farm", "stream_reader", "FarmStreamReader"),
     ],
 )
 def test_a_cluster_is_looked_for_once_and_tasks_are_given_addresses(
@@ -132,9 +139,10 @@ def test_a_cluster_is_looked_for_once_and_tasks_are_given_addresses(
 ) -> None:
     """By the driver, which pickles what it has found for them."""
     pytest.importorskip("pyspark")
-    module = import_module(f"kelek.pipeline.{made.rpartition('.')[0]}")
-    monkeypatch.setattr(f"kelek.pipeline.{made}", lambda options, *_: options)
+    module = import_module(f"kelek.pipeline.{kind}.kind")
+    monkeypatch.setattr(module, made, lambda options, *_: options)
     monkeypatch.setattr(module, "check_columns", lambda schema: None, raising=False)
+    monkeypatch.setattr(module.KIND, "check_columns", lambda schema: None)
     more, service = {"user": "u", "secretFile": "s"}, services.FARM
     if kind != "farm":
         of_table = "Table" in made
@@ -143,7 +151,6 @@ def test_a_cluster_is_looked_for_once_and_tasks_are_given_addresses(
     given = {"kind": kind, "urls": f"{known}, {CLUSTER_URL}", **more}
     overwrite = [False] if "writer" in method else []
     found = getattr(kind_of(given), method)(given, None, *overwrite)
-    found = getattr(found, "log", found)
     assert found.urls == (known, *OFFERED[service])
     assert looks == [5671]
     if service == services.LOG:
@@ -157,26 +164,27 @@ def test_an_unknown_cluster_is_reported(looks: list[int]) -> None:
     said = r"no node of the cluster offers X-KELEK-LOG within 70 ms; found: hall; {}option urls"
     words = said.format(r"nodes .* are found by zre://attic\?timeout_ms=70&interface=lo; ")
     with pytest.raises(PipelineError, match=words):
-        log_options.located(log_options.batch_options(given))
+        parse_options(LogReadOptions, given).located()
     given["urls"] = "zre://attic?interface=lo&timeout_ms=70"
     with pytest.raises(PipelineError, match=said.format("")):
-        log_options.located(log_options.batch_options(given))
+        parse_options(LogReadOptions, given).located()
     assert looks
 
 
 PICKLED = """
 import pickle, sys
 sys.modules["zmq"] = None  # Whoever imports it fails.
-from kelek.pipeline.farm import options as farm_options, source as farm_source
-from kelek.pipeline.log import options as log_options, sink as log_sink, source as log_source
-from kelek.pipeline.table import read as table_read, write as table_write
-from kelek.pipeline.zre import source as zre_source
+from kelek.pipeline.farm.kind import FarmReadOptions, FarmReader
+from kelek.pipeline.log.kind import LogReader, LogReadOptions, LogStreamReader
+from kelek.pipeline.options import parse_options
+from kelek.pipeline import source
+from kelek.pipeline.zre import kind
 NODES = {"urls": "ipc:///x"}
 SERVERS = {"urls": "tls://[::1]:1", "user": "u", "secretFile": "s"}
 pickle.dumps([
-    log_source.LogReader(log_options.batch_options(NODES)),
-    log_source.LogStreamReader(log_options.stream_options(NODES)),
-    farm_source.FarmReader(farm_options.batch_options(SERVERS)),
+    LogReader(parse_options(LogReadOptions, NODES)),
+    LogStreamReader(parse_options(LogReadOptions, NODES, "streams")),
+    FarmReader(parse_options(FarmReadOptions, SERVERS)),
 ])
 """
 
@@ -195,4 +203,4 @@ def test_the_time_limit_is_that_of_the_client() -> None:
     """It stands twice, as the client's module loads ZeroMQ."""
     from kelek.clients.log import operations as steps
 
-    assert log_options.TIMEOUT_MS == steps.TIMEOUT_MS
+    assert parse_options(LogReadOptions, URLS).timeout_ms == steps.TIMEOUT_MS

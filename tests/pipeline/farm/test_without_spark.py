@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 
@@ -13,11 +12,11 @@ import kelek
 from kelek.clients.farm.values import APPLICATION, CONFIGURATION, FarmEntry
 from kelek.pipeline import errors as log_errors
 from kelek.pipeline.errors import FarmRefuses, FarmUnreachable, OptionError, SchemaError
-from kelek.pipeline.farm import options as farm_options
-from kelek.pipeline.farm.options import batch_options, stream_options
+from kelek.pipeline.farm.options import FarmReadOptions
 from kelek.pipeline.farm.read import FarmView
-from kelek.pipeline.farm.rows import COLUMNS, SCHEMA, rows_of
+from kelek.pipeline.farm.rows import SCHEMA, rows_of
 from kelek.pipeline.log.offset import FarmOffset, LogRange
+from kelek.pipeline.options import parse_options
 from kelek.protocols.garlicfarm.app.documents import encode_status
 from kelek.protocols.garlicfarm.app.orders import Order, OrderKind, encode_order
 from kelek.protocols.garlicfarm.wire.messages import ClusterServer, FarmConfiguration
@@ -60,11 +59,14 @@ def status(server: int, minute: int, farm: str = "farm") -> bytes:
 )
 def test_a_wrong_option_is_named(given: dict[str, str], words: str) -> None:
     with pytest.raises(OptionError, match=words):
-        batch_options(given)
+        parse_options(FarmReadOptions, given)
 
 
 def test_options() -> None:
-    batch, stream = batch_options(GIVEN), stream_options({**GIVEN, "maxEntriesPerTrigger": "5"})
+    batch, stream = (
+        parse_options(FarmReadOptions, GIVEN),
+        parse_options(FarmReadOptions, {**GIVEN, "maxEntriesPerTrigger": "5"}, "streams"),
+    )
     assert (batch.after, batch.ending_index) == ("earliest", "latest")
     assert (stream.after, stream.max_entries_per_trigger) == ("latest", 5)
     assert (batch.farm, batch.tls, batch.ca_file) == ("farm", "1.3", None)
@@ -103,19 +105,12 @@ def test_rows() -> None:
     assert rows_of([], "farm").num_rows == 0
 
 
-def test_the_page_names_columns_and_options() -> None:
+def test_the_page_names_columns() -> None:
+    kind = pytest.importorskip("kelek.pipeline.farm.kind", reason="it needs pyspark")
     text = (ROOT / "docs" / "pipeline.md").read_text(encoding="utf-8")
     text = text.partition("\n## A farm's documents\n")[2].partition("\n## ")[0]
-    columns = dict(re.findall(r"^\| `(\w+)` \| ([A-Z<>]+) \|", text, re.M))
-    assert [f"{name} {word}" for name, word in columns.items()] == COLUMNS.split(", ")
-    rows = re.findall(r"^\| `(\w+)` \| ?(.*?) \| (?:all|batches|streams) \|", text, re.M)
-    known = {one.name: one for one in (*farm_options.BATCH, *farm_options.STREAM)}
-    assert {name for name, _ in rows} == set(known)
-    for name, shown in rows:
-        if name != "after":  # The default differs between batches and streams: test_options().
-            value, default = shown.strip("`"), known[name].default
-            found = known[name].parse(value) if value else ""
-            assert found == ("" if default is None else default), name
+    columns = re.findall(r"^\| (`\w+`) \| ([A-Z<>]+) \|", text, re.M)
+    assert ", ".join(f"{name} {word.lower()}" for name, word in columns) == kind.KIND.schema({})
 
 
 # ---- a server ----
@@ -149,7 +144,7 @@ def append(farm: FarmServers, *values: bytes) -> int:
 def test_places(farm: FarmServers) -> None:
     """Before compaction; the first entry is a Configuration."""
     last = append(farm, *(status(1, minute) for minute in range(30)))
-    view = FarmView(batch_options(given_of(farm)))
+    view = FarmView(parse_options(FarmReadOptions, given_of(farm)))
     try:
         assert view.last_index() == last == 32
         assert view.info().first_index == 1
@@ -174,12 +169,14 @@ def test_places(farm: FarmServers) -> None:
 
 def test_a_batch_and_a_stream(farm: FarmServers) -> None:
     """Compacted entries fail, or each server's last document replaces them."""
-    source = pytest.importorskip("kelek.pipeline.farm.source", reason="it needs pyspark")
+    source = pytest.importorskip("kelek.pipeline.farm.kind", reason="it needs pyspark")
     last = append(farm, status(7, 0), *(status(1, minute) for minute in range(100, 300)))
-    view = FarmView(batch_options(given_of(farm)))
+    view = FarmView(parse_options(FarmReadOptions, given_of(farm)))
     first = farm.wait(lambda: _kept_from(view, last), "nothing is compacted")
     view.close()
-    stream = source.FarmStreamReader(stream_options(given_of(farm, after="0")))
+    stream = source.FarmStreamReader(
+        parse_options(FarmReadOptions, given_of(farm, after="0"), "streams")
+    )
     stream = pickle.loads(pickle.dumps(stream))
     begin = stream.initialOffset()
     words = f"from 1 to {first - 1} are no longer stored.*the last document of each server"
@@ -189,7 +186,7 @@ def test_a_batch_and_a_stream(farm: FarmServers) -> None:
         stream.partitions(begin | {"farm": "barn"}, begin)
     stream.stop()
     allowed = given_of(farm, after="0", failOnCompaction="false")
-    stream = source.FarmStreamReader(stream_options(allowed))
+    stream = source.FarmStreamReader(parse_options(FarmReadOptions, allowed, "streams"))
     rows, end = [], begin
     while end["index"] < last:
         end = stream.latestOffset(begin, stream.getDefaultReadLimit())
@@ -203,7 +200,9 @@ def test_a_batch_and_a_stream(farm: FarmServers) -> None:
     assert [(row["server"], row["term"]) for row in kept] == [(7, None)]
     assert kept[0]["document"] == status(7, 0).decode()
     assert [row["index"] for row in rows[1:]] == list(range(first, last + 1))
-    reader = source.FarmReader(batch_options(allowed | {"entriesPerPartition": "50"}))
+    reader = source.FarmReader(
+        parse_options(FarmReadOptions, allowed | {"entriesPerPartition": "50"})
+    )
     found = [row for part in reader.partitions() for one in reader.read(part)
              for row in one.to_pylist()]  # fmt: skip
     assert found == rows
@@ -225,15 +224,15 @@ def test_refused_credentials_are_explained(farm: FarmServers) -> None:
          r"'farm' \(option farm\) run at one of tls"),
     ):  # fmt: skip
         with pytest.raises(error, match=words):
-            FarmView(batch_options(given_of(farm, **others)))
+            FarmView(parse_options(FarmReadOptions, given_of(farm, **others)))
 
 
 def test_what_spark_is_given_holds_no_password(farm: FarmServers) -> None:
     """Only its file's path; each process reads the file."""
-    source = pytest.importorskip("kelek.pipeline.farm.source", reason="it needs pyspark")
+    source = pytest.importorskip("kelek.pipeline.farm.kind", reason="it needs pyspark")
     secret = farm.folder / "secret"
     given = given_of(farm, user="peer", secretFile=str(secret), failOnCompaction="false")
-    reader = source.FarmReader(batch_options(given))
+    reader = source.FarmReader(parse_options(FarmReadOptions, given))
     assert reader.partitions()  # It has asked the servers.
     pickled = pickle.dumps(reader)
     assert str(secret).encode() in pickled
@@ -249,31 +248,22 @@ def test_servers_inside_of_i2p(farm: FarmServers) -> None:
         inside = {"proxy": f"127.0.0.1:{proxy.port}", "urls": "tcp://one.b32.i2p:80"}
         tunnel = {"i2p": "true", "urls": f"tcp://127.0.0.1:{hidden.ports[1]}"}
         for others in (inside, tunnel):
-            view = FarmView(batch_options(given_of(hidden, **others)))
+            view = FarmView(parse_options(FarmReadOptions, given_of(hidden, **others)))
             assert view.last_index() == index
             view.close()
         assert proxy.heads
     far = given_of(farm, i2p="true", urls="tcp://10.0.0.1:80")
     with pytest.raises(OptionError, match=r"10\.0\.0\.1: without TLS or a proxy only loopback"):
-        FarmView(batch_options(far))
+        FarmView(parse_options(FarmReadOptions, far))
 
 
 def test_columns() -> None:
-    source = pytest.importorskip("kelek.pipeline.farm.source", reason="it needs pyspark")
+    source = pytest.importorskip("kelek.pipeline.farm.kind", reason="it needs pyspark")
     from pyspark.sql import types
-    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-    words: dict[str, Any] = {
-        word.simpleString(): word
-        for word in (types.LongType(), types.StringType(), types.IntegerType(),
-                     types.TimestampType(), types.BooleanType(),
-                     types.ArrayType(types.IntegerType()))
-    }  # fmt: skip
-    found = types.StructType()
-    for column in COLUMNS.split(", "):
-        name, word = column.split()
-        found.add(name, words[word.lower()])
-    source.check_columns(found)
+    found = from_arrow_schema(SCHEMA)
+    source.KIND.check_columns(found)
     assert to_arrow_schema(found, timezone="UTC") == SCHEMA
     with pytest.raises(SchemaError, match=r"leave schema\(\) out"):
-        source.check_columns(types.StructType(found.fields[1:]))
+        source.KIND.check_columns(types.StructType(found.fields[1:]))

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from kelek.pipeline.log.options import BATCH, STREAM, WRITE
 from kelek.tests.conftest import ROOT
 from kelek.tests.pipeline.conftest import running
 
@@ -35,16 +34,3 @@ def test_the_examples_of_the_page_run(tmp_path: Path) -> None:
             with contextlib.redirect_stdout(io.StringIO()) as printed:
                 exec(compile(code, str(PAGE), "exec"), names)
             assert printed.getvalue().splitlines() == said
-
-
-def test_every_option_of_the_log_is_there_with_its_default() -> None:
-    rows = dict(
-        re.findall(r"^\| `(\w+)` \| ?(.*?) \| (?:all|reads|batches|streams|writes) \|", TEXT, re.M)
-    )
-    known = {option.name: option for option in (*BATCH, *STREAM, *WRITE)}
-    assert set(rows) == set(known)
-    for name, option in known.items():
-        shown = rows[name].strip("`")
-        if name == "after":
-            continue  # It differs between batches and streams; log/test_without_spark.py has both.
-        assert (option.parse(shown) if shown else None) == option.default, name

@@ -216,18 +216,19 @@ def test_what_is_compacted_is_refused_or_begun_with_the_state(
 
 def _reports_of_what_is_stored(place: LogStart, index: int) -> None:
     """Kind zre leaves out what is compacted: in the state there are no reports."""
-    from kelek.pipeline.zre.options import batch_options, stream_options
-    from kelek.pipeline.zre.source import ZreStreamReader, batch_reader
+    from kelek.pipeline.options import parse_options
+    from kelek.pipeline.zre.kind import ZreReader, ZreStreamReader
+    from kelek.pipeline.zre.options import ZreReadOptions
 
     place.put(encode_report(Report(Level.INFO, LogEvent.EXIT, 1, 2, 3, "gone")))
     with place.log as log:
         last_index = log.read_index()
     given = {name: text for name, text in place.options.items() if name != "kind"}
     given |= {"after": str(place.last_index), "failOnCompaction": "false"}
-    reader: Any = batch_reader(batch_options(given))
+    reader: Any = ZreReader(parse_options(ZreReadOptions, given))
     rows = [row for part in reader.partitions() for one in reader.read(part) for row in one["text"]]
     assert [str(row) for row in rows] == ["gone"]
-    stream = ZreStreamReader(stream_options(given))
+    stream = ZreStreamReader(parse_options(ZreReadOptions, given, "streams"))
     begin = stream.initialOffset()
     end = stream.latestOffset(begin, stream.getDefaultReadLimit())
     assert end["index"] == index, "what is compacted is a batch of its own, an empty one"
@@ -235,7 +236,9 @@ def _reports_of_what_is_stored(place: LogStart, index: int) -> None:
     last = stream.latestOffset(end, stream.getDefaultReadLimit())
     assert last["index"] == last_index
     stream.stop()
-    stream = ZreStreamReader(stream_options(given | {"failOnCompaction": "true"}))
+    stream = ZreStreamReader(
+        parse_options(ZreReadOptions, given | {"failOnCompaction": "true"}, "streams")
+    )
     with pytest.raises(
         EntriesCompacted, match="failOnCompaction to false to be given what follows"
     ):

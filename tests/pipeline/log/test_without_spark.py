@@ -24,10 +24,11 @@ from kelek.pipeline.log.offset import (
     decode_offset,
     plan_ranges,
 )
-from kelek.pipeline.log.options import batch_options, stream_options, write_options
+from kelek.pipeline.log.options import LogReadOptions, LogWriteOptions
 from kelek.pipeline.log.read import LogView
 from kelek.pipeline.log.reqids import Origin, row_reqids
 from kelek.pipeline.log.rows import Rows
+from kelek.pipeline.options import parse_options
 from kelek.tests.clients.log.log_peers import LogPeers
 
 URL = "tcp://127.0.0.1:7201"
@@ -36,10 +37,10 @@ NOW = 1_800_000_000
 
 def test_a_place_is_a_word_an_index_or_a_time() -> None:
     def start(value: str) -> object:
-        return stream_options({"urls": URL, "after": value}).after
+        return parse_options(LogReadOptions, {"urls": URL, "after": value}, "streams").after
 
-    assert stream_options({"urls": URL}).after == "latest"
-    assert batch_options({"urls": URL}).after == "earliest"
+    assert parse_options(LogReadOptions, {"urls": URL}, "streams").after == "latest"
+    assert parse_options(LogReadOptions, {"urls": URL}).after == "earliest"
     assert (start("Earliest"), start("17")) == ("earliest", 17)
     assert start("2026-01-31T12:00:00+02:00") == datetime(2026, 1, 31, 10, tzinfo=UTC)
     for wrong in ("-1", "soon", "2026-01-31T12:00:00"):
@@ -49,13 +50,19 @@ def test_a_place_is_a_word_an_index_or_a_time() -> None:
 
 def test_the_old_name_of_after_works_and_warns() -> None:
     with pytest.warns(DeprecationWarning, match="option startingIndex is deprecated"):
-        assert stream_options({"urls": URL, "startingindex": "17"}).after == 16
+        assert (
+            parse_options(LogReadOptions, {"urls": URL, "startingindex": "17"}, "streams").after
+            == 16
+        )
     with pytest.warns(DeprecationWarning, match="use option after"):
-        assert stream_options({"urls": URL, "startingIndex": "latest"}).after == "latest"
+        assert (
+            parse_options(LogReadOptions, {"urls": URL, "startingIndex": "latest"}, "streams").after
+            == "latest"
+        )
     with pytest.warns(match="after"), pytest.raises(OptionError, match="from 1 on"):
-        stream_options({"urls": URL, "startingIndex": "0"})
+        parse_options(LogReadOptions, {"urls": URL, "startingIndex": "0"}, "streams")
     with pytest.raises(OptionError, match="options after and startingIndex are both given"):
-        stream_options({"urls": URL, "startingIndex": "1", "after": "0"})
+        parse_options(LogReadOptions, {"urls": URL, "startingIndex": "1", "after": "0"}, "streams")
 
 
 @pytest.mark.parametrize(
@@ -63,7 +70,7 @@ def test_the_old_name_of_after_works_and_warns() -> None:
     [
         ({}, "option urls is missing"),
         ({"urls": URL, "afters": "1"}, "'afters'; did you mean after"),
-        ({"urls": URL, "maxBytesPerTrigger": "1"}, "unknown option 'maxBytesPerTrigger'"),
+        ({"urls": URL, "maxBytesPerTrigger": "1"}, "maxBytesPerTrigger is for streams only"),
         ({"urls": URL, "endingIndex": "earliest"}, "endingIndex is latest or an index"),
         ({"urls": URL, "cluster": ""}, "cluster is the cluster's ident"),
         ({"urls": "127.0.0.1:7201"}, "urls is the nodes' urls"),
@@ -71,7 +78,7 @@ def test_the_old_name_of_after_works_and_warns() -> None:
 )
 def test_a_wrong_option_is_named(given: dict[str, str], words: str) -> None:
     with pytest.raises(OptionError, match=words):
-        batch_options(given)
+        parse_options(LogReadOptions, given)
 
 
 @given(st.integers(0, 10**12), st.integers(0, 10**7), st.integers(1, 10**6))
@@ -141,7 +148,7 @@ def options_of(cluster: LogPeers, **others: str) -> dict[str, str]:
 def test_rows_that_are_written_again_are_appended_once(cluster: LogPeers) -> None:
     """In another order, among which equal ones, also from a file; another partition's are
     others."""
-    options = write_options(options_of(cluster, memoryBytes="1k"))
+    options = parse_options(LogWriteOptions, options_of(cluster, memoryBytes="1k"), "writes")
     data: list[bytes | None] = [b"%d" % (number % 700) for number in range(1000)]
     assert append(options, Origin("q", 1, 0), rows(data)) == 1000
     assert append(options, Origin("q", 1, 0), rows(data[::-1])) == 1000
@@ -203,7 +210,7 @@ def test_rows_that_no_entry_can_be_are_refused_before_any_is_sent(
     error: type[Exception],
     words: str,
 ) -> None:
-    options = write_options(options_of(cluster))
+    options = parse_options(LogWriteOptions, options_of(cluster), "writes")
     with pytest.raises(error, match=words):
         append(options, Origin("q", 1, 0), rows(data, *times))
     assert not cluster.model.log.records
@@ -212,7 +219,11 @@ def test_rows_that_no_entry_can_be_are_refused_before_any_is_sent(
 def test_a_repeat_that_is_too_old_stops(cluster: LogPeers) -> None:
     cluster.model.peers[0].refuse = "expired"
     with pytest.raises(log_errors.ReplayExpired, match=r"2027-01-15T08:00:00.*update_ttl_s"):
-        append(write_options(options_of(cluster)), Origin("q", 1, 0), rows([b"a", b"b"]))
+        append(
+            parse_options(LogWriteOptions, options_of(cluster), "writes"),
+            Origin("q", 1, 0),
+            rows([b"a", b"b"]),
+        )
 
 
 def test_a_view_finds_places(cluster: LogPeers) -> None:
@@ -221,7 +232,7 @@ def test_a_view_finds_places(cluster: LogPeers) -> None:
         for second in range(100):
             reqid = (NOW + second // 10).to_bytes(4, "big") + bytes(7) + bytes([second])
             log.append_many([bytes(10)], reqids=[reqid])
-    view = LogView(batch_options(options_of(cluster)))
+    view = LogView(parse_options(LogReadOptions, options_of(cluster)))
     try:
         assert view.index_before("earliest") == 0
         assert view.index_before(17) == 17
@@ -251,7 +262,7 @@ def test_entries_come_from_the_peers_in_the_options(cluster: LogPeers, source: s
         log.append_many([b"%d" % number for number in range(100)])
     leader, *followers = cluster.model.peers
     before = leader.entries_sent
-    view = LogView(batch_options(options_of(cluster, readFrom=source)))
+    view = LogView(parse_options(LogReadOptions, options_of(cluster, readFrom=source)))
     try:
         found = pyarrow.Table.from_batches(view.entries(LogRange(10, 90)))
         assert view.end_of_bytes(10, 90, 60) == 40
@@ -263,11 +274,13 @@ def test_entries_come_from_the_peers_in_the_options(cluster: LogPeers, source: s
 
 
 def test_an_unreachable_server_is_reported(tmp_path: Path) -> None:
-    options = batch_options({"urls": f"ipc://{tmp_path}/none", "timeoutMs": "50"})
+    options = parse_options(LogReadOptions, {"urls": f"ipc://{tmp_path}/none", "timeoutMs": "50"})
     with pytest.raises(log_errors.LogUnreachable, match=r"cluster 'demo' \(option cluster\)"):
         LogView(options)
     log_sink = pytest.importorskip("kelek.pipeline.log.sink", reason="it needs pyspark")
-    writing = write_options({"urls": f"ipc://{tmp_path}/none", "timeoutMs": "50"})
+    writing = parse_options(
+        LogWriteOptions, {"urls": f"ipc://{tmp_path}/none", "timeoutMs": "50"}, "writes"
+    )
     for writer in (log_sink.LogWriter, log_sink.LogStreamWriter):
         with pytest.raises(log_errors.LogUnreachable, match=r"none \(option urls\)"):
             writer(writing)

@@ -174,7 +174,10 @@ def test_a_number_that_its_type_can_not_hold_is_not_cut(
 def test_errors_are_reported_before_anything_runs(spark: Any, node: str, filled: int) -> None:
     for options, words in (
         ({"table": 499}, "there is no table 499 at tcp"),
-        ({"pushdown": "true"}, "option pushdown was removed: .* where.. stays right .* start, end"),
+        (
+            {"pushdown": "true"},
+            "unknown option 'pushdown': it was removed, .* where.. stays right .* start, end",
+        ),
         ({"stale": "true"}, "option stale was removed: .* a query reads one snapshot"),
         ({"snapshot": "task"}, "option snapshot is query or frame, not 'task'"),
         ({"rowlimt": 1}, "unknown option 'rowlimt'; did you mean rowLimit"),

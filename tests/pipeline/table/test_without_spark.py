@@ -4,6 +4,7 @@ import gc
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from queue import Queue
 from typing import Any
@@ -72,7 +73,7 @@ def test_an_unreachable_server_is_reported_with_the_way_out(
         server.features &= ~FEATURE_TABLE_INFO  # These ones know no sizes.
     reader = reader_of(cluster.urls, **options)
     [part] = reader.partitions()
-    reader.options = reader.options._replace(timeout_ms=50)
+    reader.options = replace(reader.options, timeout_ms=50)
     for server in cluster.servers:
         server.silent = True
     with pytest.raises(table_errors.TableUnreachable, match=words):

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 import kelek
 from kelek.pipeline import errors as log_errors
 from kelek.pipeline.errors import OptionError, SchemaError
-from kelek.pipeline.zre import options as zre_options
-from kelek.pipeline.zre.rows import COLUMNS, SCHEMA, rows_of, values_of
+from kelek.pipeline.options import parse_options
+from kelek.pipeline.zre.options import ZreReadOptions, ZreTableOptions
+from kelek.pipeline.zre.rows import SCHEMA, rows_of, values_of
 from kelek.protocols.zerodb.wire.ops import Delete, Put, pack
 from kelek.protocols.zre.log import Report, decode_report, encode_report, uuid_hash
 from kelek.protocols.zre.presence import (
@@ -183,50 +184,41 @@ def test_values_that_entries_put_into_a_table() -> None:
         ({"urls": URL, "afters": "1"}, "'afters'; did you mean after"),
         ({"urls": URL, "kind": "zre", "tables": "1"}, "'tables'; did you mean table"),
         ({"urls": URL, "table": "x"}, "option table is a whole number"),
-        ({"urls": URL, "table": "7", "after": "5"}, "earliest or a time, not 5: a table"),
+        ({"urls": URL, "table": "7", "after": "5"}, "earliest or a time, not '5': a table"),
         ({"urls": URL, "table": "7", "cluster": "demo"}, "unknown option 'cluster'"),
         ({"table": "7"}, "option urls is missing"),
     ],
 )
 def test_a_wrong_option_is_named(given: dict[str, str], words: str) -> None:
+    section: Any = ZreTableOptions if "table" in given else ZreReadOptions
     with pytest.raises(OptionError, match=words):
-        zre_options.batch_options(given)
+        parse_options(section, given)
 
 
 def test_options() -> None:
-    stream = zre_options.stream_options({"urls": URL, "table": "7"})
-    assert isinstance(stream, zre_options.ZreReadOptions)
-    assert (stream.table, stream.log.after, stream.log.with_state) == (7, "latest", False)
-    batch = zre_options.batch_options({"urls": URL})
-    assert isinstance(batch, zre_options.ZreReadOptions)
-    assert (batch.table, batch.log.after, batch.log.ending_index) == (
-        None,
-        "earliest",
-        "latest",
-    )
-    time = {"after": "2023-11-14T22:13:20.123Z"}
-    table = zre_options.batch_options({"urls": URL, "Table": "7", **time})
-    assert not isinstance(table, zre_options.ZreReadOptions)
-    assert table.range == (TIME_MS.to_bytes(8), b"")
-    table = zre_options.batch_options({"urls": URL, "table": "7"})
-    assert not isinstance(table, zre_options.ZreReadOptions)
-    assert table.range == (b"", b"")
+    stream = parse_options(ZreReadOptions, {"urls": URL, "table": "7"}, "streams")
+    assert (stream.table, stream.after, stream.with_state) == (7, "latest", False)
+    batch = parse_options(ZreReadOptions, {"urls": URL})
+    assert (batch.table, batch.after, batch.ending_index) == (None, "earliest", "latest")
+    given = {"urls": URL, "Table": "7"}
+    assert parse_options(ZreTableOptions, given).of_table().range == (b"", b"")
+    table = parse_options(ZreTableOptions, {**given, "after": "2023-11-14T22:13:20.123Z"})
+    assert table.of_table().range == (TIME_MS.to_bytes(8), b"")
 
 
-def test_the_page_names_columns_and_options() -> None:
+def test_the_page_names_columns() -> None:
+    kind = pytest.importorskip("kelek.pipeline.zre.kind", reason="it needs pyspark")
     text = (ROOT / "docs" / "pipeline.md").read_text(encoding="utf-8")
     text = text.partition("\n## Presence\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| ((?:`\w+`,? ?)+)\| ([A-Z, ]+) \|", text, re.M)
-    shown: list[tuple[str, str]] = []
+    shown: list[str] = []
     for names, types in rows:
         found = types.split(", ")
-        columns = re.findall(r"`(\w+)`", names)
-        shown += zip(columns, found * (len(columns) // len(found)), strict=True)
-    columns = COLUMNS.replace("<STRING, STRING>", "").replace("`", "").split(", ")
-    assert sorted(shown) == sorted((name, word) for name, word in map(str.split, columns))
-    table = text.partition("| what | options |\n")[2].partition("\n\n")[0]
-    options = {one.name for one in (*zre_options.BATCH, *zre_options.STREAM)}
-    assert set(re.findall(r"`(\w+)`", table)) == options - {"table"}
+        columns = re.findall(r"`\w+`", names)
+        words = found * (len(columns) // len(found))
+        shown += [f"{name} {word.lower()}" for name, word in zip(columns, words, strict=True)]
+    known = kind.KIND.schema({}).replace("<string,string>", "").split(", ")
+    assert sorted(shown) == sorted(known)
 
 
 # ---- over a log, in whose place there are three sockets of this process ----
@@ -249,17 +241,19 @@ def events(rows: list[dict[str, Any]]) -> list[tuple[int, str]]:
 
 def test_a_batch_and_a_stream(cluster: LogPeers) -> None:
     """Of what lies in the log between other entries, and of what is put into a table there."""
-    source = pytest.importorskip("kelek.pipeline.zre.source", reason="it needs pyspark")
+    source = pytest.importorskip("kelek.pipeline.zre.kind", reason="it needs pyspark")
     said, left = encode_presence(PRESENCE), encode_report(REPORT)
     with kelek.Log(cluster.urls) as log:
         log.append_many([b"a", said, b"b", left, pack([Put(7, [b"k", b"l"], [left, said])]), said])
     urls = {"urls": ",".join(cluster.urls), "timeoutMs": "5000"}
-    options = zre_options.batch_options({**urls, "entriesPerPartition": "2", "endingIndex": "5"})
+    options = parse_options(
+        ZreReadOptions, {**urls, "entriesPerPartition": "2", "endingIndex": "5"}
+    )
     reader = source.ZreReader(options)
     assert events(read(reader, reader.partitions())) == [(2, "ENTER"), (4, "LEAVE")]
     for table, wanted in ((None, [(4, "LEAVE"), (6, "ENTER")]), (7, [(5, "LEAVE"), (5, "ENTER")])):
         given = {**urls, "after": "2"} | ({} if table is None else {"table": str(table)})
-        stream = source.ZreStreamReader(zre_options.stream_options(given))
+        stream = source.ZreStreamReader(parse_options(ZreReadOptions, given, "streams"))
         start = stream.initialOffset()
         end = stream.latestOffset(start, stream.getDefaultReadLimit())
         assert (start["index"], end["index"]) == (2, 6)
@@ -267,22 +261,15 @@ def test_a_batch_and_a_stream(cluster: LogPeers) -> None:
         stream.stop()
     with pytest.raises(log_errors.WrongCheckpoint, match="of the cluster 'b', not of 'demo'"):
         stream.partitions(start | {"cluster": "b"}, end)
-    source.check_columns(typed := spark_type())
+    source.KIND.check_columns(typed := spark_type())
     with pytest.raises(SchemaError, match=r"leave schema\(\) out"):
-        source.check_columns(type(typed)(typed.fields[1:]))
+        source.KIND.check_columns(type(typed)(typed.fields[1:]))
 
 
 def spark_type() -> Any:
     """The columns in Spark's words, of which its own must make those that the rows have."""
-    from pyspark.sql import types
-    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-    words = {word.simpleString(): word for word in (types.LongType(), types.TimestampType(),
-             types.StringType(), types.ByteType(), types.IntegerType())}  # fmt: skip
-    columns = [column.split(" ", 1) for column in COLUMNS.replace("STRING, STRING", "").split(", ")]
-    found = types.StructType()
-    for name, word in columns:
-        texts = types.MapType(types.StringType(), types.StringType())
-        found.add(name.strip("`"), words.get(word.lower(), texts))
+    found = from_arrow_schema(SCHEMA)
     assert to_arrow_schema(found, timezone="UTC") == SCHEMA
     return found
