@@ -16,7 +16,7 @@ from .effects import CloseLink as CloseLink
 from .effects import Connect as Connect
 from .effects import NodeEffects as NodeEffects
 from .effects import NodeSetup as NodeSetup
-from .limiter import Limiter, PeerAllowance
+from .limiter import Limiter
 from .peers import Event, EventKind, Peer, PeerInfo, Peers
 from .values import ANSWER_BEACON_MS, Malformed, Version
 
@@ -33,9 +33,8 @@ class Dialogs:
         self.groups: set[str] = set()  # The node's own groups ...
         self._group_names: dict[bytes, str] = {}  # ... by their encoded names.
         self._status = 0
-        self.peer_table = Peers()
+        self.peer_table = Peers(max(1, setup.peers_max // UNREADY_PART))
         self._new_peer_limiter = Limiter(setup.rate)
-        self._unready_allowance = PeerAllowance(max(1, setup.peers_max // UNREADY_PART))
         self._actions: list[Connect | CloseLink] = []
         self._to_send: dict[int, Peer] = {}
         self._beacons: list[bytes] = []
@@ -92,14 +91,10 @@ class Dialogs:
 
         is_local   it is a node of this process: it exists, and needs no socket
         """
-        shared = self.setup.socket_allowance
-        allowances = (
-            (self._unready_allowance,)
-            if is_local or shared is None
-            else (self._unready_allowance, shared)
-        )
+        own, shared = self.peer_table.allowance, self.setup.socket_allowance
+        allowances = (own,) if is_local or shared is None else (own, shared)
         if is_local:
-            room = not self._unready_allowance.full
+            room = not own.full
         else:
             room = all(each.has_room_for(mailbox[0]) for each in allowances)
         full = not room or len(self.peer_table) >= self.setup.peers_max
@@ -111,8 +106,8 @@ class Dialogs:
         else:
             # A HELLO of the wrong version upsets old nodes, so foreign nodes greet first (decision
             # 0029).
-            peer.hello_due_ms = now_ms + self.setup.times.greet_wait_ms
-            self._next_check_ms = min(self._next_check_ms, peer.hello_due_ms)
+            peer.times.hello_due_ms = now_ms + self.setup.times.greet_wait_ms
+            self._next_check_ms = min(self._next_check_ms, peer.times.hello_due_ms)
         return True
 
     def _make_room(self) -> bool:
@@ -133,12 +128,12 @@ class Dialogs:
         if peer.send_version is not None:
             self._actions.append(CloseLink(peer.number))
             peer.out.clear()
-        peer.send_version, peer.hello_due_ms = version, None
-        peer.awaiting_hello, peer.pinged_ms = True, now_ms
+        peer.send_version, peer.times.hello_due_ms = version, None
+        peer.awaiting_hello, peer.times.pinged_ms = True, now_ms
         peer.wire.send_version, peer.wire.sent = version, 1
         # RFC 20: it SHALL create a DEALER, set its identity, and connect it to the peer's mailbox.
         own_id = codec.routing_id(self.uuid, version)
-        watched = (peer.address, peer.port) in self._static
+        watched = peer.mailbox in self._static
         self._actions.append(Connect(peer.number, peer.endpoint, own_id, watched))
         if version not in self._hellos:  # The first HELLO on each connection is the same.
             self._hellos[version] = codec.encode(1, self._hello(version), version)
@@ -169,52 +164,54 @@ class Dialogs:
     def _check_peer(self, peer: Peer, now_ms: int) -> int:
         """Does what is due for a peer; returns when to check it again."""
         times = self.setup.times
-        if peer.hello_due_ms is not None:
-            if now_ms < peer.hello_due_ms:
-                return peer.hello_due_ms
+        if peer.times.hello_due_ms is not None:
+            if now_ms < peer.times.hello_due_ms:
+                return peer.times.hello_due_ms
             self._send_hello(peer, peer.send_version or self.setup.greeting, now_ms)
         if not peer.ready:
-            if not peer.static and now_ms >= peer.created_ms + times.silent_ms:
+            if not peer.static and now_ms >= peer.times.created_ms + times.silent_ms:
                 self.counters["never_greeted"] += 1
                 self._remove(peer)
-            elif now_ms >= peer.pinged_ms + times.evasive_ms and peer.send_version is not None:
+            elif (
+                now_ms >= peer.times.pinged_ms + times.evasive_ms and peer.send_version is not None
+            ):
                 # The peer may have missed the first one.
                 self._send_hello(peer, peer.send_version, now_ms)
             return now_ms + times.evasive_ms
         said_ms: int = peer.wire.heard_ms  # By a message, not by a beacon.
-        heard_ms = max(said_ms, peer.beacon_ms)
+        heard_ms = max(said_ms, peer.times.beacon_ms)
         silence_ms = now_ms - heard_ms
         if silence_ms >= times.expired_ms:
             # RFC 20: no reply to a PING and no other traffic for longer: treated as dead.
             self.counters["dead"] += 1
             self._remove(peer)
             return now_ms + times.evasive_ms
-        if heard_ms != peer.silent_since_ms:
-            peer.silent_since_ms, peer.silence_stage = heard_ms, 0
+        if heard_ms != peer.times.silent_since_ms:
+            peer.times.silent_since_ms, peer.times.silence_stage = heard_ms, 0
         if silence_ms < times.evasive_ms:
             # PING also without silence: a lost message shows only when the next one arrives.
-            if now_ms >= max(said_ms, peer.pinged_ms) + times.expired_ms:
-                peer.pinged_ms = now_ms
+            if now_ms >= max(said_ms, peer.times.pinged_ms) + times.expired_ms:
+                peer.times.pinged_ms = now_ms
                 self._send(peer, Ping())
             return heard_ms + times.evasive_ms
         self._on_silence(peer, silence_ms, now_ms)
         steps = (times.silent_ms, times.expired_ms)
         return min(
-            peer.pinged_ms + times.evasive_ms,
+            peer.times.pinged_ms + times.evasive_ms,
             *(heard_ms + step for step in steps if step > silence_ms),
         )
 
     # RFC 20: SHOULD send a PING to a peer whose beacons have not come for a certain time.
     def _on_silence(self, peer: Peer, silence_ms: int, now_ms: int) -> None:
-        if peer.silence_stage == 0:
-            peer.silence_stage = 1
+        if peer.times.silence_stage == 0:
+            peer.times.silence_stage = 1
             self._emit(EventKind.EVASIVE, peer)
-        elif now_ms < peer.pinged_ms + self.setup.times.evasive_ms:
+        elif now_ms < peer.times.pinged_ms + self.setup.times.evasive_ms:
             return
-        if peer.silence_stage == 1 and silence_ms >= self.setup.times.silent_ms:
-            peer.silence_stage = 2
+        if peer.times.silence_stage == 1 and silence_ms >= self.setup.times.silent_ms:
+            peer.times.silence_stage = 2
             self._emit(EventKind.SILENT, peer)
-        peer.pinged_ms = now_ms
+        peer.times.pinged_ms = now_ms
         self._send(peer, Ping())
 
     # ---- lost peers ----
@@ -243,13 +240,13 @@ class Dialogs:
         if peer is None or peer.send_version is None:
             return
         self.counters["disconnected"] += 1
-        if now_ms >= peer.next_hello_ms:
-            peer.next_hello_ms = now_ms + self.setup.times.evasive_ms
+        if now_ms >= peer.times.next_hello_ms:
+            peer.times.next_hello_ms = now_ms + self.setup.times.evasive_ms
             self._send_hello(peer, peer.send_version, now_ms)
-        elif peer.hello_due_ms is None:
-            peer.hello_due_ms = peer.next_hello_ms
-            peer.next_hello_ms += self.setup.times.evasive_ms
-            self._next_check_ms = min(self._next_check_ms, peer.hello_due_ms)
+        elif peer.times.hello_due_ms is None:
+            peer.times.hello_due_ms = peer.times.next_hello_ms
+            peer.times.next_hello_ms += self.setup.times.evasive_ms
+            self._next_check_ms = min(self._next_check_ms, peer.times.hello_due_ms)
 
     def _remove(self, peer: Peer) -> None:
         groups = list(peer.groups)

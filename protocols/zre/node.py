@@ -151,15 +151,15 @@ class NodeMachine(Dialogs):
             self._on_goodbye(peer, source)
         elif peer is None:
             self._on_new_beacon(beacon, source, now_ms, is_local)
-        elif (source, beacon.port) == (peer.address, peer.port):
-            peer.beacon_ms = now_ms
+        elif (source, beacon.port) == peer.mailbox:
+            peer.times.beacon_ms = now_ms
         else:
             # Forged, or the peer moved; then the old one expires.
             self.counters["beacon_other_place"] += 1
 
     def _on_goodbye(self, peer: Peer | None, source: str) -> None:
         """RFC 20: a beacon of port 0 is invalid. Decision 0029: it removes a known v2 peer."""
-        if peer is None or peer.version is not Version.V2 or source != peer.address:
+        if peer is None or peer.version is not Version.V2 or source != peer.mailbox[0]:
             self.counters["beacon_port"] += 1
             return
         self.counters["goodbyes"] += 1
@@ -327,8 +327,8 @@ class NodeMachine(Dialogs):
             return
         peer.status = status
         self.counters["status_gaps"] += 1
-        if now_ms >= peer.next_hello_ms and peer.send_version is not None:
-            peer.next_hello_ms = now_ms + self.setup.times.evasive_ms
+        if now_ms >= peer.times.next_hello_ms and peer.send_version is not None:
+            peer.times.next_hello_ms = now_ms + self.setup.times.evasive_ms
             self._send_hello(peer, peer.send_version, now_ms)
 
     # ---- greetings ----
@@ -363,7 +363,7 @@ class NodeMachine(Dialogs):
             if other is not peer:  # A mailbox belongs to one node; the other peer was there before.
                 if other.awaiting_hello:
                     # This HELLO answers ours to the other peer; the answer to the new one follows.
-                    peer.next_hello_ms = now_ms + self.setup.times.evasive_ms
+                    peer.times.next_hello_ms = now_ms + self.setup.times.evasive_ms
                 self._remove(other)
         was_ready = peer.ready
         self.peer_table.set_ready(peer, greeting.version)
@@ -380,7 +380,7 @@ class NodeMachine(Dialogs):
         mailbox = hello.address, hello.port
         peer = self.peer_table.uuids.get(uuid)
         if peer is not None:
-            if peer.ready and hello.address != peer.address:
+            if peer.ready and hello.address != peer.mailbox[0]:
                 self.counters["hello_other_place"] += 1  # Another node with the peer's UUID.
                 return None
             if peer.version in (None, greeting.version):
@@ -418,17 +418,17 @@ class NodeMachine(Dialogs):
     def _answer_hello(self, peer: Peer, mailbox: tuple[str, int], now_ms: int) -> None:
         """Sends a HELLO in the peer's version, unless it had one."""
         assert peer.version is not None
-        moved = mailbox != (peer.address, peer.port)
+        moved = mailbox != peer.mailbox
         if moved:
             self.peer_table.move(peer, mailbox)
         # kelek nodes understand both versions, so their greetings may differ.
         wrong = peer.send_version is not peer.version and not peer.is_kelek
         if wrong or peer.send_version is None:
             self._send_hello(peer, peer.version, now_ms)
-        elif moved or (not peer.awaiting_hello and now_ms >= peer.next_hello_ms):
+        elif moved or (not peer.awaiting_hello and now_ms >= peer.times.next_hello_ms):
             # An unsolicited HELLO: the peer has lost its state. The pause prevents an endless
             # exchange.
-            peer.next_hello_ms = now_ms + self.setup.times.evasive_ms
+            peer.times.next_hello_ms = now_ms + self.setup.times.evasive_ms
             self._send_hello(peer, peer.send_version, now_ms)
         peer.awaiting_hello = False
 
@@ -484,7 +484,7 @@ class NodeMachine(Dialogs):
 
 def _sighting_of(peer: Peer) -> gossip.Sighting:
     assert peer.uuid is not None
-    return gossip.Sighting(peer.uuid, peer.address, peer.port)
+    return gossip.Sighting(peer.uuid, *peer.mailbox)
 
 
 def _is_from(address: str, source: bytes) -> bool:

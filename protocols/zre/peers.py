@@ -1,6 +1,7 @@
 """The peers of a node, found by number, UUID, mailbox and group."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -61,21 +62,34 @@ class Event(NamedTuple):
     content: list[bytes] = []
 
 
+@dataclass(slots=True)
+class PeerTimes:
+    """When a peer did, or must do, what; monotonic milliseconds."""
+
+    created_ms: int = 0
+    pinged_ms: int = 0
+    next_hello_ms: int = 0
+    beacon_ms: int = 0
+    hello_due_ms: int | None = None  # When to send HELLO, unless its own comes first.
+    silence_stage: int = 0  # 1: EVASIVE was reported, 2: SILENT, too ...
+    silent_since_ms: int = 0  # ... of the silence since then.
+
+
 class Peer:
     """One peer, from its discovery until its removal."""
 
     __slots__ = (
-        "address", "allowances", "awaiting_hello", "beacon_ms", "created_ms", "groups",
-        "hello_due_ms", "info", "is_kelek", "next_hello_ms", "number", "out", "pinged_ms", "port",
-        "ready", "send_version", "silence_stage", "silent_since_ms", "slot", "static", "status",
-        "to", "uuid", "version", "wire",
+        "allowances", "awaiting_hello", "groups", "info", "is_kelek", "mailbox", "number", "out",
+        "ready", "send_version", "slot", "static", "status", "times", "to", "uuid", "version",
+        "wire",
     )  # fmt: skip
 
     def __init__(self, number: int, uuid: bytes | None, mailbox: tuple[str, int]) -> None:
         self.number = number  # Of its DEALER; new after each return.
         self.uuid = uuid  # None: a static peer that has not sent anything.
         self.is_kelek = uuid is not None and is_own_uuid(uuid)
-        self.address, self.port = mailbox
+        self.mailbox = mailbox  # Address and port.
+        self.times = PeerTimes()
         self.static = False
         self.version: Version | None = None  # Of its messages; None until its HELLO.
         self.send_version: Version | None = None  # Of ours; None: no HELLO sent.
@@ -83,10 +97,6 @@ class Peer:
         self.awaiting_hello = False  # We have sent a HELLO, and none has come since.
         self.groups: set[str] = set()
         self.status = 0
-        self.silence_stage = 0  # 1: EVASIVE was reported, 2: SILENT, too ...
-        self.silent_since_ms = 0  # ... of the silence since then.
-        self.hello_due_ms: int | None = None  # When to send HELLO, unless its own comes first.
-        self.created_ms = self.pinged_ms = self.next_hello_ms = self.beacon_ms = 0
         self.info: PeerInfo | None = None
         self.allowances: Sequence[PeerAllowance] = ()  # It uses a place of each until its HELLO.
         self.out = Frames(*_FRAMES)
@@ -96,13 +106,14 @@ class Peer:
 
     @property
     def endpoint(self) -> str:
-        return endpoint_of(self.address, self.port)
+        return endpoint_of(*self.mailbox)
 
 
 class Peers:
     """All peers of a node."""
 
-    def __init__(self) -> None:
+    def __init__(self, unready_max: int) -> None:
+        self.allowance = PeerAllowance(unready_max)  # Of discovered peers that have not greeted.
         self.numbers: dict[int, Peer] = {}
         self.uuids: dict[bytes, Peer] = {}
         self.mailboxes: dict[tuple[str, int], dict[int, Peer]] = {}  # By address and port.
@@ -135,26 +146,26 @@ class Peers:
         for moved in self.slots.values() if self.traffic.moves != moves else (peer,):
             moved.wire = self.traffic.peer(moved.slot)
         peer.to = PeerRows([peer.slot])
-        peer.created_ms = peer.wire.heard_ms = now_ms
+        peer.times.created_ms = peer.wire.heard_ms = now_ms
         self.mailboxes.setdefault(mailbox, {})[peer.number] = peer
         if uuid is not None:
             self.uuids[uuid] = peer
         self.unready += 1
         peer.allowances = allowances
         for allowance in allowances:
-            allowance.acquire(peer.address)
+            allowance.acquire(mailbox[0])
         return peer
 
     def move(self, peer: Peer, mailbox: tuple[str, int]) -> None:
         self._forget_mailbox(peer)
-        peer.address, peer.port = mailbox
+        peer.mailbox = mailbox
         self.mailboxes.setdefault(mailbox, {})[peer.number] = peer
 
     def _forget_mailbox(self, peer: Peer) -> None:
-        mailbox = peer.address, peer.port
-        self.mailboxes[mailbox].pop(peer.number)
-        if not self.mailboxes[mailbox]:
-            del self.mailboxes[mailbox]
+        found = self.mailboxes[peer.mailbox]
+        found.pop(peer.number)
+        if not found:
+            del self.mailboxes[peer.mailbox]
 
     def name(self, peer: Peer, uuid: bytes) -> None:
         """Sets the UUID of a static peer."""
@@ -174,7 +185,7 @@ class Peers:
     def _release_allowances(self, peer: Peer) -> None:
         self.unready -= 1
         for allowance in peer.allowances:
-            allowance.release(peer.address)  # The address changes only after this.
+            allowance.release(peer.mailbox[0])  # The address changes only after this.
         peer.allowances = ()
 
     def remove(self, peer: Peer) -> None:
