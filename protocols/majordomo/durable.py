@@ -10,7 +10,7 @@ broker owns it: the owner dispatches requests to workers, writes their ends, and
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ...native.broker.exchange import Exchange, ExchangeSetup
@@ -94,6 +94,26 @@ class _PendingWrite:
         self.retry_ms: int | None = None  # When to send it again.
 
 
+@dataclass(slots=True)
+class _SeenLease:
+    """The lease as the store shows it."""
+
+    changed_ms: int  # When it was last seen to change, or first seen.
+    owner: bytes | None = None
+    value: bytes | None = None
+
+
+@dataclass(slots=True)
+class _Reading:
+    """How far the store is read."""
+
+    index: int | None = None  # The index to watch from; None: unknown.
+    ranges: list[tuple[bytes, bytes]] = field(default_factory=list)  # Those not read yet.
+    stale: set[bytes] = field(default_factory=set)  # Segments that it has not found yet.
+    ticket: int | None = None  # Of the read or watch in flight.
+    retry_ms: int = 0  # Of that one.
+
+
 class Durable:
     """The state machine. The caller executes the orders of pop_orders() and reports their
     results."""
@@ -107,14 +127,8 @@ class Durable:
         self._last_ticket = 0
         self._pending_writes: dict[int, _PendingWrite] = {}
         # The state of the store, as far as it is read.
-        self._current_owner: bytes | None = None
-        self._lease_value: bytes | None = None
-        self._lease_changed_ms = now_ms  # When the lease was last seen to change, or first seen.
-        self._index: int | None = None  # The index to watch from; None: unknown.
-        self._reads: list[tuple[bytes, bytes]] = []  # Ranges that are not read yet.
-        self._stale: set[bytes] = set()  # Segments that the current reading has not found yet.
-        self._pending_read: tuple[int, Order] | None = None  # The read or watch in flight.
-        self._retry_ms = 0  # Of that one.
+        self._seen = _SeenLease(now_ms)
+        self._reading = _Reading()
         self.is_loaded = False
         self._deferred: list[tuple[bytes, Framing, Request]] = []  # Until the store is read.
         self._deferred_bytes = 0
@@ -209,23 +223,23 @@ class Durable:
 
     def on_read(self, ticket: int, pairs: Sequence[Pair], resume: bytes, now_ms: int) -> None:
         """A part of a range; resume: the key to continue from, or empty."""
-        if self._pending_read is None or self._pending_read[0] != ticket:
+        if self._reading.ticket != ticket:
             return
-        self._pending_read = None
+        self._reading.ticket = None
         for key, value in pairs:
-            self._stale.discard(key)
+            self._reading.stale.discard(key)
             self._on_put(key, value, now_ms)
-        start, end = self._reads.pop(0)
+        start, end = self._reading.ranges.pop(0)
         if start == LEASE:
             found = {key for key, _ in pairs}
             for key in {LEASE, OWNER} - found:
                 self._on_delete(key, now_ms)
         if resume:
-            self._reads.insert(0, (resume, end))
-        elif not self._reads:
-            for key in self._stale:
+            self._reading.ranges.insert(0, (resume, end))
+        elif not self._reading.ranges:
+            for key in self._reading.stale:
                 self.ledger.on_removed(key)
-            self._stale = set()
+            self._reading.stale = set()
             self.is_loaded = True
             self._add_deferred(now_ms)
 
@@ -233,14 +247,14 @@ class Durable:
         self, ticket: int, index: int, changes: Sequence[StoreChange], now_ms: int
     ) -> None:
         """Changes, and the index of the last one."""
-        if self._pending_read is None or self._pending_read[0] != ticket:
+        if self._reading.ticket != ticket:
             return
-        self._pending_read = None
-        if self._index is None:
+        self._reading.ticket = None
+        if self._reading.index is None:
             # Later changes are watched; everything before them is read now.
-            self._reads = list(RANGES)
-            self._stale = self.ledger.written_keys()
-        self._index = index
+            self._reading.ranges = list(RANGES)
+            self._reading.stale = self.ledger.written_keys()
+        self._reading.index = index
         for change in changes:
             for key, value in change.puts:
                 self._on_put(key, value, now_ms)
@@ -249,15 +263,15 @@ class Durable:
 
     def on_changes_lost(self, ticket: int) -> None:
         """The log no longer has the changes after that index: read everything again."""
-        if self._pending_read is not None and self._pending_read[0] == ticket:
-            self._pending_read, self._index = None, None
+        if self._reading.ticket == ticket:
+            self._reading.ticket = self._reading.index = None
 
     def on_failed(self, ticket: int, now_ms: int) -> None:
         """The operation failed, or its outcome is unknown, and is repeated. A repeated write is
         harmless, because a key never gets another value."""
-        if self._pending_read is not None and self._pending_read[0] == ticket:
-            self._pending_read = None
-            self._retry_ms = now_ms + RETRY_MS
+        if self._reading.ticket == ticket:
+            self._reading.ticket = None
+            self._reading.retry_ms = now_ms + RETRY_MS
         elif ticket in self._pending_writes:
             self._pending_writes[ticket].retry_ms = now_ms + RETRY_MS
 
@@ -265,8 +279,8 @@ class Durable:
 
     def _on_put(self, key: bytes, value: bytes, now_ms: int) -> None:
         if key == LEASE:
-            if value != self._lease_value:
-                self._lease_value, self._lease_changed_ms = value, now_ms
+            if value != self._seen.value:
+                self._seen.value, self._seen.changed_ms = value, now_ms
         elif key == OWNER:
             self._on_owner(value, now_ms)
         else:
@@ -274,15 +288,15 @@ class Durable:
 
     def _on_delete(self, key: bytes, now_ms: int) -> None:
         if key == LEASE:
-            self._lease_value = None
+            self._seen.value = None
         elif key == OWNER:
             self._on_owner(None, now_ms)
         elif not (self.owns and self.ledger.is_written_here(key)):
             self.ledger.on_removed(key)
 
     def _on_owner(self, owner: bytes | None, now_ms: int) -> None:
-        if owner != self._current_owner:
-            self._current_owner, self._lease_changed_ms = owner, now_ms
+        if owner != self._seen.owner:
+            self._seen.owner, self._seen.changed_ms = owner, now_ms
         if owner == self._owner_value:
             self.owns = not self._is_stopping  # After all writes of earlier owners.
         elif self.owns:
@@ -306,7 +320,7 @@ class Durable:
 
     def may_dispatch(self, now_ms: int) -> bool:
         """Whether requests may be dispatched now."""
-        follows = self._index is not None and not self._reads
+        follows = self._reading.index is not None and not self._reading.ranges
         return self.owns and follows and now_ms < self._lease_until_ms and not self.is_lost
 
     def collect_answers(self) -> None:
@@ -352,17 +366,14 @@ class Durable:
         return [*head, left, *record.body]
 
     def _follow_store(self, now_ms: int) -> None:
-        if self._pending_read is not None or now_ms < self._retry_ms:
+        reading = self._reading
+        if reading.ticket is not None or now_ms < reading.retry_ms:
             return
-        ticket = self._next_ticket()
-        if self._index is None:
-            order: Order = Watch(ticket, 0)
-        elif self._reads:
-            order = StoreRead(ticket, *self._reads[0])
+        reading.ticket = ticket = self._next_ticket()
+        if reading.index is not None and reading.ranges:
+            self._orders.append(StoreRead(ticket, *reading.ranges[0]))
         else:
-            order = Watch(ticket, self._index)
-        self._pending_read = ticket, order
-        self._orders.append(order)
+            self._orders.append(Watch(ticket, reading.index or 0))
 
     def _next_ticket(self) -> int:
         self._last_ticket += 1
@@ -439,17 +450,14 @@ class Durable:
             or self.is_lost
         ):
             return None
-        if self._current_owner == self._owner_value:
+        if self._seen.owner == self._owner_value:
             return None  # Wait until another owner is seen.
-        if (
-            self._current_owner is None
-            or self._current_owner[TOKEN_BYTES:] == self.setup.node.encode()
-        ):
+        if self._seen.owner is None or self._seen.owner[TOKEN_BYTES:] == self.setup.node.encode():
             return 0
-        return self._lease_changed_ms + self.setup.lease_ms + self.setup.lease_ms // 10 + 1
+        return self._seen.changed_ms + self.setup.lease_ms + self.setup.lease_ms // 10 + 1
 
     def _claim(self, now_ms: int) -> None:
-        guards = [(OWNER, self._current_owner), (LEASE, self._lease_value)]
+        guards = [(OWNER, self._seen.owner), (LEASE, self._seen.value)]
         sent = _PendingWrite(
             StoreWrite(self._next_ticket(), guards, [(OWNER, self._owner_value)], [])
         )
@@ -486,8 +494,8 @@ class Durable:
         times = [
             sent.retry_ms for sent in self._pending_writes.values() if sent.retry_ms is not None
         ]
-        if self._pending_read is None:
-            times.append(self._retry_ms)
+        if self._reading.ticket is None:
+            times.append(self._reading.retry_ms)
         if self.owns:
             times.append(self._renewed_ms + self.setup.lease_ms // RENEWALS)
             deletable_ms = self.ledger.deletable_ms
