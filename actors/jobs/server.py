@@ -143,28 +143,19 @@ class JobServer(Actor):
         self.ready()
 
     def _open_pipes(self) -> None:
-        incoming = self.socket(
-            zmq.PULL,
-            SocketOptions(
-                bind=(self.endpoint(self.role, "requests"),),
-                message_bytes_max=values.REQUEST_BYTES_MAX + (1 << 20),
-                message_frames_max=values.REQUEST_FRAMES_MAX + 8,
-            ),
+        limits = SocketOptions(
+            message_bytes_max=values.REQUEST_BYTES_MAX + (1 << 20),
+            message_frames_max=values.REQUEST_FRAMES_MAX + 8,
         )
+        self._incoming = self.bind_pipe(zmq.PULL, "requests", limits)
+        options = SocketOptions(hwm=PIPE_HWM, immediate=True)
         done, asks = (
-            self.socket(
-                zmq.PUSH,
-                SocketOptions(
-                    connect=(self.endpoint("zerodb_server", name),), hwm=PIPE_HWM, immediate=True
-                ),
-            )
-            for name in ("done", "asks")
+            self.connect_pipe(zmq.PUSH, "zerodb_server", name, options) for name in ("done", "asks")
         )
         self._done = self.pipe(done)
         self._server_requests = self.pipe(asks)
         self.watch_connections(asks, self._on_server_lost)
-        self._incoming = incoming
-        self.listen(incoming, self._on_incoming)
+        self.listen(self._incoming, self._on_incoming)
 
     def _open_client_socket(self, url: str) -> None:
         self._clients = self.socket(

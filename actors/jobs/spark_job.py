@@ -55,18 +55,10 @@ class SparkJob(Actor):
         self._received = bytearray()
         self._driver_ready = False
         self._ready_ms = self.received_ms = monotonic_ms()
-        orders = self.socket(
-            zmq.PULL,
-            SocketOptions(
-                bind=(self.endpoint(self.role, "orders"),),
-                message_bytes_max=map_orders.MESSAGE_BYTES_MAX,
-            ),
-        )
-        reports = self.socket(
-            zmq.PUSH,
-            SocketOptions(
-                connect=(self.endpoint("job_server", "spark"),), immediate=True, linger_ms=1000
-            ),
+        limit = SocketOptions(message_bytes_max=map_orders.MESSAGE_BYTES_MAX)
+        orders = self.bind_pipe(zmq.PULL, "orders", limit)
+        reports = self.connect_pipe(
+            zmq.PUSH, "job_server", "spark", SocketOptions(immediate=True, linger_ms=1000)
         )
         self._reports = self.pipe(reports)
         self._start_driver()

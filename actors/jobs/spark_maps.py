@@ -84,14 +84,9 @@ class SparkMaps:
         self.lost_ms: int | None = None
         if settings is None:
             return
-        reports = actor.socket(
-            zmq.PULL, SocketOptions(bind=(actor.endpoint(actor.role, "spark"),), hwm=REPORTS_HWM)
-        )
+        reports = actor.bind_pipe(zmq.PULL, "spark", SocketOptions(hwm=REPORTS_HWM))
         actor.listen(reports, self._on_reports)
-        orders = actor.socket(
-            zmq.PUSH,
-            SocketOptions(connect=(actor.endpoint(SPARK_JOB, "orders"),), immediate=True),
-        )
+        orders = actor.connect_pipe(zmq.PUSH, SPARK_JOB, "orders", SocketOptions(immediate=True))
         self._orders = actor.pipe(orders)
         actor.watch_connections(orders, self.on_lost)
 

@@ -165,13 +165,8 @@ class LogWriter(Actor):
 
     def on_start(self) -> None:
         self._group_commit = GroupCommit(self.setup)
-        jobs = self.socket(
-            zmq.PULL, SocketOptions(bind=(self.endpoint(self.role, "jobs"),), hwm=JOBS_HWM)
-        )
-        acks = self.socket(
-            zmq.PUSH, SocketOptions(bind=(self.endpoint(self.role, "acks"),), hwm=JOBS_HWM)
-        )
-        self._acks = self.pipe(acks)
+        jobs = self.bind_pipe(zmq.PULL, "jobs", SocketOptions(hwm=JOBS_HWM))
+        self._acks = self.pipe(self.bind_pipe(zmq.PUSH, "acks", SocketOptions(hwm=JOBS_HWM)))
         self.listen(jobs, self._on_jobs)
         self._acks.send([ACK.pack(*Ack(self.setup.epoch, 0, STATE_OK))])
         self.ready()

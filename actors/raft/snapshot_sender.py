@@ -91,20 +91,13 @@ class SnapshotSender(Actor):
         self._parts: dict[str, Disk] = {}  # The directories of this attempt, by process.
         self._newest_file_s = self._file_s()
         self._counts = dict.fromkeys(("entries_read", "pieces_read", "made", "received"), 0)
-        orders = self.socket(
-            zmq.PULL, SocketOptions(bind=(self.endpoint(self.role, "orders"),), hwm=ORDERS_HWM)
-        )
-        states = self.socket(zmq.PULL, SocketOptions(bind=(self.endpoint(self.role, "states"),)))
-        results = self.socket(
-            zmq.PUSH,
-            SocketOptions(
-                connect=(self.endpoint("raft_peer", "results"),), hwm=ORDERS_HWM, immediate=True
-            ),
+        orders = self.bind_pipe(zmq.PULL, "orders", SocketOptions(hwm=ORDERS_HWM))
+        states = self.bind_pipe(zmq.PULL, "states")
+        results = self.connect_pipe(
+            zmq.PUSH, "raft_peer", "results", SocketOptions(hwm=ORDERS_HWM, immediate=True)
         )
         self._barriers = {
-            name: self.socket(
-                zmq.PUSH, SocketOptions(connect=(self.endpoint(name, "barriers"),), immediate=True)
-            )
+            name: self.connect_pipe(zmq.PUSH, name, "barriers", SocketOptions(immediate=True))
             for name in names
         }
         self._results = self.pipe(results)

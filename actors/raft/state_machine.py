@@ -65,27 +65,13 @@ class StateMachine(Actor):
         self._last_commit_ms = 0
         self._tick_due_ms: int | None = None
         self._topics: set[bytes] = set()
-        commits = self.socket(
-            zmq.SUB,
-            SocketOptions(
-                connect=(self.endpoint("raft_peer", "commits"),),
-                topics=(commits_topic(self.role),),
-            ),
-        )
-        self._reports = self.socket(
-            zmq.PUSH,
-            SocketOptions(
-                connect=(self.endpoint("raft_peer", "applied"),),
-                immediate=True,
-            ),
-        )
-        barriers = self.socket(
-            zmq.PULL, SocketOptions(bind=(self.endpoint(self.role, "barriers"),))
-        )
-        states = SocketOptions(
-            connect=(self.endpoint("snapshot_sender", "states"),), immediate=True
-        )
-        self._states = self.pipe(self.socket(zmq.PUSH, states))
+        topics = SocketOptions(topics=(commits_topic(self.role),))
+        commits = self.connect_pipe(zmq.SUB, "raft_peer", "commits", topics)
+        immediate = SocketOptions(immediate=True)
+        self._reports = self.connect_pipe(zmq.PUSH, "raft_peer", "applied", immediate)
+        barriers = self.bind_pipe(zmq.PULL, "barriers")
+        states = self.connect_pipe(zmq.PUSH, "snapshot_sender", "states", immediate)
+        self._states = self.pipe(states)
         self._send_reply(BarrierReply(Phase.RESUME))
         self._machine = self._make_machine()
         self._restore()

@@ -12,7 +12,7 @@ import msgpack
 import zmq
 
 from ...net.clock import monotonic_ms
-from ...net.sockets import SocketOptions, raise_nofile_limit, sockets_for_files
+from ...net.sockets import Socket, SocketOptions, raise_nofile_limit, sockets_for_files
 from ...storage.errors import Damaged, StorageError
 from ..errors import OperatorError, UnitBroken
 from . import pipes
@@ -21,6 +21,7 @@ from .process_loop import STOP_SIGNALS, ProcessLoop
 from .setup import EXIT_BROKEN, EXIT_DAMAGED, EXIT_SETUP, EXIT_STOPPED, ActorSetup, Host
 
 REPORT_MS = 250  # How often an actor reports to the supervisor.
+PIPE = SocketOptions()
 ORPHAN_S_MAX = 1.0  # How long an actor may outlive its supervisor.
 
 
@@ -68,6 +69,16 @@ class Actor(ProcessLoop):
     def endpoint(self, actor: str, socket: str) -> str:
         """The pipe `socket` that the actor `actor` of this node binds."""
         return pipes.endpoint(self.setup.run_dir, self.setup.node, actor, socket)
+
+    def bind_pipe(self, kind: int, name: str, options: SocketOptions = PIPE) -> Socket:
+        """A socket at a pipe of this actor."""
+        return self.socket(kind, options._replace(bind=(self.endpoint(self.setup.name, name),)))
+
+    def connect_pipe(
+        self, kind: int, actor: str, name: str, options: SocketOptions = PIPE
+    ) -> Socket:
+        """A socket connected to a pipe of another actor of this node."""
+        return self.socket(kind, options._replace(connect=(self.endpoint(actor, name),)))
 
     def ready(self) -> None:
         """Tells the supervisor that this actor serves now."""

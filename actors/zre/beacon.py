@@ -44,10 +44,9 @@ class ZreBeacon(Actor):
         self.limiter = Limiter(RATE)
         self._known: OrderedDict[ReceivedBeacon, int] = OrderedDict()  # When it was forwarded.
         self._passed: list[ReceivedBeacon] = []
-        heard = SocketOptions(connect=(self.endpoint(NODE, "heard"),), hwm=HWM)
-        self._heard = self.socket(zmq.PUSH, heard)
-        sends = SocketOptions(bind=(self.endpoint(BEACON, "sends"),), hwm=HWM)
-        self.listen(self.socket(zmq.PULL, sends), self._on_sends)
+        limit = SocketOptions(hwm=HWM)
+        self._heard = self.connect_pipe(zmq.PUSH, NODE, "heard", limit)
+        self.listen(self.bind_pipe(zmq.PULL, "sends", limit), self._on_sends)
         self.watch(self.udp.fileno(), self._on_udp)
         self.log("beacons", interface=interface.address, broadcast=interface.broadcast,
                  port=settings.port)  # fmt: skip

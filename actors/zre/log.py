@@ -74,8 +74,7 @@ class ZreLog(Actor):
             raise OperatorError(place, "no port is free there", "end what holds them")
         self.listen(reports, self._on_reports)
         self._endpoint = endpoint_of(interface.address, port)
-        services = SocketOptions(connect=(self.endpoint(NODE, "services"),), hwm=4)
-        self._services = self.socket(zmq.PUSH, services)
+        self._services = self.connect_pipe(zmq.PUSH, NODE, "services", SocketOptions(hwm=4))
         self._announce_ms = self.now_ms
         self._waiting: deque[tuple[ReportKey, bytes]] = deque()
         self._waiting_bytes = 0

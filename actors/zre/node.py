@@ -57,12 +57,10 @@ class ZreNode(Actor):
     def on_start(self) -> None:
         settings = self.settings.zre
         interface = interface_of(self.setup)
-        heard = SocketOptions(bind=(self.endpoint(NODE, "heard"),), hwm=HWM)
-        self.listen(self.socket(zmq.PULL, heard), self._on_heard)
-        announced = SocketOptions(bind=(self.endpoint(NODE, "services"),), hwm=HWM)
-        self.listen(self.socket(zmq.PULL, announced), self._on_services)
-        sends = SocketOptions(connect=(self.endpoint(BEACON, "sends"),), hwm=HWM)
-        self._sends = self.socket(zmq.PUSH, sends)
+        limit = SocketOptions(hwm=HWM)
+        self.listen(self.bind_pipe(zmq.PULL, "heard", limit), self._on_heard)
+        self.listen(self.bind_pipe(zmq.PULL, "services", limit), self._on_services)
+        self._sends = self.connect_pipe(zmq.PUSH, BEACON, "sends", limit)
         self._subnets = tuple(ip_network(text) for text in settings.subnets)
         port = self._open_mailbox(interface.address)
         try:
