@@ -4,56 +4,40 @@ Each problem is an OperatorError whose place is FILE:LINE:COL: key.path.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from ..errors import OperatorError
 from ..runtime import run_dir
 from . import yaml_tree
 from .farm import (
     FarmServerSettings,
-    FarmSettings,
     NodeFarmSettings,
     check_farms,
     farm_server_settings,
 )
-from .schema import SchemaReader, keys_of
+from .schema import SchemaReader, SectionType, keys_of
 from .settings import (
-    BrokerEndpoints,
-    BrokerSettings,
-    ClientSettings,
-    LogSettings,
     NodeAddresses,
     NodeSettings,
     NodeTopology,
-    RaftSettings,
     TableEndpoints,
-    TableSettings,
     TopologyFile,
 )
 from .yaml_values import Mapping as YamlMapping
-from .zre import NodeZreSettings, ZreSettings
 
 ADDRESSES_PER_NODE = ("url", "broadcast_url", "peer_url")
 HEADERS = ("client_header", "worker_header", "deadline_header", "named_header")
 
 
-class Topology(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology(TopologyFile):
     """A topology with all defaults filled in."""
 
     path: str  # As the operator wrote it.
-    cluster: str
     data_dir: Path
     run_dir: Path
-    state_machine: str
-    raft: RaftSettings
-    log: LogSettings
-    clients: ClientSettings
-    zerodb: TableSettings
-    broker: BrokerSettings
-    zre: ZreSettings
-    farms: Mapping[str, FarmSettings]
-    nodes: Mapping[str, NodeTopology]
     places: Mapping[str, str]  # key.path -> FILE:LINE:COL
     renamed: tuple[str, ...]  # A line for the operator for each key given by its old name.
 
@@ -111,27 +95,18 @@ class Topology(NamedTuple):
 
         A key of a node has no prefix: `url`, `zerodb.url`. It hides a key of the whole file.
         """
-        sections: dict[str, type] = {
-            "raft.": RaftSettings,
-            "log.": LogSettings,
-            "zerodb.": TableSettings,
-            "broker.": BrokerSettings,
-            "zre.": ZreSettings,
-        }
-        own: dict[str, type] = {
-            "": NodeTopology,
-            "zerodb.": TableEndpoints,
-            "broker.": BrokerEndpoints,
-            "zre.": NodeZreSettings,
-            "farm.": NodeFarmSettings,
-        }
-        names = ["state_machine", *(f"farms.{name}" for name in self.farms)]
-        names += [section + key for section in sections for key in keys_of(sections[section])]
-        keys = {name: name for name in names} | {"data_dir": "data"}
-        for section in own:
-            for key in keys_of(own[section]):
-                keys[section + key] = f"nodes.{node}.{section}{key}"
+        keys = {name: name for name in _key_paths(TopologyFile)} | {"data_dir": "data"}
+        keys |= {f"farms.{name}": f"farms.{name}" for name in self.farms}
+        keys |= {name: f"nodes.{node}.{name}" for name in _key_paths(NodeTopology)}
         return {setting: self.place(key) for setting, key in keys.items()}
+
+
+def _key_paths(section: type) -> Iterator[str]:
+    """The keys of a section, and those of the sections in it."""
+    for name, key in keys_of(section).items():
+        yield name
+        if isinstance(key.type, SectionType):
+            yield from (f"{name}.{inner}" for inner in keys_of(key.type.section))
 
 
 def load(path: str) -> Topology:
@@ -142,19 +117,10 @@ def load(path: str) -> Topology:
         reader.fail(tree.mark, "", "a topology is a mapping", "write `cluster:` and `nodes:`")
     file = reader.section(tree, "", TopologyFile)
     topology = Topology(
+        **{name: getattr(file, name) for name in keys_of(TopologyFile)},
         path=path,
-        cluster=file.cluster,
         data_dir=run_dir.home(path) / Path(file.data).expanduser(),
         run_dir=run_dir.of_topology(path),
-        state_machine=file.state_machine,
-        raft=file.raft,
-        log=file.log,
-        clients=file.clients,
-        zerodb=file.zerodb,
-        broker=file.broker,
-        zre=file.zre,
-        farms=file.farms,
-        nodes=file.nodes,
         places=reader.places,
         renamed=tuple(reader.renamed),
     )
