@@ -178,7 +178,7 @@ def test_errors_are_reported_before_anything_runs(spark: Any, node: str, filled:
             {"pushdown": "true"},
             "unknown option 'pushdown': it was removed, .* where.. stays right .* start, end",
         ),
-        ({"stale": "true"}, "option stale was removed: .* a query reads one snapshot"),
+        ({"stale": "true"}, "'stale': it was removed, .* a query reads one snapshot"),
         ({"snapshot": "task"}, "option snapshot is query or frame, not 'task'"),
         ({"rowlimt": 1}, "unknown option 'rowlimt'; did you mean rowLimit"),
         ({"valueFormat": "json"}, "option valueSchema is missing"),

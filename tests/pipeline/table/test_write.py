@@ -9,6 +9,7 @@ from unittest import mock
 import pytest
 
 import kelek
+from kelek.pipeline.options import parse_options
 from kelek.protocols.zerodb.wire import requests
 from kelek.tests.clients.table.table_servers import TableServers
 
@@ -165,7 +166,8 @@ def cluster(tmp_path: Path) -> Iterator[TableServers]:
 
 
 def options_of(cluster: TableServers, **options: Any) -> Any:
-    return table_options.write_options(given(",".join(cluster.urls), 3, **options))
+    texts = given(",".join(cluster.urls), 3, **options)
+    return parse_options(table_options.TableWriteOptions, texts, "writes")
 
 
 def binary_schema() -> Any:
