@@ -106,7 +106,7 @@ class PollLoop:
     def socket(self, kind: int, options: SocketOptions) -> Socket:
         """Makes a socket with its options, and binds and connects it.
 
-        Raises BindError when an address can't be bound.
+        Raises OperatorError when an address can't be bound.
         """
         socket: Socket = self.context.socket(kind)
         self._sockets[socket] = options

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import zmq
 
+from .errors import OperatorError
+
 HWM = 1000
 MESSAGE_BYTES_MAX = 64 << 20
 MESSAGE_FRAMES_MAX = 8192
@@ -50,24 +52,6 @@ class SocketOptions(NamedTuple):
     @property
     def addresses(self) -> str:
         return " ".join((*self.bind, *self.connect))
-
-
-class BindError(Exception):
-    """An address can't be bound.
-
-    place     where the topology names it, or the address itself
-    problem   what is wrong
-    way_out   what the operator can do
-    """
-
-    def __init__(self, place: str, problem: str, way_out: str) -> None:
-        super().__init__(place, problem, way_out)
-        self.place = place
-        self.problem = problem
-        self.way_out = way_out
-
-    def __str__(self) -> str:
-        return f"{self.place}: {self.problem}; {self.way_out}"
 
 
 def configure(socket: Socket, kind: int, options: SocketOptions) -> None:
@@ -116,7 +100,7 @@ def send_message(socket: Socket, frames: Sequence[bytes]) -> bool:
     return True
 
 
-def bind_error(address: str, place: str, error: zmq.ZMQError) -> BindError:
+def bind_error(address: str, place: str, error: zmq.ZMQError) -> OperatorError:
     """The operator's error for a failed bind."""
     number = error.errno or 0
     problem, way_out = {
@@ -130,7 +114,7 @@ def bind_error(address: str, place: str, error: zmq.ZMQError) -> BindError:
             "choose tcp:// or ipc://",
         ),
     }.get(number, (f"can't be bound: {os.strerror(number)}", "choose another address"))
-    return BindError(place or address, f"{address} {problem}" if place else problem, way_out)
+    return OperatorError(place or address, f"{address} {problem}" if place else problem, way_out)
 
 
 def raise_nofile_limit() -> int:

@@ -13,8 +13,7 @@ import zmq
 from ...native.net.messages import Arena
 from ...net.clock import monotonic_ms
 from ...net.poll_loop import PollLoop
-from ...net.sockets import BindError, Socket, SocketOptions
-from ..errors import OperatorError
+from ...net.sockets import Socket, SocketOptions
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 DRAIN_MS_MAX = 1500  # How long an actor may go on after SIGTERM.
@@ -46,13 +45,6 @@ class ProcessLoop(PollLoop):
             self.request_stop()
 
     # ---- What a subclass calls ----
-
-    def socket(self, kind: int, options: SocketOptions) -> Socket:
-        """As PollLoop.socket(). Raises OperatorError when an address can't be bound."""
-        try:
-            return super().socket(kind, options)
-        except BindError as error:
-            raise OperatorError(error.place, error.problem, error.way_out) from error
 
     def request_stop(self) -> None:
         """What SIGTERM does."""
