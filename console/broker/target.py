@@ -36,7 +36,8 @@ def resolve_brokers(topology: str | None, urls: tuple[str, ...], key: str) -> Br
     service = services.BROKER if key == CLIENTS_URL else services.WORKERS
     need = "no node has a broker; give one `broker: {clients_url: ..., workers_url: ...}`"
     found = resolve(topology, urls, service, key, need)
-    known, settings = tuple(found.urls.values()), found.topology and found.topology.broker
+    known = tuple(found.urls.values())
+    settings = found.topology.broker if found.topology else None
     if settings is None:
         return BrokerTarget(found.source, known, found.start)
     names = ("client_header", "worker_header", "deadline_header", "named_header")
