@@ -1,10 +1,12 @@
 """What `import kelek` offers: its names, their types and documentation, and the old names."""
 
 import importlib.util
+import inspect
 import os
 import re
 import subprocess
 import sys
+from collections.abc import AsyncGenerator, Generator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -46,6 +48,13 @@ def ask(broker: kelek.Broker) -> kelek.Body:
     return future.result()
 
 
+async def copied(log: kelek.AsyncLog, table: kelek.AsyncTable) -> int:
+    async for entry in log.entries(after=await log.read_index(applied=False)):
+        await table.put(b"last", entry.data, ttl_s=1.5)
+    pages: list[list[tuple[bytes, bytes]]] = [page async for page in table.scan_pages(limit=3)]
+    return len(pages) + await table.count(prefix=b"l")
+
+
 def guarded(log: kelek.Log, tuning: kelek.LogTuning) -> kelek.LogInfo | None:
     try:
         return log.info()
@@ -59,6 +68,8 @@ import kelek
 
 with kelek.Log("tcp://127.0.0.1:7201") as log:
     text: str = log.info().term
+    log.make_snapshot(url=7)
+    log.entries(since=1)
 """
 
 
@@ -100,6 +111,34 @@ def test_every_error_is_a_kelek_error() -> None:
     for name, one in classes.items():
         for kind in ("Unavailable", "Timeout", "Compacted", "Refused", "TooLarge", "Conflict"):
             assert not name.endswith(kind) or issubclass(one, classes[kind]), name
+
+
+@pytest.mark.parametrize("name", ["Log", "Table", "Broker", "Farm", "Node"])
+def test_asyncio_clients_have_the_same_methods_arguments_and_properties(name: str) -> None:
+    blocking, asynchronous = getattr(kelek, name), getattr(kelek, f"Async{name}")
+    names = {each for each in dir(blocking) if not each.startswith("_")} - {"close"}
+    assert names == {each for each in dir(asynchronous) if not each.startswith("_")} - {"aclose"}
+    for each in (*names, "__init__"):
+        methods = getattr(blocking, each), getattr(asynchronous, each)
+        assert all(method.__doc__ or each in ("__init__", "name", "closed") for method in methods)
+        if inspect.isfunction(methods[0]):
+            here, there = (list(inspect.signature(method).parameters) for method in methods)
+            assert here == there, each
+
+
+def test_help_shows_the_signature_of_an_operation() -> None:
+    blocking, asynchronous = kelek.Log.info, kelek.AsyncLog.info
+    assert blocking.__doc__ == asynchronous.__doc__
+    assert inspect.iscoroutinefunction(asynchronous)
+    for method in (blocking, asynchronous):
+        assert inspect.signature(method).return_annotation is kelek.LogInfo
+        assert method.__code__.co_name == method.__name__ == "info"
+    entries = inspect.signature(kelek.AsyncLog.entries)
+    assert entries.return_annotation == AsyncGenerator[kelek.Entry, None]
+    assert (
+        inspect.signature(kelek.Log.watch_lists).return_annotation
+        == (Generator[list[kelek.Entry], None, None])
+    )
 
 
 @pytest.mark.parametrize("old", sorted(ALIASES))
@@ -189,4 +228,6 @@ def test_mypy_checks_a_users_program(tmp_path: Path) -> None:
         check=False,
     )  # fmt: skip
     assert "wrong.py:5: error: Incompatible types in assignment" in done.stdout
-    assert "Found 1 error in 1 file" in done.stdout, done.stdout
+    assert 'wrong.py:6: error: Argument "url" has incompatible type "int"' in done.stdout
+    assert 'wrong.py:7: error: Unexpected keyword argument "since"' in done.stdout
+    assert "Found 3 errors in 1 file" in done.stdout, done.stdout

@@ -16,12 +16,6 @@ from kelek.tests.clients.broker.services import (
 )
 
 
-def test_async_broker_has_every_method_of_broker() -> None:
-    sync_names = {name for name in dir(kelek.Broker) if not name.startswith("_")}
-    async_names = {name for name in dir(kelek.AsyncBroker) if not name.startswith("_")}
-    assert sync_names - {"close"} == async_names - {"aclose"}
-
-
 def test_tasks_share_a_broker(broker_thread: BrokerThread) -> None:
     async def main() -> None:
         async with kelek.AsyncBroker(broker_thread.front_url) as broker:

@@ -1,7 +1,6 @@
 """kelek.Farm and kelek.AsyncFarm against three servers over TLS, and errors."""
 
 import asyncio
-import inspect
 import json
 import socket
 import ssl
@@ -148,19 +147,6 @@ def test_unreachable_servers_are_reported_before_the_timeout(servers: FarmServer
             assert time.monotonic() - began < TIMEOUT_MS / 2000
     with pytest.raises(ValueError, match=r"http:// is not supported; write tls://HOST:PORT"):
         open_farm(servers, servers="http://127.0.0.1:7401")
-
-
-def test_async_farm_has_every_method_of_farm() -> None:
-    def methods(kind: type) -> dict[str, list[str]]:
-        return {
-            name: list(inspect.signature(found).parameters)
-            for name, found in inspect.getmembers(kind, inspect.isfunction)
-            if not name.startswith("_") and name not in ("close", "aclose")
-        }
-
-    assert methods(kelek.Farm) == methods(kelek.AsyncFarm)
-    arguments_of_farm = inspect.signature(kelek.Farm.__init__)
-    assert arguments_of_farm == inspect.signature(kelek.AsyncFarm.__init__)
 
 
 def test_entries_read_and_watch_return_what_was_appended(servers: FarmServers) -> None:

@@ -1,8 +1,10 @@
 """Clients that a program drops or leaves open delay neither the garbage collector nor its exit."""
 
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -18,6 +20,7 @@ from kelek.tests.clients.table.table_servers import TableServers
 from kelek.tests.ports import free_udp_port
 
 LIMIT_S = 90
+EXIT_S = 8  # Nodes say goodbye for a second; the machine may be busy.
 
 
 @kelek.service("parts", concurrency=16)  # A dropped client occupies one for 2 to 3 s.
@@ -48,13 +51,29 @@ def servers(kind: str, folder: Path) -> Iterator[str]:
             yield host.back_url if name == "Worker" else host.front_url
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        *("Table", "Log", "Broker", "Node"),
-        *("AsyncTable", "AsyncLog", "AsyncBroker", "AsyncNode", "Worker"),
-    ],
-)
+KINDS = [
+    *("Table", "Log", "Broker", "Node"),
+    *("AsyncTable", "AsyncLog", "AsyncBroker", "AsyncNode", "Worker"),
+]
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "Farm", "AsyncFarm"])
+def test_a_client_without_servers_is_dropped_at_once(kind: str) -> None:
+    """The server takes connections and never answers; what the client sends stays unsent."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        done = subprocess.run(
+            [sys.executable, "-m", "kelek.tests.clients.io.dropped_clients", kind, url],
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+        )
+    assert done.returncode == 0, done.stderr
+    assert "Exception ignored" not in done.stderr, done.stderr
+    assert time.monotonic() - float(done.stdout) < EXIT_S
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_an_unclosed_client_delays_neither_collector_nor_exit(kind: str, tmp_path: Path) -> None:
     with servers(kind, tmp_path) as url:
         leave_open(kind, url)

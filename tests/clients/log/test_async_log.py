@@ -24,12 +24,6 @@ def run(main: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(main, 60), debug=False)
 
 
-def test_async_log_has_every_method_of_log() -> None:
-    sync_names = {name for name in dir(kelek.Log) if not name.startswith("_")}
-    async_names = {name for name in dir(kelek.AsyncLog) if not name.startswith("_")}
-    assert sync_names - {"close"} == async_names - {"aclose"}
-
-
 @pytest.mark.parametrize("form", ["auto", "node"])
 def test_appends_and_entries(cluster: LogPeers, form: str) -> None:
     async def main() -> None:
@@ -167,6 +161,8 @@ def test_values_may_come_from_an_asynchronous_source(cluster: LogPeers) -> None:
             found = [index async for index in log.append_each(source())]
             assert found == list(range(1, 5001))
             assert await log.append_many(source()) == 5000
+            with pytest.warns(DeprecationWarning, match=r"append_many\(\)"):
+                assert await log.update_many([b"old name"]) == 1
 
     run(main())
 
@@ -287,22 +283,3 @@ def test_aclose_ends_waiting_calls(cluster: LogPeers) -> None:
             await log.info()
 
     run(main())
-
-
-def test_old_verbs_work_and_warn(cluster: LogPeers) -> None:
-    async def main() -> None:
-        async with kelek.AsyncLog(cluster.urls[0]) as log:
-            with pytest.warns(DeprecationWarning, match=r"update\(\) is deprecated: use append"):
-                assert await log.update(b"a") == 1
-            with pytest.warns(DeprecationWarning, match=r"append_many\(\)"):
-                assert await log.update_many([b"b"]) == 1
-            with pytest.warns(DeprecationWarning, match=r"append_each\(\)"):
-                assert [index async for index in log.update_each([b"c"])] == [3]
-            with pytest.warns(DeprecationWarning, match=r"watch\(\)"):
-                assert (await anext(log.subscribe())).data == b"a"
-            with pytest.warns(DeprecationWarning, match=r"watch\(\)"):
-                assert (await anext(log.follow(1))).data == b"b"
-            with pytest.warns(DeprecationWarning, match=r"watch_lists\(\)"):
-                assert (await anext(log.subscribe_lists(2)))[0].data == b"c"
-
-    asyncio.run(main())

@@ -25,12 +25,6 @@ def run(main: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(main, 60), debug=False)
 
 
-def test_async_table_has_every_method_of_table() -> None:
-    sync_names = {name for name in dir(kelek.Table) if not name.startswith("_")}
-    async_names = {name for name in dir(kelek.AsyncTable) if not name.startswith("_")}
-    assert sync_names - {"close"} == async_names - {"aclose"}
-
-
 def test_reads_and_writes(cluster: TableServers) -> None:
     async def source() -> AsyncIterator[tuple[bytes, bytes]]:
         for pair in PAIRS:
