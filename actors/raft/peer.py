@@ -239,8 +239,8 @@ class RaftPeer(Actor):
         self._links.update(peer)
         self._links.send(peer)
         self._append_to_log(peer, wake.job)
-        self.send_batch(self._peers, peer.peers_out)
-        self.send_batch(self._clients, peer.clients_out)
+        self.send_batch(self._peers, peer.out.peers)
+        self.send_batch(self._clients, peer.out.clients)
         for order in wake.orders:
             if not self.send(self._orders, encode_work(self.setup.epoch, order)):
                 peer.on_order_lost(order, now_ms)

@@ -33,7 +33,7 @@ from .messages import (
 )
 from .progress import APPEND_BYTES_MAX_PLAIN, Follower, PeerCapabilities
 from .reads import ReadRounds
-from .transfer import Transfer, transfer_refusal
+from .transfer import Transfer, choose_target
 
 __all__ = ["Raft", "Role", "Setup"]
 
@@ -161,6 +161,10 @@ class Raft:
     def followers(self) -> list[Follower]:
         """The leader's view of its followers, for reports. Do not change it."""
         return list(self._leading.followers) if self._leading else []
+
+    def follower(self, peer: str) -> Follower | None:
+        """The leader's view of one follower. Do not change it."""
+        return self._leading.follower(peer) if self._leading else None
 
     def leaderless_ms(self, now_ms: int) -> int:
         """Time since the last contact with a leader; 0 while this peer leads."""
@@ -424,18 +428,14 @@ class Raft:
             return f"a transfer to {self._transfer.target} is in progress"
         if to == self.setup.peer_id:
             return f"{to} is the leader already"
-        voters = self._configuration.voters
-        heard_after_ms = now_ms - self.setup.tuning.election_timeout_ms_max
         followers = [each for each in self._leading.followers if not to or each.peer == to]
         if not followers:
             return f"{to} is no member of the cluster" if to else "there is no other member"
-        reasons = {each.peer: transfer_refusal(each, voters, heard_after_ms) for each in followers}
-        fit = [each for each in followers if not reasons[each.peer]]
-        if not fit:
-            return "; ".join(reasons.values())
-        best = max(fit, key=lambda each: (each.match_index, each.heard_ms, each.peer))
-        self._transfer = Transfer(self.setup, self.term, best.peer, now_ms)
-        return ""
+        heard_after_ms = now_ms - self.setup.tuning.election_timeout_ms_max
+        best, reason = choose_target(followers, self._configuration.voters, heard_after_ms)
+        if best is not None:
+            self._transfer = Transfer(self.setup, self.term, best.peer, now_ms)
+        return reason
 
     def _on_timeout_now(self, sender: str, message: TimeoutNow) -> None:
         """Campaigns at once. Only the current leader may ask for that."""

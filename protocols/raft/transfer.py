@@ -43,6 +43,17 @@ class Transfer:
         return follower is not None and follower.match_index == log.last_index
 
 
+def choose_target(
+    followers: Iterable[Follower], voters: Iterable[str], heard_after_ms: int
+) -> tuple[Follower | None, str]:
+    """Returns the follower with the longest log that can take over, or None and the reasons."""
+    reasons = {each: transfer_refusal(each, voters, heard_after_ms) for each in followers}
+    fit = [each for each, reason in reasons.items() if not reason]
+    if not fit:
+        return None, "; ".join(reasons.values())
+    return max(fit, key=lambda each: (each.match_index, each.heard_ms, each.peer)), ""
+
+
 def transfer_refusal(follower: Follower, voters: Iterable[str], heard_after_ms: int) -> str:
     """Returns why a follower cannot take over the leadership, or ''.
 

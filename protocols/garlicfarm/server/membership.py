@@ -339,15 +339,11 @@ class MembershipChanger:
         """Whether the removed server has been sent the commit of its removal, or had time for
         it.
         """
-        peer = peer_of(change.server.id)
-        leaving = self._directory.find(change.server.id) is None
-        sent_commits = [
-            each.sent_commit_index for each in self._core.followers if leaving and each.peer == peer
-        ]
-        if not sent_commits:
+        follower = self._core.follower(peer_of(change.server.id))
+        if follower is None or self._directory.find(change.server.id) is not None:
             return True
         # The commit index is under way.
-        if change.retry_ms == 0 and sent_commits[0] >= change.index:
+        if change.retry_ms == 0 and follower.sent_commit_index >= change.index:
             change.retry_ms = now_ms
             change.deadline_ms = min(change.deadline_ms, now_ms + 2 * self._setup.heartbeat_ms)
         return now_ms >= change.deadline_ms

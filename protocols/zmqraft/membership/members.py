@@ -14,7 +14,6 @@ from ...errors import RemoteProtocolError
 from ...raft.core import Raft, Role
 from ...raft.membership import Configuration, quorum_value
 from ...raft.messages import KIND_CONFIG
-from ...raft.progress import Follower
 from ...record import Record, encode_block
 from ..wire.client_codec import LogInfo, ReplyAddress
 from ..wire.config_codec import (
@@ -235,12 +234,9 @@ class MemberChanges:
 
     def _check_quorum(self, new: Members, now_ms: int) -> None:
         """Raises Refusal when the new members could not commit anything."""
-        followers = {follower.peer: follower for follower in self._core.followers}
         members = self._core.configuration.members
         silent = [
-            peer
-            for peer in member_ids(new)
-            if peer in members and not self._counts(peer, followers, now_ms)
+            peer for peer in member_ids(new) if peer in members and not self._counts(peer, now_ms)
         ]
         if not quorum_value(Configuration(member_ids(new)), lambda peer: peer not in silent):
             raise Refusal(
@@ -248,14 +244,12 @@ class MemberChanges:
                 f"of {len(new)} members {len(silent)} can't be counted on now: {', '.join(silent)}",
             )
 
-    def _counts(self, peer: str, followers: dict[str, Follower], now_ms: int) -> bool:
+    def _counts(self, peer: str, now_ms: int) -> bool:
         """Whether its acknowledgements count at the moment."""
-        if peer == self._core.setup.peer_id:
-            return True
-        follower = followers.get(peer)
+        setup, follower = self._core.setup, self._core.follower(peer)
         if follower is None:
-            return False
-        return now_ms - follower.counted_ms < self._core.setup.tuning.election_timeout_ms_max
+            return peer == setup.peer_id
+        return now_ms - follower.counted_ms < setup.tuning.election_timeout_ms_max
 
     def on_features(self, peer: str, features: Collection[str]) -> None:
         """A kelek peer's hello has named its features."""
@@ -370,17 +364,14 @@ class MemberChanges:
     def _catch_up(self, change: ConfigChange, now_ms: int) -> None:
         """Waits until the new servers hold the committed entries, and a majority of the members
         counts."""
-        followers = {follower.peer: follower for follower in self._core.followers}
-        if not all(self._has_caught_up(peer, followers, now_ms) for peer in self.joining):
+        if not all(self._has_caught_up(peer, now_ms) for peer in self.joining):
             return
         if change.caught_up_ms is None:
             change.caught_up_ms = now_ms
         new = Configuration(member_ids(change.new))
         # A new foreign server counts as soon as it is a member.
         foreign = {peer for peer, server in self.joining.items() if not server.is_kelek}
-        if not quorum_value(
-            new, lambda peer: peer in foreign or self._counts(peer, followers, now_ms)
-        ):
+        if not quorum_value(new, lambda peer: peer in foreign or self._counts(peer, now_ms)):
             if now_ms - change.caught_up_ms >= SILENT_MS:
                 self._check_quorum(change.new, now_ms)
                 raise Refusal("QuorumLost", "the new members do not become voters")
@@ -396,8 +387,8 @@ class MemberChanges:
         ]
         self.joining = {}
 
-    def _has_caught_up(self, peer: str, followers: dict[str, Follower], now_ms: int) -> bool:
-        server, follower = self.joining[peer], followers.get(peer)
+    def _has_caught_up(self, peer: str, now_ms: int) -> bool:
+        server, follower = self.joining[peer], self._core.follower(peer)
         heard_ms = max(server.heard_ms, follower.heard_ms if follower else 0)
         if now_ms - heard_ms >= SILENT_MS:
             raise Refusal("Unreachable", f"{peer} at {server.url} is silent")
@@ -418,8 +409,7 @@ class MemberChanges:
             return False
         if now_ms - change.stage_started_ms >= VOTER_WAIT_MS:
             return True
-        followers = {follower.peer: follower for follower in self._core.followers}
-        return all(self._counts(peer, followers, now_ms) for peer in change.new_kelek_servers)
+        return all(self._counts(peer, now_ms) for peer in change.new_kelek_servers)
 
     def _append(self, reqid: bytes | None, entry: ConfigEntry) -> int:
         core = self._core
@@ -506,4 +496,4 @@ class MemberChanges:
 
 
 def _send(client: ReplyAddress, reqid: bytes, answer: ConfigUpdateAnswer) -> None:
-    client.out.add([client.routing_id, *CONFIG_UPDATE_ANSWER.encode(answer, reqid)])
+    client.send(CONFIG_UPDATE_ANSWER.encode(answer, reqid))

@@ -75,6 +75,11 @@ class VoterEligibility:
         self.is_voter = self.is_empty = False
 
     @property
+    def incarnation(self) -> int:
+        """The number of this process, which tells its hellos from those before a restart."""
+        return self._own[1]
+
+    @property
     def may_vote(self) -> bool:
         """Whether the peer may give votes and ask for votes."""
         return self.is_voter and self._lost_vote_term is None

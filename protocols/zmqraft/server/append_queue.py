@@ -81,6 +81,7 @@ class AppendQueue:
         self._own_blocks: dict[int, bytes] = {}
         self.reset_pending = False  # The next job restarts the log behind a snapshot.
         self.appended_bytes = 0
+        self.writable = True  # The log writer's disk has space.
 
     def propose(self, batch: EntryBatch) -> None:
         """Appends a batch of our own, whose request ids are in the table already."""

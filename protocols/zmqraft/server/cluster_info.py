@@ -8,6 +8,7 @@ from collections import deque
 from typing import NamedTuple
 
 from ...errors import RemoteProtocolError
+from ...host.read_queue import ReadQueue
 from ...raft.core import Raft, Role
 from ...raft.messages import ReadIndex
 from ..membership.directory import MemberDirectory
@@ -26,7 +27,6 @@ from ..wire.client_codec import (
     StateUrlAnswer,
 )
 from .append_queue import PruneMarks
-from .read_queue import ReadQueue
 from .snapshots import SnapshotManager
 from .values import PeerSetup
 
@@ -118,7 +118,7 @@ class ClusterInfo:
             if len(self._log_info_requests) < WAITING_MAX:
                 self._log_info_requests.push(_LogInfoRequest(client, form, message), now_ms)
         else:
-            client.out.add([client.routing_id, *self._answer(form, message, status)])
+            client.send(self._answer(form, message, status))
 
     def on_ready(self, read_index: ReadIndex | None) -> None:
         """Registers that a round of reads is confirmed."""
@@ -145,7 +145,7 @@ class ClusterInfo:
             info = self._log_info(form, status)
             if not leads and info.leading:
                 info = info._replace(leading=False, leader=None)
-            client.out.add([client.routing_id, *LOG_INFO_ANSWER.encode(info, message.reqid)])
+            client.send(LOG_INFO_ANSWER.encode(info, message.reqid))
 
     def _answer(self, form: Form, message: ClientRequest, status: PeerStatus) -> list[bytes]:
         core = self._core

@@ -36,9 +36,17 @@ class CommitNotifier:
     def __init__(self, now_ms: int) -> None:
         self.index = 0  # The last index in a notice to any process.
         self.urgent = False  # Whether a process is urgent.
+        self.applied_index = 0  # The last entry that the state machine has applied.
+        self.applied_by_all = 0  # The smallest index that every process here has reached.
         self._index_all = 0
         self._leader_term: int | None = None
         self._due_ms = now_ms
+
+    def on_applied(self, index: int, by_all: int, urgent: bool) -> None:
+        """The processes have applied entries: the state machine up to index, all up to by_all."""
+        self.applied_index = max(self.applied_index, min(index, self.index))
+        self.applied_by_all = min(by_all, self.applied_index)
+        self.urgent = urgent
 
     def deadline_ms(self, index: int, now_ms: int) -> int | None:
         """When a notice is due; index is committed and durable here."""

@@ -12,6 +12,7 @@ forgotten entries that it has sent before.
 from collections import deque
 from typing import NamedTuple
 
+from ...host.read_queue import ReadQueue
 from ...raft.core import Raft, Role
 from ...raft.messages import AppendEntries, EntryBatch, ReadIndex
 from ..wire.client_codec import (
@@ -22,7 +23,6 @@ from ..wire.client_codec import (
 )
 from ..wire.extensions import ENTRIES_ANSWERS
 from .entry_streams import EntryStreams
-from .read_queue import ReadQueue
 from .snapshots import SnapshotManager
 from .values import OwnLogReader
 
@@ -168,8 +168,7 @@ class EntryReaders:
         """Refuses a request and names the leader; none if this peer leads but is not confirmed."""
         leader = None if self._core.role is Role.LEADER else self._core.leader
         refusal = EntriesAnswer(EntriesStatus.NOT_LEADER, leader=leader)
-        frames = ENTRIES_ANSWERS[request.packed].encode(refusal, request.reqid)
-        client.out.add([client.routing_id, *frames])
+        client.send(ENTRIES_ANSWERS[request.packed].encode(refusal, request.reqid))
 
     def _read(self, first_index: int, last_index: int, bytes_max: int) -> list[EntryBatch]:
         """Reads batches for a stream; none when the log cannot be read at the moment."""

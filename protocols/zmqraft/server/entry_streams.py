@@ -133,9 +133,7 @@ class EntryStreams:
                 return 0
             if prev >= last_index:
                 self._streams.pop(key, None)
-                client.out.add(
-                    [client.routing_id, *_header_frames(request, EntriesStatus.LAST, prev)]
-                )
+                client.send(_header_frames(request, EntriesStatus.LAST, prev))
                 return 0
             end = last_index
             if request.limit is not None:
@@ -240,5 +238,5 @@ def _add_packed(
         if index > stream.last_index:
             break
     head = _header_frames(request, _status(stream, index - 1), index - 1)
-    client.out.add([client.routing_id, *head, *parts])
+    client.send([*head, *parts])
     return index - 1, size

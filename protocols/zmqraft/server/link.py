@@ -9,6 +9,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from ...errors import RemoteProtocolError
+from ...raft.membership import Configuration
 from ...raft.messages import (
     AppendEntries,
     AppendResponse,
@@ -337,13 +338,15 @@ class PeerRequests:
         members: frozenset[str],
         dialect: Callable[[str], Dialect] = lambda peer: "text",
     ) -> None:
-        self._cluster = cluster
+        self.cluster = cluster
         self.accepted_senders = members  # Other senders are ignored.
+        self.accepted_by: Configuration | None = None  # The configuration that they come from.
         self._dialect = dialect  # The form of refusals that a leader understands.
         # The last request of each peer in text form (and its last chunk), with its answer: None
         # while it is in progress.
         self._last_text: dict[tuple[str, bool], tuple[bytes, bytes, list[bytes] | None]] = {}
         self.unknown_senders = 0
+        self.malformed = 0  # Messages that were dropped because they break the specification.
         self.clients_wait = False  # Clients of this node wait for commits; our answers say so.
 
     def decode(
@@ -363,7 +366,7 @@ class PeerRequests:
         if frames[1] not in PEER_REQUESTS:
             raise RemoteProtocolError(f"unknown message type {frames[1][:8].hex()}")
         kind, layout = PEER_REQUESTS[frames[1]]
-        message = layout.decode(frames, self._cluster)
+        message = layout.decode(frames, self.cluster)
         if isinstance(message, PlainAppend):
             batches: list[EntryBatch] = []
             if message.entries and message.leader in self.accepted_senders - ignored:

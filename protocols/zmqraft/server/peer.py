@@ -7,25 +7,16 @@ socket, call wake() once, and carry out its result in that order.
 from collections.abc import Callable, Iterable, Mapping
 from random import Random
 
-from ....native.log.updates import (
-    MARKED_ACCEPTED,
-    MARKED_ALONE,
-    MARKED_REFUSED,
-    Reqids,
-    Updates,
-    View,
-)
+from ....native.log.updates import Reqids
 from ....native.net.messages import Arena, Frames
 from ...errors import RemoteProtocolError
+from ...host.hard_state import SavedState
 from ...raft.core import Raft, Role
 from ...raft.messages import (
-    KIND_STATE,
-    KIND_TABLES,
     AppendEntries,
     AppendJob,
     EntryBatch,
     Envelope,
-    HardState,
     InstallSnapshot,
     RequestVote,
     SnapshotResponse,
@@ -71,7 +62,8 @@ from .links import Links
 from .reads import PeerReads
 from .snapshots import SnapshotContext, SnapshotManager
 from .transfer import TransferRequests
-from .values import REQIDS_EXTRA_TTL_S, OwnLogReader, PeerSetup, Recovered, Wake
+from .updates import UpdateIntake
+from .values import OutgoingFrames, OwnLogReader, PeerSetup, Recovered, Wake
 
 FEATURES = (
     FEATURE_PACK,
@@ -86,7 +78,6 @@ FEATURES = (
     FEATURE_TABLES,
 )
 _NO_SENDERS: frozenset[str] = frozenset()
-PRUNE_EVERY_MS = 60_000
 
 
 class Peer:
@@ -102,32 +93,27 @@ class Peer:
         random: Random,
     ) -> None:
         self.setup = setup
-        self.cluster = setup.cluster.encode()
-        self.reqids = reqids
+        cluster = setup.cluster.encode()
         log = recovered.log
         self.directory = recovered.directory or MemberDirectory(setup.urls, setup.peer_urls)
         log.configurations = self.directory.history
         core_setup = setup.core_setup(self.directory.read_config)
         self.core = Raft(core_setup, recovered.hard_state, log, now_ms, random)
         self._install_snapshot(recovered.snapshot)  # A snapshot holds committed entries only.
-        self.incarnation = random.getrandbits(48)
-        self.eligibility = self._make_eligibility(recovered)
+        self.eligibility = self._make_eligibility(recovered, random.getrandbits(48))
         self.core.may_vote = self.eligibility.may_vote
-        self._voter_saved = recovered.voter and recovered.repair is None
+        self._saved = SavedState(recovered.hard_state, recovered.voter and recovered.repair is None)
 
-        self.clients_out = Frames()
-        self.peers_out = Frames()
+        self.out = OutgoingFrames(Frames(), Frames())
         self.members = MemberChanges(self.core, self.directory, reqids, random, setup.updates.ttl_s)
         self.members.holds_tables = setup.holds_tables
-        self.links = Links(self.cluster, self.core, self.directory)
+        self.links = Links(cluster, self.core, self.directory)
         self.links.update(self.members.joining)
-        self.requests = PeerRequests(self.cluster, frozenset(), self._dialect)
-        self._configuration = self.core.configuration
+        self.requests = PeerRequests(cluster, frozenset(), self._dialect)
+        self.requests.accepted_by = self.core.configuration
         self._update_accepted_senders()
-        self._marks = recovered.prune_marks or PruneMarks()
-        self.append_queue = AppendQueue(
-            self.core, reqids, self._marks, recovered.epoch, reader.close
-        )
+        marks = recovered.prune_marks or PruneMarks()
+        self.append_queue = AppendQueue(self.core, reqids, marks, recovered.epoch, reader.close)
         self.append_queue.reset_pending = recovered.reset
         self.append_queue.appended_bytes = recovered.bytes_after_snapshot
         self.snapshots = SnapshotManager(
@@ -135,30 +121,22 @@ class Peer:
             setup.snapshots,
             recovered.snapshot,
         )
-        self.updates = self._new_updates()
-        self._table_updates = self._new_updates()  # Of table servers, at `peer_url`.
-        self.reads = PeerReads(self.core, self.cluster, self.clients_out)
-        self.transfers = TransferRequests(self.core, self.cluster)
+        self.updates = UpdateIntake(
+            cluster, self.core, self.directory, reqids, setup.updates, now_ms
+        )
+        self.reads = PeerReads(self.core, cluster, self.out.clients)
+        self.transfers = TransferRequests(self.core, cluster)
         self.entry_readers = EntryReaders(self.core, self.snapshots, reader)
         self._client_requests = RequestQueue()
-        self.cluster_info = ClusterInfo(
-            setup, self.core, self.directory, self.snapshots, self._marks
-        )
-        self.last_applied = 0
-        self._applied_by_all = 0
-        self.leading = False
-        self._commit_notifier = CommitNotifier(now_ms)
-        self._prune_due_ms = now_ms + PRUNE_EVERY_MS
-        self._named_leader: str | None = None
-        self._leader_json = encode_json(None)
-        self._now_ms, self._unix_s = now_ms, 0
-        self.writable = True
-        self.malformed = 0
+        self.cluster_info = ClusterInfo(setup, self.core, self.directory, self.snapshots, marks)
+        self.leading = False  # As of the last wake.
+        self._commits = CommitNotifier(now_ms)
+        self._now_ms = now_ms
 
-    def _make_eligibility(self, recovered: Recovered) -> VoterEligibility:
+    def _make_eligibility(self, recovered: Recovered, incarnation: int) -> VoterEligibility:
         setup = self.setup
         eligibility = VoterEligibility(
-            (setup.peer_id, self.incarnation),
+            (setup.peer_id, incarnation),
             setup.urls,
             gap_ms_max=setup.tuning.election_timeout_ms_min,
             trust_after_ms=2 * setup.tuning.election_timeout_ms_max,
@@ -188,6 +166,16 @@ class Peer:
         return self.links.urls
 
     @property
+    def last_applied(self) -> int:
+        """The last entry that the state machine of this node has applied."""
+        return self._commits.applied_index
+
+    @property
+    def writable(self) -> bool:
+        """Whether the disk has space for entries."""
+        return self.append_queue.writable
+
+    @property
     def is_leader(self) -> bool:
         return self.core.role is Role.LEADER
 
@@ -210,17 +198,6 @@ class Peer:
         """Whether the log still lacks entries that it may have acknowledged before its damage."""
         return self.eligibility.repair is not None
 
-    def _new_updates(self) -> Updates:
-        limits = self.setup.updates
-        return Updates(
-            self.cluster,
-            self.reqids,
-            record_bytes_max=limits.entry_bytes_max,
-            inflight_max=limits.inflight_max,
-            inflight_bytes_max=limits.inflight_bytes_max,
-            ttl_s=limits.ttl_s,
-        )
-
     def _dialect(self, peer: str) -> Dialect:
         """Returns how a peer reads refusals: as npm zmq-raft does, unless its hello says
         that it is kelek or it is known to be another implementation."""
@@ -232,16 +209,14 @@ class Peer:
 
     def on_clients(self, arena: Arena, now_ms: int, unix_s: int) -> None:
         """Processes messages that arrived at `url`: from clients, and from foreign peers."""
-        self._now_ms, self._unix_s = now_ms, unix_s
-        view = self._updates_view()
-        if self.directory.latest.tables_from:
-            view = view._replace(marked=MARKED_REFUSED)
-        received = self.updates.receive(arena, view, self.clients_out)
+        self._now_ms, self.updates.unix_s = now_ms, unix_s
+        accepts = self._accepts_updates()
+        received = self.updates.from_clients(arena, self.out.clients, accepts, now_ms)
         if received.updates:
-            self._propose(self.updates)
+            self.updates.propose(self.append_queue)
         others = received.others
         if others:
-            others = self.reads.accept(arena, others, self._leader_json, now_ms)
+            others = self.reads.accept(arena, others, self.updates.refusal, now_ms)
         # Foreign peers send their Raft messages to this socket, too: these must not wait.
         has_peers = bool(self.requests.accepted_senders - self.directory.peer_url_members)
         for number in others:
@@ -250,52 +225,27 @@ class Peer:
                 continue
             frames = arena.message(number)
             if has_peers and len(frames) > 2 and frames[2] in PEER_REQUESTS:
-                self._on_request(frames, self.clients_out)
+                self._on_request(frames, self.out.clients)
             elif self._client_requests.is_full:
                 self._client_requests.dropped += 1
             else:
                 self._client_requests.push(frames)
 
-    def _updates_view(self) -> View:
-        core = self.core
-        return View(
-            leader=self._accepts_updates(),
-            refusal=self._leader_json,
-            next_index=core.log.last_index + 1,
-            commit_index=core.commit_index,
-            now_ms=self._now_ms,
-            unix_s=self._unix_s,
-            marked=MARKED_ACCEPTED,
-            kind=KIND_STATE,
-        )
-
     def _accepts_updates(self) -> bool:
         """Whether clients may append here. During a transfer they are sent to the target."""
         return self.is_leader and self.writable and self.core.transferring is None
 
-    def _propose(self, updates: Updates) -> None:
-        core = self.core
-        while received := updates.block(core.log.last_index + 1, core.term):
-            block, count = received
-            first_index = core.log.last_index + 1
-            self.append_queue.propose(EntryBatch(first_index, count, core.term, block))
-
     def on_peers(self, arena: Arena, now_ms: int, unix_s: int) -> None:
         """Processes messages that arrived at `peer_url`: requests of members, and packs of table
-        servers.
-
-        Older versions of kelek have no entry kind for tables. While a member may be of such a
-        version, these packs become state entries.
-        """
-        self._now_ms, self._unix_s = now_ms, unix_s
-        kind = KIND_TABLES if self.directory.latest.tables_from else KIND_STATE
-        view = self._updates_view()._replace(marked=MARKED_ALONE, kind=kind)
-        received = self._table_updates.receive(arena, view, self.peers_out)
+        servers."""
+        self._now_ms, self.updates.unix_s = now_ms, unix_s
+        accepts = self._accepts_updates()
+        received = self.updates.from_tables(arena, self.out.peers, accepts, now_ms)
         if received.updates:
             self.members.holds_tables = True
-            self._propose(self._table_updates)
+            self.updates.propose(self.append_queue)
         for number in received.others:
-            self._on_request(arena.message(number), self.peers_out)
+            self._on_request(arena.message(number), self.out.peers)
 
     def on_answers(self, peer: str, arena: Arena, now_ms: int) -> None:
         """Processes a peer's answers to our requests."""
@@ -322,7 +272,7 @@ class Peer:
                     if isinstance(message, SnapshotResponse):
                         self.snapshots.on_answer(peer, message, now_ms)
             except RemoteProtocolError:
-                self.malformed += 1
+                self.requests.malformed += 1
             if link.wrong_peer:
                 self.links.hello_pending.add(peer)
 
@@ -355,9 +305,7 @@ class Peer:
         clients_wait   clients of an applier wait for commits: our answers tell the leader
         """
         self.requests.clients_wait = clients_wait
-        self.last_applied = max(self.last_applied, min(index, self._commit_notifier.index))
-        self._applied_by_all = min(index if by_all is None else by_all, self.last_applied)
-        self._commit_notifier.urgent = urgent
+        self._commits.on_applied(index, index if by_all is None else by_all, urgent)
 
     def on_results(
         self,
@@ -402,7 +350,7 @@ class Peer:
         """The disk is full, or has space again. While it is full, the peer neither votes nor
         leads."""
         self._now_ms = now_ms
-        self.writable = writable
+        self.append_queue.writable = writable
         self.core.may_vote = writable and self.eligibility.may_vote
 
     # ---- requests, except updates and reads ----
@@ -412,27 +360,26 @@ class Peer:
             if len(frames) < 3:
                 raise RemoteProtocolError(f"a request has 2 frames or more, got {len(frames) - 1}")
             routing_id, *request = frames
-            kind = request[1]
+            kind, cluster = request[1], self.requests.cluster
+            client = ReplyAddress(out, routing_id)
             if kind in PEER_REQUESTS:
                 self._on_peer_request(routing_id, request, out)
             elif kind == HELLO:
-                self._on_hello_request(routing_id, request, out)
+                self._on_hello_request(client, request)
             elif kind == ENTRIES_PACKED:
-                client = ReplyAddress(out, routing_id)
-                entries = ENTRIES_PACKED_REQUEST.decode(request, self.cluster)
+                entries = ENTRIES_PACKED_REQUEST.decode(request, cluster)
                 self.entry_readers.on_request(client, entries, self._now_ms)
             elif kind == TRANSFER:
-                self.transfers.on_request(routing_id, request, out.add, self._now_ms)
+                self.transfers.on_request(request, client, self._now_ms)
             elif kind == CONFIG_UPDATE:
-                update = CONFIG_UPDATE_REQUEST.decode(request, self.cluster)
-                reply = ReplyAddress(out, routing_id)
-                self.members.on_request(update, reply, self._now_ms, self._unix_s)
+                update = CONFIG_UPDATE_REQUEST.decode(request, cluster)
+                self.members.on_request(update, client, self._now_ms, self.updates.unix_s)
             elif kind == MAKE_SNAPSHOT:
-                self.snapshots.on_make_request(request, self.cluster, ReplyAddress(out, routing_id))
+                self.snapshots.on_make_request(request, cluster, client)
             else:
-                self._on_client_request(routing_id, request, out)
+                self._on_client_request(client, request)
         except RemoteProtocolError:
-            self.malformed += 1
+            self.requests.malformed += 1
 
     def _on_peer_request(self, routing_id: bytes, request: list[bytes], out: Frames) -> None:
         decoded = self.requests.decode(routing_id, request, out.add, self._ignored_senders(out))
@@ -451,7 +398,7 @@ class Peer:
 
         Members with a `peer_url` must use it: anyone could claim their id on the client socket.
         """
-        return self.directory.peer_url_members if out is self.clients_out else _NO_SENDERS
+        return self.directory.peer_url_members if out is self.out.clients else _NO_SENDERS
 
     def _on_leader(self, message: AppendEntries) -> None:
         if self.eligibility.may_vote:
@@ -482,9 +429,8 @@ class Peer:
         # The other peers must learn that we count.
         self.links.hello_pending.update(self.links.by_peer)
 
-    def _on_client_request(self, routing_id: bytes, request: list[bytes], out: Frames) -> None:
-        form, message = decode_client_request(request, self.cluster)
-        client = ReplyAddress(out, routing_id)
+    def _on_client_request(self, client: ReplyAddress, request: list[bytes]) -> None:
+        form, message = decode_client_request(request, self.requests.cluster)
         if isinstance(message, RequestEntries):
             message = message._replace(text=form is Form.TEXT)
             self.entry_readers.on_request(client, message, self._now_ms)
@@ -494,7 +440,7 @@ class Peer:
     @property
     def peer_status(self) -> PeerStatus:
         """What answers about the cluster and its log say of this peer."""
-        return PeerStatus(self._accepts_updates(), self.last_applied, self._unix_s)
+        return PeerStatus(self._accepts_updates(), self.last_applied, self.updates.unix_s)
 
     # ---- hello ----
 
@@ -504,7 +450,7 @@ class Peer:
             peer=self.setup.peer_id,
             version=self.setup.version,
             features=FEATURES,
-            incarnation=self.incarnation,
+            incarnation=self.eligibility.incarnation,
             empty=self.eligibility.is_empty and not self.eligibility.is_voter,
             voter=self.eligibility.is_voter,
             witnessed=self.eligibility.bootstrap_witnesses,
@@ -513,17 +459,17 @@ class Peer:
             members=self.directory.initial_members,
         )
 
-    def _on_hello_request(self, routing_id: bytes, request: list[bytes], out: Frames) -> None:
-        hello = HELLO_REQUEST.decode(request, self.cluster)
-        if hello.peer in self._ignored_senders(out):
+    def _on_hello_request(self, client: ReplyAddress, request: list[bytes]) -> None:
+        hello = HELLO_REQUEST.decode(request, self.requests.cluster)
+        if hello.peer in self._ignored_senders(client.out):
             self.requests.unknown_senders += 1
         elif hello.peer in self.links.by_peer:
             self._on_hello(hello.peer, hello)
-        elif hello.peer and out is self.peers_out:
+        elif hello.peer and client.out is self.out.peers:
             self.directory.add_unlisted(hello.peer)
             self._update_accepted_senders()
         # After its processing, because it may have made us a voter.
-        out.add([routing_id, *HELLO_ANSWER.encode(self.own_hello(), request[0])])
+        client.send(HELLO_ANSWER.encode(self.own_hello(), request[0]))
 
     def _on_hello(self, peer: str, hello: Hello) -> None:
         self.links.on_hello(peer, hello, self.setup.tuning.inflight_max)
@@ -550,13 +496,12 @@ class Peer:
             return self._now_ms
         deadline = core.deadline_ms
         for due_ms in (
-            self.updates.deadline_ms,
-            self._table_updates.deadline_ms,
+            *self.updates.deadlines_ms,
             self.reads.deadline_ms,
             self.entry_readers.deadline_ms,
             self.cluster_info.deadline_ms,
             self.transfers.deadline_ms,
-            self._commit_notifier.deadline_ms(self._applicable_index, self._now_ms),
+            self._commits.deadline_ms(self._applicable_index, self._now_ms),
             self.links.deadline_ms(self.members.joining),
             self.members.deadline_ms(self._now_ms),
             self.snapshots.deadline_ms,
@@ -575,14 +520,14 @@ class Peer:
         self._now_ms = now_ms
         core = self.core
         while self._client_requests:
-            self._on_request(self._client_requests.pop(), self.clients_out)
+            self._on_request(self._client_requests.pop(), self.out.clients)
             if is_late():
                 break
         core.tick(now_ms)
         self.members.step(now_ms)
         self.links.update(self.members.joining)
-        if core.configuration is not self._configuration:
-            self._configuration = core.configuration
+        if core.configuration is not self.requests.accepted_by:
+            self.requests.accepted_by = core.configuration
             self._update_accepted_senders()
             if core.is_joining and self.eligibility.on_joining():
                 self._become_voter()
@@ -597,29 +542,24 @@ class Peer:
         for follower in ready.snapshots:
             self.snapshots.start_sending(follower, now_ms)
         if self.leading:
-            self.updates.commit(core.commit_index, self.clients_out)
-            self._table_updates.commit(core.commit_index, self.peers_out)
+            self.updates.commit(core.commit_index, self.out)
             self.reads.on_ready(ready.read_index, self.last_applied)
             self.entry_readers.on_ready(ready.read_index)
             self.cluster_info.on_ready(ready.read_index)
         self.entry_readers.answer_some(self._applicable_index, now_ms)
         self.cluster_info.answer_ready(self.peer_status, now_ms)
-        self._run_timers(now_ms)
-        hard_state = ready.hard_state
-        if hard_state is None and self.eligibility.is_voter and not self._voter_saved:
-            hard_state = HardState(core.term, core.voted_for)
-        saved = None
-        if hard_state is not None:
-            self._voter_saved = self.eligibility.is_voter
-            saved = (hard_state, self.eligibility.is_voter)
+        self.links.send_due(self.own_hello, self.members.joining, now_ms)
+        self.updates.run_timers(now_ms, self.out)
+        self.reads.remind(now_ms)
+        self.transfers.answer_due(now_ms)
         snapshots = self.snapshots
         orders = snapshots.step(self.last_applied, self.append_queue.appended_bytes, now_ms)
         return Wake(
-            saved,
+            self._saved.change(ready.hard_state, self.eligibility.is_voter),
             job,
             self._commit_notice(now_ms),
             orders,
-            snapshots.compact(self._applied_by_all, now_ms),
+            snapshots.compact(self._commits.applied_by_all, now_ms),
         )
 
     def _update_accepted_senders(self) -> None:
@@ -629,23 +569,18 @@ class Peer:
     def _on_role(self) -> None:
         """Refuses all waiting clients at a step-down, and keeps the leader's name for refusals."""
         core = self.core
-        leader = core.transferring or core.leader
-        if leader != self._named_leader:
-            self._named_leader = leader
-            self._leader_json = encode_json(leader)
+        self.updates.refusal = encode_json(core.transferring or core.leader)
         if core.role is Role.LEADER:
             if not self.leading:
                 self.leading = True
                 self.entry_readers.on_elected()
             return
         self.snapshots.on_step_down()
-        waiting = self.updates.waiting or self._table_updates.waiting
-        if self.leading or waiting or self.reads.waiting or self.entry_readers.waiting:
+        if self.leading or self.updates.waiting or self.reads.waiting or self.entry_readers.waiting:
             # Also after a leadership that began and ended since the last wake.
             self.leading = False
-            self.updates.refuse(self._leader_json, self.clients_out)
-            self._table_updates.refuse(self._leader_json, self.peers_out)
-            self.reads.refuse(self._leader_json)
+            self.updates.refuse(self.out)
+            self.reads.refuse(self.updates.refusal)
             self.entry_readers.on_step_down()
 
     def _append_job(self, batches: list[EntryBatch], answers: list[Envelope]) -> AppendJob | None:
@@ -671,47 +606,24 @@ class Peer:
         assert isinstance(envelope.context, Origin)
         self.requests.answer(envelope.context, envelope.message)
 
-    def _run_timers(self, now_ms: int) -> None:
-        self.links.send_due(self.own_hello, self.members.joining, now_ms)
-        for updates, out in (
-            (self.updates, self.clients_out),
-            (self._table_updates, self.peers_out),
-        ):
-            if updates.deadline_ms is not None and now_ms >= updates.deadline_ms:
-                updates.remind(now_ms, out)
-        self.reads.remind(now_ms)
-        self.transfers.answer_due(now_ms)
-        if now_ms >= self._prune_due_ms or len(self.reqids) > self.setup.updates.reqids_max:
-            self._prune_due_ms = now_ms + PRUNE_EVERY_MS
-            self._prune_reqids()
-
-    def _prune_reqids(self) -> None:
-        """Limits the table of request ids: by age in log time, then by number, oldest first."""
-        limits = self.setup.updates
-        self.reqids.settle(limits.ttl_s + REQIDS_EXTRA_TTL_S, limits.reqids_max)
-
     @property
     def _applicable_index(self) -> int:
         """The last entry that is committed and durable here.
 
         The processes of this node may apply it, and clients may read it.
         """
-        return max(
-            self._commit_notifier.index, min(self.core.commit_index, self.core.durable_index)
-        )
+        return max(self._commits.index, min(self.core.commit_index, self.core.durable_index))
 
     def _commit_notice(self, now_ms: int) -> CommitNotice | None:
         index, leads = self._applicable_index, self.core.term if self.is_leader else 0
         wanted_index = max(self.reads.awaited_index, self.cluster_info.awaited_index)
-        scope = self._commit_notifier.scope(index, leads, now_ms, wanted_index)
+        scope = self._commits.scope(index, leads, now_ms, wanted_index)
         if scope is NotifyScope.NONE:
             return None
         term = self.core.log.term_at(index)
         assert term is not None, "a committed entry is in the log"
         tables_from = self.directory.at(index).tables_from
-        return self._commit_notifier.notify(
-            CommitNotice(index, term, leads, scope, tables_from), now_ms
-        )
+        return self._commits.notify(CommitNotice(index, term, leads, scope, tables_from), now_ms)
 
     def _foreign_members(self) -> dict[str, dict[str, int]]:
         """Foreign members, which no supervisor reports. A leader adds their match index and
@@ -738,8 +650,8 @@ class Peer:
             "applied_index": self.last_applied,
             "vote": self.eligibility.state,
             "repair": self.eligibility.repair and self.eligibility.repair.problem,
-            "reqids": len(self.reqids),
-            "malformed": self.malformed,
+            "reqids": len(self.updates.reqids),
+            "malformed": self.requests.malformed,
             "strangers": self.requests.unknown_senders,
             "readers_refused": self.entry_readers.refused,
             "questions_dropped": self._client_requests.dropped,
@@ -750,11 +662,6 @@ class Peer:
             "change": self.members.status,
             **self.snapshots.status(),
             "tables_from": self.directory.latest.tables_from,
-            **self._counters(),
+            **self.updates.counters(),
             **self.reads.counters(),
         }
-
-    def _counters(self) -> dict[str, int]:
-        """The counters of updates from clients and from table servers."""
-        tables = self._table_updates.counters()
-        return {name: count + tables[name] for name, count in self.updates.counters().items()}

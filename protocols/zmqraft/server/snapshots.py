@@ -102,6 +102,18 @@ class _OutgoingSnapshot(ChunkWindow):
             self.rewind(offset)
 
 
+class _Creation:
+    """The new snapshot in progress, if any."""
+
+    __slots__ = ("lost_order", "retry_ms", "since_ms")
+
+    def __init__(self) -> None:
+        self.since_ms: int | None = None  # When it was ordered; None: none is in progress.
+        # The order for it if that got lost, and when to repeat it.
+        self.lost_order: tuple[CreateSnapshot, int] | None = None
+        self.retry_ms = 0  # After a failure, the earliest time of the next one.
+
+
 class SnapshotManager:
     """Creates, sends and receives the snapshots of one peer, and compacts its log."""
 
@@ -113,19 +125,13 @@ class SnapshotManager:
         self.problem = ""  # Why the last one failed.
         self._core, self._links, self._requests, self._directory = context
         self._setup = setup
-        # The time after which a single unanswered chunk is repeated.
-        self._repeat_ms = context.core.setup.tuning.append_timeout_ms
         self._outgoing: dict[str, _OutgoingSnapshot] = {}
         self._awaiting_hello: set[str] = set()  # Followers that need one, but have not said hello.
         # The chunks being written, in order, and the origin of each.
         self._receiving: deque[tuple[WriteChunk, Origin]] = deque()
         self._waiting_clients: list[tuple[ReplyAddress, bytes]] = []
-        self._creating_since_ms: int | None = None  # When the one in progress was ordered.
-        self._lost_order: tuple[CreateSnapshot, int] | None = (
-            None  # The order for it that got lost, and when
-        )
+        self._creation = _Creation()
         self._initial_due_ms = 0
-        self._retry_ms = 0
         self._appended_bytes = 0
         self._compact_due_ms = 0
         self.incoming: tuple[int, int] | None = None  # Bytes so far, bytes of all: for status.
@@ -224,7 +230,7 @@ class SnapshotManager:
     def _resend_after_ms(self, transfer: _OutgoingSnapshot) -> int:
         """Returns the time before a repeat. It is short for a single chunk, because the follower
         may not have been connected yet."""
-        return self._repeat_ms if transfer.window == 1 else SILENCE_MS
+        return self._core.setup.tuning.append_timeout_ms if transfer.window == 1 else SILENCE_MS
 
     def _send_chunk(self, to: str, message: InstallSnapshot, transfer: _OutgoingSnapshot) -> None:
         link = self._links.by_peer.get(to)
@@ -259,7 +265,7 @@ class SnapshotManager:
         snapshot is repeated. Other orders are repeated after a while anyway.
         """
         if isinstance(order, CreateSnapshot) and order.last_index:
-            self._lost_order = order, now_ms + self._repeat_ms
+            self._creation.lost_order = order, now_ms + self._core.setup.tuning.append_timeout_ms
         for receiving in self._receiving:
             if receiving[0] is order:
                 self._receiving.remove(receiving)
@@ -284,12 +290,12 @@ class SnapshotManager:
         core = self._core
         index = min(core.commit_index, core.durable_index)
         term = core.log.term_at(index)
-        if self._creating_since_ms is not None:
+        if self._creation.since_ms is not None:
             return
         if index <= self.newest.last_index or term is None:
             self._answer_clients(self.newest, "no entry is committed after it" if not index else "")
             return
-        self._creating_since_ms = now_ms
+        self._creation.since_ms = now_ms
         self.bytes_at_order = self._appended_bytes
         self.orders.append(CreateSnapshot(index, term, self._directory.encode_at(index)))
 
@@ -309,16 +315,16 @@ class SnapshotManager:
         if problem:
             made = SnapshotMade(reason=problem)
         for client, request_id in waiting:
-            client.out.add([client.routing_id, *MAKE_SNAPSHOT_ANSWER.encode(made, request_id)])
+            client.send(MAKE_SNAPSHOT_ANSWER.encode(made, request_id))
 
     def _on_created(self, made: SnapshotCreated, now_ms: int) -> None:
         if made.snapshot is not None and not made.snapshot.last_index:
             self.newest = max(self.newest, made.snapshot)
             return
-        self._creating_since_ms = self._lost_order = None
+        self._creation.since_ms = self._creation.lost_order = None
         self.problem = made.problem
         if made.snapshot is None:
-            self._retry_ms = now_ms + CREATE_MS_MAX
+            self._creation.retry_ms = now_ms + CREATE_MS_MAX
             self._answer_clients(self.newest, made.problem or "it was not created")
             return
         self.newest = max(self.newest, made.snapshot)
@@ -394,7 +400,7 @@ class SnapshotManager:
         self._receiving.clear()
         self._requests.forget_chunks()
         self.incoming = None
-        self._creating_since_ms = self._lost_order = None
+        self._creation.since_ms = self._creation.lost_order = None
         for peer, transfer in self._outgoing.items():
             transfer.resend()
             self.orders += transfer.next_reads(peer)
@@ -421,13 +427,14 @@ class SnapshotManager:
                 continue
             transfer.resend()
             self.orders += transfer.next_reads(peer)
-        if self._creating_since_ms is not None:
-            if now_ms - self._creating_since_ms >= CREATE_MS_MAX:
+        creation = self._creation
+        if creation.since_ms is not None:
+            if now_ms - creation.since_ms >= CREATE_MS_MAX:
                 self._on_created(SnapshotCreated(None, "snapshot_sender does not answer"), now_ms)
-            elif self._lost_order is not None and now_ms >= self._lost_order[1]:
-                self.orders.append(self._lost_order[0])
-                self._lost_order = None
-        elif self._waiting_clients or (now_ms >= self._retry_ms and self._is_due(applied_index)):
+            elif creation.lost_order is not None and now_ms >= creation.lost_order[1]:
+                self.orders.append(creation.lost_order[0])
+                creation.lost_order = None
+        elif self._waiting_clients or (now_ms >= creation.retry_ms and self._is_due(applied_index)):
             self._create(now_ms)
         orders, self.orders = [*self.orders, *self.state_streams.orders], []
         self.state_streams.orders.clear()
@@ -440,10 +447,10 @@ class SnapshotManager:
             transfer.progress_ms + self._resend_after_ms(transfer)
             for transfer in self._outgoing.values()
         ]
-        if self._creating_since_ms is not None:
-            deadlines.append(self._creating_since_ms + CREATE_MS_MAX)
-            if self._lost_order is not None:
-                deadlines.append(self._lost_order[1])
+        if self._creation.since_ms is not None:
+            deadlines.append(self._creation.since_ms + CREATE_MS_MAX)
+            if self._creation.lost_order is not None:
+                deadlines.append(self._creation.lost_order[1])
         if self.newest.last_index > self._core.log.base_index:
             deadlines.append(self._compact_due_ms)
         return min(deadlines, default=None)

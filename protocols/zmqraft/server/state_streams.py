@@ -144,8 +144,7 @@ class StateStreams:
             chunk=StateChunk(piece.offset, snapshot.state_size, term),
             data=piece.chunk,
         )
-        frames = ENTRIES_ANSWERS[request.packed].encode(answer, request.reqid)
-        client.out.add([client.routing_id, *frames])
+        client.send(ENTRIES_ANSWERS[request.packed].encode(answer, request.reqid))
         self._record_sent(client.routing_id, snapshot, piece.offset + len(piece.chunk))
 
     def _drop(self, key: tuple[bytes, bytes]) -> None:

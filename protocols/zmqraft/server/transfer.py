@@ -3,10 +3,11 @@
 The frames are in wire/transfer_codec.py, the transfer itself in protocols/raft/transfer.py.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ....native.log.updates import REMIND_MS
 from ...raft.core import Raft, Role
+from ..wire.client_codec import ReplyAddress
 from ..wire.transfer_codec import (
     TRANSFER_ANSWER,
     TRANSFER_DONE,
@@ -19,24 +20,21 @@ from ..wire.transfer_codec import (
 REQUESTS_MAX = 64  # Requests that wait for one transfer.
 SILENT_HEARTBEATS = 3  # So many unanswered: a leader that ends no longer waits for its successor.
 
-Send = Callable[[list[bytes]], None]
-
 
 class _TransferRequest:
     """A request that waits for the end of a transfer."""
 
-    __slots__ = ("expires_ms", "remind_due_ms", "reqid", "routing_id", "send", "target")
+    __slots__ = ("client", "expires_ms", "remind_due_ms", "reqid", "target")
 
-    def __init__(self, send: Send, routing_id: bytes, reqid: bytes) -> None:
-        self.send = send
-        self.routing_id = routing_id
+    def __init__(self, client: ReplyAddress, reqid: bytes) -> None:
+        self.client = client
         self.reqid = reqid
         self.target = ""
         self.remind_due_ms = 0  # When the next notice that it is in progress is due.
         self.expires_ms = 0
 
     def answer(self, answer: TransferAnswer) -> None:
-        self.send([self.routing_id, *TRANSFER_ANSWER.encode(answer, self.reqid)])
+        self.client.send(TRANSFER_ANSWER.encode(answer, self.reqid))
 
 
 class TransferRequests:
@@ -47,13 +45,11 @@ class TransferRequests:
         self._cluster = cluster
         self._waiting: list[_TransferRequest] = []
 
-    def on_request(
-        self, routing_id: bytes, frames: Sequence[bytes], send: Send, now_ms: int
-    ) -> None:
+    def on_request(self, frames: Sequence[bytes], client: ReplyAddress, now_ms: int) -> None:
         """Processes a request. Raises RemoteProtocolError."""
         request = TRANSFER_REQUEST.decode(frames, self._cluster)
         core = self._core
-        waiting = _TransferRequest(send, routing_id, request.reqid)
+        waiting = _TransferRequest(client, request.reqid)
         if core.role is not Role.LEADER:
             waiting.answer(TransferAnswer(TRANSFER_NOT_LEADER, core.leader))
             return
@@ -112,9 +108,11 @@ class TransferRequests:
         A target that is silent by now is probably ending, too, with the whole cluster.
         """
         core = self._core
-        heard_ms = [each.heard_ms for each in core.followers if each.peer == core.transferring]
+        if core.transferring is None:
+            return False
+        target = core.follower(core.transferring)
         silence_ms_max = SILENT_HEARTBEATS * core.setup.tuning.heartbeat_ms
-        return core.transferring is not None and now_ms <= max(heard_ms, default=0) + silence_ms_max
+        return now_ms <= (target.heard_ms if target else 0) + silence_ms_max
 
     @property
     def deadline_ms(self) -> int | None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
+from ....native.net.messages import Frames
 from ...raft.log import RaftLog
 from ...raft.membership import Configuration
 from ...raft.messages import KIND_CHECKPOINT, AppendJob, EntryBatch, HardState, RaftTuning, Setup
@@ -34,6 +35,13 @@ class SnapshotSetup(NamedTuple):
     size: int = 0  # Of the log, in bytes.
     # At most so many entries before a snapshot stay for slow followers.
     trailing_entries: int = 1_000_000
+
+
+class OutgoingFrames(NamedTuple):
+    """The messages to send through a peer's own sockets."""
+
+    clients: Frames  # At `url`.
+    peers: Frames  # At `peer_url`.
 
 
 class PeerSetup(NamedTuple):

@@ -33,6 +33,9 @@ class ReplyAddress(NamedTuple):
     out: Frames
     routing_id: bytes
 
+    def send(self, frames: Sequence[bytes]) -> None:
+        self.out.add([self.routing_id, *frames])
+
 
 class RequestConfig(NamedTuple):
     reqid: bytes

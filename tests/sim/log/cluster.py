@@ -384,9 +384,8 @@ class SimCluster(FaultRun):
         to = self.simulation.random.choice(["", *self.nodes])
         self.simulation.fault("transfer", leader, "to", to or "any")
         request = TRANSFER_REQUEST.encode(RequestTransfer(b"operator", to), cluster=b"sim")
-        answers = Frames()
         now_ms = self.simulation.now_ms
-        peer.peer.transfers.on_request(b"", request, answers.add, now_ms)
+        peer.peer.transfers.on_request(request, ReplyAddress(Frames(), b""), now_ms)
         peer.wake_after(0)
 
     def _pause(self) -> None:

@@ -160,7 +160,7 @@ class PeerProcess(Process):
                 self.links[name].send(message)
         if wake.job is not None:
             node.send_job(wake.job)
-        for frames in (peer.peers_out, peer.clients_out):
+        for frames in (peer.out.peers, peer.out.clients):
             for message in drain(frames):
                 node.answer(message)
         for order in wake.orders:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from kelek.native.log.reads import WAIT_APPLIED, WAIT_CONFIRMED
-from kelek.protocols.zmqraft.server.read_queue import HELD_MS_MAX
+from kelek.protocols.host.read_queue import HELD_MS_MAX
 from kelek.protocols.zmqraft.wire.client_codec import (
     ENTRIES_ANSWER,
     LOG_INFO_ANSWER,

@@ -140,9 +140,9 @@ class PeerGroup:
             frames.clear()
             for message in messages:
                 self._deliver(name, target, message)
-        for message in peer.clients_out.messages():
+        for message in peer.out.clients.messages():
             self.answers.append(codec.CONFIG_UPDATE_ANSWER.decode(message[1:]))
-        peer.clients_out.clear()
+        peer.out.clients.clear()
 
     def _act(self, peer: Peer) -> None:
         """Its log is durable at once."""
@@ -159,8 +159,8 @@ class PeerGroup:
             arena = Arena.from_messages([[source.encode(), *message]])
             peer.on_peers(arena, self.now_ms, 0)
             self._act(peer)
-            answers = [frames[1:] for frames in peer.peers_out.messages()]
-            peer.peers_out.clear()
+            answers = [frames[1:] for frames in peer.out.peers.messages()]
+            peer.out.peers.clear()
         elif target in self.foreign and message[1] == REQUEST_LOG_INFO:
             info = LogInfo(False, None, 1, 1, 1, 1, self.foreign[target])
             answers = [LOG_INFO_ANSWER.encode(info, message[0])]
@@ -184,10 +184,10 @@ def test_a_client_with_many_connections_is_answered_on_the_newest(ring: PeerGrou
         message = [b"client%d" % number, reqid, b"&", CLUSTER, payload]
         ring.lead.on_clients(Arena.from_messages([message]), ring.now_ms, UNIX_S)
     ring.lead.wake(ring.now_ms)
-    ring.lead.clients_out.clear()
+    ring.lead.out.clients.clear()
     ring.now_ms += REMIND_MS
     ring.lead.wake(ring.now_ms)
-    told = {message[0] for message in ring.lead.clients_out.messages()}
+    told = {message[0] for message in ring.lead.out.clients.messages()}
     assert told == {b"client%d" % number for number in range(1000 - REPLIES_MAX, 1000)}
 
 
@@ -515,7 +515,7 @@ def send_pack(ring: PeerGroup, data: bytes, to_peer_url: bool) -> list[list[byte
         lead.on_peers(arena, ring.now_ms, UNIX_S)
     else:
         lead.on_clients(arena, ring.now_ms, UNIX_S)
-    out = lead.peers_out if to_peer_url else lead.clients_out
+    out = lead.out.peers if to_peer_url else lead.out.clients
     found = out.messages()
     out.clear()
     return [message[1:] for message in found if message[1] == reqid]
@@ -560,8 +560,8 @@ def test_from_then_on_clients_are_refused_what_is_for_tables(ring: PeerGroup) ->
         update = encode_client_request(RequestUpdate(ring.new_id(), MARKED), CLUSTER, form)
         lead.on_clients(Arena.from_messages([[b"c", *update]]), ring.now_ms, UNIX_S)
         lead.on_peers(Arena.from_messages([[b"c", *update]]), ring.now_ms, UNIX_S)
-    answers = lead.clients_out.messages()
-    lead.clients_out.clear()
+    answers = lead.out.clients.messages()
+    lead.out.clients.clear()
     assert [UPDATE_ANSWER.decode(answer[1:]).status for answer in answers] == [
         UpdateStatus.REJECTED
     ] * 2
@@ -573,8 +573,8 @@ def test_from_then_on_clients_are_refused_what_is_for_tables(ring: PeerGroup) ->
         Pack(reqid, b"", block[32 : 32 + 16 + len(MARKED)]), cluster=CLUSTER
     )
     lead.on_clients(Arena.from_messages([[b"c", *frames]]), ring.now_ms, UNIX_S)
-    assert lead.clients_out.messages()[0][3] == b"\3"
-    lead.clients_out.clear()
+    assert lead.out.clients.messages()[0][3] == b"\3"
+    lead.out.clients.clear()
     assert lead.core.log.last_index == last_index, "nothing of it is in the log"
     assert send_pack(ring, b"no mark", to_peer_url=False) == []
     assert kind_at(ring, last_index + 1) == KIND_STATE

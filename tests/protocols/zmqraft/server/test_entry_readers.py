@@ -2,8 +2,8 @@
 
 import pytest
 
+from kelek.protocols.host.read_queue import HELD_MS_MAX
 from kelek.protocols.raft.messages import AppendEntries, AppendResponse
-from kelek.protocols.zmqraft.server.read_queue import HELD_MS_MAX
 from kelek.protocols.zmqraft.wire import extensions as own
 from kelek.protocols.zmqraft.wire.client_codec import (
     ENTRIES_ANSWER,

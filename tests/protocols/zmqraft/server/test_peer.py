@@ -88,7 +88,7 @@ class Alone:
         else:
             self.peer.on_clients(arena, self.now_ms, 1_800_000_000)
         self.wake()
-        out = self.peer.peers_out if socket == "peers" else self.peer.clients_out
+        out = self.peer.out.peers if socket == "peers" else self.peer.out.clients
         answers = [frames[1:] for frames in out.messages()]
         out.clear()
         return answers
@@ -173,7 +173,7 @@ def test_an_unreadable_config_entry_is_refused() -> None:
     for number, data in enumerate((b"\x93\xa1", b"\x90", b"\xc0"), 1):
         bad = encode_block(1, 3, [Record(KIND_CONFIG, None, data)])
         assert not alone.append(AppendEntries(3, "n2", 0, 0, 0, (bad,)))
-        assert (alone.peer.malformed, alone.peer.core.log.last_index) == (number, 0)
+        assert (alone.peer.requests.malformed, alone.peer.core.log.last_index) == (number, 0)
     good = encode_config_entry(ConfigEntry((("n1", "tcp://n1:1"), ("n4", "tcp://n4:1"))))
     block = encode_block(1, 3, [Record(KIND_CONFIG, None, good)])
     assert alone.append(AppendEntries(3, "n2", 0, 0, 0, (block,)))
@@ -255,7 +255,7 @@ def test_answers_of_another_peer_are_ignored() -> None:
     hello_id = alone.peer.links_out["n2"].messages()[0][0]
     answer = own.HELLO_ANSWER.encode(speaks("n3"), hello_id)
     alone.peer.on_answers("n2", Arena.from_messages([answer]), alone.now_ms)
-    assert alone.peer.malformed == 1
+    assert alone.peer.requests.malformed == 1
     assert not link.packs_entries
     link.send_request(RequestVote(1, "n1", 0, 0))
     sent = alone.peer.links_out["n2"].messages()[-1]
@@ -338,8 +338,8 @@ def test_a_wake_answers_questions_for_a_bounded_time_and_the_next_one_goes_on() 
         peer.on_peers(Arena.from_messages([[b"n2", *vote]]), alone.now_ms, 0)
         looks = iter(range(1, 101))
         peer.wake(alone.now_ms, lambda: next(looks) == 100)  # noqa: B023
-        assert [frames[0] for frames in peer.clients_out.messages()] == routes[: wake * 100]
-        assert len(list(peer.peers_out.messages())) == wake, "a peer does not wait for them"
+        assert [frames[0] for frames in peer.out.clients.messages()] == routes[: wake * 100]
+        assert len(list(peer.out.peers.messages())) == wake, "a peer does not wait for them"
     assert peer.deadline_ms > alone.now_ms
 
 
@@ -349,7 +349,7 @@ def test_questions_beyond_the_queue_are_dropped_and_counted() -> None:
     many = Arena.from_messages([[b"route", *question]] * (WAITING_MAX + 5))
     alone.peer.on_clients(many, alone.now_ms, 0)
     alone.wake()
-    assert len(list(alone.peer.clients_out.messages())) == WAITING_MAX
+    assert len(list(alone.peer.out.clients.messages())) == WAITING_MAX
     assert alone.peer.status()["questions_dropped"] == 5
 
 
@@ -359,7 +359,7 @@ def test_waiting_readers_learn_that_there_is_no_leader() -> None:
     request = encode_client_request(RequestEntries(b"request-id-1", 0), CLUSTER, Form.TEXT)
     alone.peer.on_clients(Arena.from_messages([[b"route", *request]]), alone.now_ms, 0)
     alone.append(AppendEntries(alone.peer.core.term + 1, "n2", 0, 0, 0))
-    (answer,) = alone.peer.clients_out.messages()
+    (answer,) = alone.peer.out.clients.messages()
     assert ENTRIES_ANSWER.decode(answer[1:]).status is EntriesStatus.NOT_LEADER
 
 
@@ -405,6 +405,6 @@ def test_updates_of_a_leadership_shorter_than_a_wake_are_refused() -> None:
     alone.peer.on_clients(Arena.from_messages([update]), alone.now_ms, 1_800_000_000)
     assert alone.peer.updates.waiting == 1
     alone.append(AppendEntries(core.term + 1, "n2", 0, 0, 0))
-    (answer,) = alone.peer.clients_out.messages()
+    (answer,) = alone.peer.out.clients.messages()
     assert UPDATE_ANSWER.decode(answer[1:]).status is UpdateStatus.REFUSED
     assert alone.peer.updates.waiting == 0

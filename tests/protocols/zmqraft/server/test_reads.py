@@ -42,8 +42,8 @@ class LeaderHarness:
         return self.take_answers()
 
     def take_answers(self) -> list[list[bytes]]:
-        answers = [frames[1:] for frames in self.peer.clients_out.messages()]
-        self.peer.clients_out.clear()
+        answers = [frames[1:] for frames in self.peer.out.clients.messages()]
+        self.peer.out.clients.clear()
         return answers
 
     def ask(self, *requests: list[bytes]) -> list[list[bytes]]:
@@ -156,7 +156,7 @@ def test_reads_of_a_leadership_shorter_than_a_wake_are_refused() -> None:
     assert alone.peer.core.role is Role.LEADER
     alone.append(AppendEntries(alone.peer.core.term + 1, "n2", 0, 0, 0))
     assert not alone.peer.reads.waiting
-    (answer,) = alone.peer.clients_out.messages()
+    (answer,) = alone.peer.out.clients.messages()
     assert decoded([answer[1:]]) == [(b"\1", "n2")]
 
 

@@ -414,8 +414,8 @@ def follow(peer: SnapshotPeer, message: InstallSnapshot) -> list[list[bytes]]:
 
 
 def answers(peer: SnapshotPeer) -> list[list[bytes]]:
-    found = [frames[1:] for frames in peer.peer.peers_out.messages()]
-    peer.peer.peers_out.clear()
+    found = [frames[1:] for frames in peer.peer.out.peers.messages()]
+    peer.peer.out.peers.clear()
     return found
 
 
@@ -479,7 +479,7 @@ def test_a_single_chunk_without_room_is_accepted_when_repeated() -> None:
     answers(peer)
     assert taken(peer, single(0, 5))
     peer.result(ChunkWritten(70, 2, 5))
-    assert len(peer.peer.clients_out.messages()) == 1
+    assert len(peer.peer.out.clients.messages()) == 1
 
 
 def test_a_chunk_that_found_no_room_in_the_pipe_is_answered_when_it_comes_again() -> None:
@@ -490,11 +490,11 @@ def test_a_chunk_that_found_no_room_in_the_pipe_is_answered_when_it_comes_again(
     peer.peer.snapshots.on_order_lost(ReadEntries("n2", 1, 2, 1, 100), peer.now_ms)
     assert taken(peer, single(0, 5))
     peer.result(ChunkWritten(70, 2, 5))
-    ((_, message_id, *_),) = peer.peer.clients_out.messages()
+    ((_, message_id, *_),) = peer.peer.out.clients.messages()
     assert message_id == b"\5"
-    peer.peer.clients_out.clear()
+    peer.peer.out.clients.clear()
     assert not taken(peer, single(0, 5))
-    assert len(peer.peer.clients_out.messages()) == 1, "a repeat of what is answered"
+    assert len(peer.peer.out.clients.messages()) == 1, "a repeat of what is answered"
 
 
 def test_state_alone_is_refused_from_a_kelek_leader() -> None:
@@ -506,10 +506,10 @@ def test_state_alone_is_refused_from_a_kelek_leader() -> None:
     link = peer.peer.links.by_peer["n3"]
     link.features = frozenset({"snapshot"})
     peer.peer.links.hello_pending.clear()
-    peer.peer.clients_out.clear()
+    peer.peer.out.clients.clear()
     assert not taken(peer, single(5, 6))
     assert "n3" in peer.peer.links.hello_pending
-    assert not peer.peer.clients_out.messages()
+    assert not peer.peer.out.clients.messages()
     piece = InstallSnapshot(3, "n3", 70, 2, 0, 1000, b"01234")
     frames = [b"route", *codec.INSTALL_PACKED_REQUEST.encode(piece, 7, IDENT)]
     assert taken(peer, frames)

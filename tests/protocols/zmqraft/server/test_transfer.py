@@ -33,7 +33,7 @@ def leader() -> Alone:
     for name in ("n2", "n3"):
         alone.hello(Hello(name, "1", FEATURES, 7, last_index=1))
         confirm(alone, name)
-    alone.peer.clients_out.clear()
+    alone.peer.out.clients.clear()
     return alone
 
 
@@ -52,8 +52,8 @@ def ask(alone: Alone, to: str = "", socket: str = "clients") -> list[wire.Transf
 
 def told(alone: Alone) -> list[wire.TransferAnswer]:
     alone.wake()
-    answers = [frames[1:] for frames in alone.peer.clients_out.messages()]
-    alone.peer.clients_out.clear()
+    answers = [frames[1:] for frames in alone.peer.out.clients.messages()]
+    alone.peer.out.clients.clear()
     return decoded(answers)
 
 

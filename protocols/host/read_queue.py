@@ -2,15 +2,15 @@
 
 Each waits for a round of reads (protocols/raft/reads.py), and then until the confirmed index is
 applied, at most HELD_MS_MAX. Kelek clients' read index requests use a queue in C instead
-(server/reads.py).
+(protocols/zmqraft/server/reads.py).
 """
 
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Generic, NamedTuple, TypeVar
 
-from ...raft.core import Raft, Role
-from ...raft.messages import ReadIndex
+from ..raft.core import Raft, Role
+from ..raft.messages import ReadIndex
 
 HELD_MS_MAX = 400  # Less than SERVER_RESPONSE_TTL, after which a client asks another peer.
 
