@@ -2,9 +2,13 @@
 
 import contextlib
 import importlib
+import importlib.util
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from importlib.abc import InspectLoader
+from types import CodeType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -49,7 +53,7 @@ class Program(Command, click.Group):
 class LazyGroup(Program):
     """A group that imports the module of a command when the command runs or shows its help.
 
-    modules   module of this package -> its commands -> what the group's help says about each
+    modules   module of this package -> names of the commands in it
     groups    further groups in it
     old       deprecated name of a command -> its name
     """
@@ -58,19 +62,29 @@ class LazyGroup(Program):
         self,
         name: str,
         text: str,
-        modules: Mapping[str, Mapping[str, str]],
+        modules: Mapping[str, str],
         groups: Iterable[click.Group] = (),
         old: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> None:
         super().__init__(name, help=text, **settings)
         self.groups = {group.name: group for group in groups if group.name}
-        self._modules = {name: module for module, names in modules.items() for name in names}
+        self._modules = {
+            name: module for module, names in modules.items() for name in names.split()
+        }
         self._old = old or {}
-        texts = {name: line for names in modules.values() for name, line in names.items()}
-        commands = [click.Command(name, help=line) for name, line in texts.items()]
-        self.outline = click.Group(name, commands=[*commands, *self.groups.values()], **settings)
-        self.outline.params = self.params
+        self._settings = settings
+
+    @cached_property
+    def outline(self) -> click.Group:
+        """The group with the names and docstrings of its commands alone."""
+        texts: dict[str, str] = {}
+        for module in dict.fromkeys(self._modules.values()):
+            texts |= docstrings(f"{__package__}.{module}")
+        commands = [click.Command(name, help=texts[name]) for name in self._modules]
+        made = click.Group(self.name, commands=[*commands, *self.groups.values()], **self._settings)
+        made.params = self.params
+        return made
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return self.outline.list_commands(ctx)
@@ -104,6 +118,25 @@ class LazyGroup(Program):
             return new.callback(**arguments)
 
         return type(new)(old, callback=run, params=new.params, help=new.help, hidden=True)
+
+
+def docstrings(module: str) -> dict[str, str]:
+    """The docstrings of the functions of a module by the names of their commands.
+
+    It reads the compiled module and does not run it, which would import ZeroMQ.
+    """
+    spec = importlib.util.find_spec(module)
+    assert spec is not None
+    assert isinstance(spec.loader, InspectLoader)
+    code = spec.loader.get_code(module)
+    assert code is not None
+    functions = [each for each in code.co_consts if isinstance(each, CodeType)]
+    return {command_name(each.co_name): str(each.co_consts[0]) for each in functions}
+
+
+def command_name(function: str) -> str:
+    """The name of a command by that of its function."""
+    return function.rstrip("_").replace("_", "-")
 
 
 @contextlib.contextmanager

@@ -12,126 +12,54 @@ from .cli_errors import LazyGroup
 members = LazyGroup(
     "members",
     "The cluster's members: list, add, remove.",
-    {
-        "log.members": {
-            "list": "Prints each member's id and url, and the leader.",
-            "add": "Adds the node ID, which serves clients at URL, to the members.",
-            "remove": "Removes the node ID from the members.",
-        },
-    },
+    {"log.members": "list add remove"},
 )
 log = LazyGroup(
     "log",
     "The replicated log: append, load, entries, watch, info, snapshot, members, transfer; "
     "dump and verify a data directory.",
     {
-        "log.commands": {
-            "append": "Appends each DATA as one entry, in order, and prints its index once it is "
-            "committed.",
-            "entries": "Prints committed entries: index, term and data.",
-            "watch": "Prints entries as they are committed, until it is interrupted.",
-            "info": "Prints the leader, and the written, committed and applied indexes of each "
-            "node.",
-            "transfer": "Moves the leadership to the node TO, by default to the most advanced "
-            "follower.",
-            "bench": "Measures the rate and the latency of appends on a running cluster.",
-        },
-        "log.load": {
-            "load": "Appends every line of FILE as one entry, in order; `-` is standard input.",
-        },
-        "log.snapshot": {
-            "snapshot": "Makes every node take a snapshot now and drop the entries in it.",
-        },
-        "log.offline": {
-            "dump": "Prints the entries in a node's DATA_DIR, committed or not, without "
-            "contacting the node.",
-            "verify": "Verifies the files in a node's DATA_DIR, without contacting the node.",
-        },
+        "log.commands": "append entries watch info transfer bench",
+        "log.load": "load",
+        "log.snapshot": "snapshot",
+        "log.offline": "dump verify",
     },
     groups=[members],
     old={"put": "append", "tail": "entries", "subscribe": "watch"},
 )
 table = LazyGroup(
     "table",
-    "Tables of keys and values: open, put, get, delete, scan, count, load, export, copy, map, "
-    "...\n\n"
+    "Tables of keys and values: open, put, get, delete, scan, count, load, export, copy, map, ..."
+    "\n\n"
     "A TABLE is a number. A KEY or VALUE is UTF-8, or hexadecimal with the prefix 0x.",
     {
-        "table.commands": {
-            "open": "Creates TABLE with these options.",
-            "put": "Stores VALUE under KEY; VALUE `-` is all of standard input.",
-            "get": "Prints the value of each KEY; exit code 1 if a key does not exist.",
-            "delete": "Deletes each KEY, or all keys of a range, in one atomic write.",
-            "scan": "Prints keys and values in key order, separated by a tab.",
-            "count": "Prints the number of keys.",
-            "compact": "Makes every node rewrite TABLE, which frees the space of deleted keys.",
-            "truncate": "Deletes all keys of TABLE, and its options.",
-            "info": "Prints the properties of TABLE, or of all tables, on a node.",
-            "watch": "Prints changes as they happen, until it is interrupted: log index, key, "
-            "value.",
-            "bench": "Measures puts, gets and scans on a running cluster.",
-        },
-        "table.files": {
-            "load": "Stores every row of FILE: CSV with a header, JSON lines or Parquet; `-` is "
-            "standard input.",
-            "export": "Writes keys and values to FILE, which `load` can read; `-` is standard "
-            "output.",
-        },
-        "table.jobs": {
-            "copy": "Makes a node copy a snapshot of TABLE, or of a range of it, into the table "
-            "TARGET.",
-            "map": "Makes a node run the program in the file MAPPER over a snapshot of TABLE.",
-            "jobs": "Prints the newest copy, map and range jobs of each node, or the details of "
-            "one JOB.",
-        },
+        "table.commands": "open put get delete scan count compact truncate info watch bench",
+        "table.files": "load export",
+        "table.jobs": "copy map jobs",
     },
 )
 broker = LazyGroup(
     "broker",
     "Brokers: services, workers, queue, bench.",
     {
-        "broker.lists": {
-            "services": "Lists the services with workers or requests, of each broker.",
-            "workers": "Lists the workers, their service and their load.",
-            "queue": "Lists the services with waiting requests, the longest wait first.",
-        },
-        "broker.bench": {
-            "bench": "Measures throughput and latency of a running broker.",
-        },
+        "broker.lists": "services workers queue",
+        "broker.bench": "bench",
     },
 )
 worker = LazyGroup(
     "worker",
     "Workers of services: run.",
-    {
-        "broker.worker": {
-            "run": "Serves with a function, or with a function decorated by @kelek.service.",
-        },
-    },
+    {"broker.worker": "run"},
 )
 node = LazyGroup(
     "node",
     "A ZRE node in this network: watch, chat.",
-    {
-        "node.commands": {
-            "watch": "Shows the nodes of the network with groups and headers, as they change.",
-            "chat": "Shouts each line of standard input to GROUP, and prints what others shout.",
-        },
-    },
+    {"node.commands": "watch chat"},
 )
 user = LazyGroup(
     "user",
     "Password files of servers: add, passwd, remove, list, check.",
-    {
-        "farm.files": {
-            "add": "Adds users to a password FILE, which is created if needed, with mode 0600.",
-            "passwd": "Changes the password of a user in a password FILE.",
-            "remove": "Removes users from a password FILE.",
-            "list": "Prints the users in a password FILE, with farm and algorithms.",
-            "check": "Checks whether servers accept a password FILE; with NAME, whether the "
-            "password is right.",
-        },
-    },
+    {"farm.files": "add passwd remove list check"},
 )
 farm = LazyGroup(
     "farm",
@@ -139,34 +67,9 @@ farm = LazyGroup(
     "status, servers, documents, entries, watch, append; add, remove, publish, exclude, "
     "include, export, import for administrators; user and cert for files.",
     {
-        "farm.commands": {
-            "status": "Shows the leader, how far the log is committed, the publisher, and the "
-            "members as the leader sees them.",
-            "servers": "Shows the members, each with its own status or the reason why there is "
-            "none.",
-            "documents": "Shows the last status of each server and the publisher; -o json prints "
-            "everything.",
-            "entries": "Prints committed entries, one a line: index, term, user and value.",
-            "watch": "Prints entries as `kelek farm entries` does, then each new one, until it is "
-            "interrupted.",
-            "append": "Appends each DATA as an entry, in order, and ends when they are committed.",
-        },
-        "farm.changes": {
-            "add": "Adds the server ID, which the others reach at ENDPOINT: tcp://HOST:PORT.",
-            "remove": "Removes the server ID.",
-            "publish": "Orders who publishes the MetaLS: the server ID, the rule's choice (auto), "
-            "or no server (none).",
-            "exclude": "Excludes destinations from the MetaLS.",
-            "include": "Includes excluded destinations again.",
-            "export": "Prints the administrators' configuration and the members as JSON for "
-            "import.",
-            "import": "Sets an exported configuration, of this farm or of another one; `-` is "
-            "standard input.",
-        },
-        "farm.cert": {
-            "cert": "Makes a certificate for servers at each HOST, for trials (default: "
-            "127.0.0.1).",
-        },
+        "farm.commands": "status servers documents entries watch append",
+        "farm.changes": "add remove publish exclude include export import",
+        "farm.cert": "cert",
     },
     groups=[user],
 )
@@ -178,23 +81,11 @@ main = LazyGroup(
     'Shell completion: eval "$(_KELEK_COMPLETE=bash_source kelek)" (or zsh_source, fish_source) in '
     "the shell's start-up file.",
     {
-        "broker.commands": {
-            "call": "Calls SERVICE, and prints its answer.",
-        },
-        "node.commands": {
-            "discover": "Lists the services of kelek nodes in this network: cluster and urls.",
-        },
-        "admin.recovery": {
-            "recover": "Starts a new cluster from one node's data, when a majority is lost FOR "
-            "GOOD.",
-        },
-        "admin.doctor": {
-            "doctor": "Prints which optional parts of kelek work here: Spark with its Java, "
-            "Arrow, mappers, profiles.",
-        },
-        "table.shell": {
-            "shell": "Runs commands interactively, with history and completion.",
-        },
+        "broker.commands": "call",
+        "node.commands": "discover",
+        "admin.recovery": "recover",
+        "admin.doctor": "doctor",
+        "table.shell": "shell",
     },
     groups=[log, table, broker, worker, node, farm],
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},

@@ -11,7 +11,7 @@ import click
 from ..protocols.raft.messages import NUMBER_MAX
 from ..protocols.zerodb.wire.values import TABLE_MAX
 from . import completion
-from .cli_errors import CliError, Command
+from .cli_errors import CliError, Command, command_name
 
 
 def option(*flags: str, **settings: Any) -> Any:
@@ -54,11 +54,10 @@ def command(function: Callable[..., None]) -> Command:
             values[name] = group(**{field: values.pop(field) for field in fields})
         function(**values)
 
-    name = function.__name__.rstrip("_").replace("_", "-")
     run.__doc__ = function.__doc__
     for field, declaration in reversed(declared.items()):
         run = declaration(field)(run)
-    return click.command(name, cls=Command)(run)
+    return click.command(command_name(function.__name__), cls=Command)(run)
 
 
 class Seconds(click.FloatRange):

@@ -1,9 +1,7 @@
 """`supervisor restart` and `supervisor profile`: act on single units or processes that run."""
 
-import json
 import os
 import shutil
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +11,7 @@ import click
 
 from ...actors.errors import OperatorError
 from ..cli_errors import FAILED, CliError
+from ..render import progress_bar, show_json
 from . import supervisor_client as client
 
 RESTART_S = 30.0  # How long one unit may take to be ready again.
@@ -85,7 +84,7 @@ def restart(words: Sequence[str], output: str) -> None:
         units.setdefault((row["node"], row["unit"]))
     done = [_restart_unit(path, node, unit, output) for node, unit in units]
     if output == "json":
-        click.echo(json.dumps({"topology": path, "restarted": done}))
+        show_json({"topology": path, "restarted": done})
 
 
 def _restart_unit(path: str, node: str, unit: str, output: str) -> dict[str, Any]:
@@ -179,12 +178,7 @@ def _ask_with_bar(
     from ...actors.runtime import run_dir
 
     found = client.running_nodes(path, (target.node,))[target.node]
-    with click.progressbar(
-        length=seconds,
-        label=f"sampling {target}",
-        file=sys.stderr,
-        hidden=not sys.stderr.isatty(),
-    ) as bar:
+    with progress_bar(f"sampling {target}", seconds) as show:
         made, reason = client.ask(
             run_dir.of_topology(path),
             target.node,
@@ -192,6 +186,6 @@ def _ask_with_bar(
             found,
             values,
             wait_s=seconds + ANSWER_S,
-            beat=lambda elapsed_s: bar.update(min(int(elapsed_s), seconds) - bar.pos),
+            beat=lambda elapsed_s: show(int(elapsed_s)),
         )
     return str(made), str(reason)

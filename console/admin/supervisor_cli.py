@@ -24,6 +24,7 @@ from ...actors.errors import OperatorError
 from ...version import __version__
 from .. import cli_errors, completion
 from ..cli_errors import FAILED, CliError
+from ..render import show_table
 from .supervisor_client import (
     EXIT_NOTHING,
     ask,
@@ -174,7 +175,7 @@ def status(topology: str | None, nodes: tuple[str, ...], output: str) -> None:
         text = {"topology": path, "processes": rows, "problems": problems}
         click.echo(json.dumps(text, indent=2))
     elif rows:
-        click.echo(_table(rows))
+        show_table(*_table(rows))
         for key, word in NOTES.items():
             for line in sorted({f"{row['node']}: {row[key]}" for row in rows if row.get(key)}):
                 click.echo(f"{word} {line}")
@@ -364,17 +365,13 @@ def _on_detach_alarm(number: int, frame: object) -> None:
     )
 
 
-def _table(rows: list[dict[str, Any]]) -> str:
-    """The status table, without empty columns. With several farms, each has a line."""
+def _table(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Heads and lines of the status table, without empty columns. Each of several farms has a
+    line.
+    """
     rows = [line for row in rows for line in _lines(row)]
     keys = [key for key in COLUMNS if any(row.get(key) is not None for row in rows)]
-    lines = [[COLUMNS[key] for key in keys]]
-    lines += [[_cell(key, _shown(row, key)) for key in keys] for row in rows]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(keys))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
+    return [COLUMNS[key] for key in keys], [[_shown(row, key) for key in keys] for row in rows]
 
 
 def _lines(row: dict[str, Any]) -> list[dict[str, Any]]:
@@ -394,17 +391,14 @@ def _shown(row: dict[str, Any], key: str) -> Any:
         return role_of(row)
     if key == "state" and row.get(key) == "ready" and has_full_disk(row):
         return "disk-full"
-    return row.get(key)
+    value = row.get(key)
+    return uptime_text(value) if key == "uptime" and value is not None else value
 
 
-def _cell(key: str, value: Any) -> str:
-    if value is None:
-        return "-"
-    if key != "uptime":
-        return str(value)
-    seconds = int(value)
+def uptime_text(uptime_s: float) -> str:
+    seconds = int(uptime_s)
     if seconds < 60:
-        return f"{value:.1f}s"
+        return f"{uptime_s:.1f}s"
     if seconds < 3600:
         return f"{seconds // 60}m{seconds % 60:02}s"
     return f"{seconds // 3600}h{seconds // 60 % 60:02}m"
