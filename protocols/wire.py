@@ -17,6 +17,7 @@ C decodes the messages of the hot path by the batch (native/).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from sys import maxsize
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -198,7 +199,7 @@ class Layout(Generic[V]):
             for position, where, decode in shape.decoders:
                 values[where] = decode(frames[position])
             if shape.groups:
-                for position, slots, type_ in shape.groups:
+                for position, slots, _, type_ in shape.groups:
                     for slot, value in zip(slots, type_.decode(frames[position]), strict=True):
                         values[slot] = value
             if shape.optional:
@@ -259,8 +260,8 @@ class Layout(Generic[V]):
         for position, where, encode in shape.encoders:
             frames[position] = encode(message[where])
         if shape.groups:
-            for position, slots, type_ in shape.groups:
-                frames[position] = type_.encode([message[slot] for slot in slots])
+            for position, _, fields, type_ in shape.groups:
+                frames[position] = type_.encode(fields(message))
         if shape.optional:
             count = len(shape.optional)
             while count > shape.sent_count:
@@ -332,7 +333,8 @@ class _Shape:
         # Position, and place in the value: a slice for several fields.
         self.encoders: list[tuple[int, Any, Callable[[Any], bytes]]] = []
         self.decoders: list[tuple[int, Any, Callable[[bytes], Any]]] = []
-        self.groups: list[tuple[int, list[int], FrameType]] = []  # Fields that are not in a row.
+        # Fields that are not in a row, and how to take them from the value.
+        self.groups: list[tuple[int, list[int], itemgetter[Any], FrameType]] = []
         self.optional: list[tuple[int, Any, FrameType]] = []
         self.defaults: list[Any] = []  # Of the optional fields.
         self.sent_count = 0  # Optional frames that are always sent.
@@ -355,7 +357,7 @@ class _Shape:
                 case Frame(field, type_):
                     where = _place(names, field)
                     if isinstance(where, list):
-                        self.groups.append((position, where, type_))
+                        self.groups.append((position, where, itemgetter(*where), type_))
                     else:
                         self.encoders.append((position, where, type_.encode))
                         self.decoders.append((position, where, type_.decode))

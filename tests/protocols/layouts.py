@@ -7,13 +7,15 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from hypothesis import assume
+from hypothesis import assume, settings
 from hypothesis import strategies as st
 
 from kelek.protocols.errors import RemoteProtocolError
 from kelek.protocols.wire import Frame, FrameType, Id, Layout, Part, Rest, RestType
 
 IDENT = b"demo"
+# There are many layouts: a third of the profile's examples for each.
+FEWER = settings(max_examples=max(1, settings().max_examples // 3))
 Strategies = Mapping[FrameType | RestType, st.SearchStrategy[Any]]
 
 

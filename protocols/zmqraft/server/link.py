@@ -23,6 +23,7 @@ from ...raft.messages import (
 )
 from ...record import block_entries, block_from_entries
 from ...wire import Layout
+from ..wire import values as v
 from ..wire.client_codec import LOG_INFO_ANSWER, LogInfo
 from ..wire.config_codec import check_configs
 from ..wire.extensions import (
@@ -56,20 +57,6 @@ from ..wire.transfer_codec import (
     TIMEOUT_NOW_REQUEST,
     TRANSFER_VOTE_REQUEST,
 )
-from ..wire.values import (
-    APPEND_ENTRIES,
-    APPEND_PACKED,
-    INSTALL_PACKED,
-    INSTALL_SNAPSHOT,
-    PRE_VOTE,
-    REQUEST_LOG_INFO,
-    REQUEST_VOTE,
-    TIMEOUT_NOW,
-    TRANSFER_VOTE,
-    decode_message_id,
-    encode_uint,
-    next_message_id,
-)
 
 HELLO_TRIES = 5
 PENDING_MAX = 256  # Unanswered requests; the oldest are forgotten.
@@ -96,14 +83,14 @@ TEXT_KINDS = (RequestKind.VOTE, RequestKind.APPEND, RequestKind.SNAPSHOT)
 
 
 PEER_REQUESTS: dict[bytes, tuple[RequestKind, Layout[Any]]] = {
-    REQUEST_VOTE: (RequestKind.VOTE, VOTE_REQUEST),
-    PRE_VOTE: (RequestKind.PRE_VOTE, PRE_VOTE_REQUEST),
-    TRANSFER_VOTE: (RequestKind.TRANSFER_VOTE, TRANSFER_VOTE_REQUEST),
-    TIMEOUT_NOW: (RequestKind.TIMEOUT_NOW, TIMEOUT_NOW_REQUEST),
-    APPEND_ENTRIES: (RequestKind.APPEND, APPEND_REQUEST),
-    APPEND_PACKED: (RequestKind.PACKED_APPEND, APPEND_PACKED_REQUEST),
-    INSTALL_SNAPSHOT: (RequestKind.SNAPSHOT, INSTALL_REQUEST),
-    INSTALL_PACKED: (RequestKind.PACKED_SNAPSHOT, INSTALL_PACKED_REQUEST),
+    v.REQUEST_VOTE: (RequestKind.VOTE, VOTE_REQUEST),
+    v.PRE_VOTE: (RequestKind.PRE_VOTE, PRE_VOTE_REQUEST),
+    v.TRANSFER_VOTE: (RequestKind.TRANSFER_VOTE, TRANSFER_VOTE_REQUEST),
+    v.TIMEOUT_NOW: (RequestKind.TIMEOUT_NOW, TIMEOUT_NOW_REQUEST),
+    v.APPEND_ENTRIES: (RequestKind.APPEND, APPEND_REQUEST),
+    v.APPEND_PACKED: (RequestKind.PACKED_APPEND, APPEND_PACKED_REQUEST),
+    v.INSTALL_SNAPSHOT: (RequestKind.SNAPSHOT, INSTALL_REQUEST),
+    v.INSTALL_PACKED: (RequestKind.PACKED_SNAPSHOT, INSTALL_PACKED_REQUEST),
 }
 
 
@@ -178,19 +165,19 @@ class PeerLink:
         self.unanswered_hellos += self._has_answered
         self._has_answered = False
         message_id = self._remember(PendingRequest(RequestKind.HELLO, int(own_hello.voter), 0))
-        self._send(HELLO_REQUEST.encode(own_hello, encode_uint(message_id), self._cluster))
+        self._send(HELLO_REQUEST.encode(own_hello, v.encode_uint(message_id), self._cluster))
 
     def request_log_info(self) -> None:
         """Requests the peer's log info, as a client does. Every implementation answers it."""
-        message_id = encode_uint(self._remember(PendingRequest(RequestKind.LOG_INFO, 0, 0)))
-        self._send([message_id, REQUEST_LOG_INFO, self._cluster])
+        message_id = v.encode_uint(self._remember(PendingRequest(RequestKind.LOG_INFO, 0, 0)))
+        self._send([message_id, v.REQUEST_LOG_INFO, self._cluster])
 
     def send_request(self, message: RequestVote | AppendEntries | TimeoutNow) -> None:
         """Sends a request in the form that the peer understands."""
         if isinstance(message, AppendEntries):
             self._send_append(message)
         elif isinstance(message, TimeoutNow):
-            message_id = self._message_id = next_message_id(self._message_id)
+            message_id = self._message_id = v.next_message_id(self._message_id)
             self._send(TIMEOUT_NOW_REQUEST.encode(message, message_id, self._cluster))
         elif message.transfer and FEATURE_TRANSFER in (self.features or ()):
             message_id = self._remember(PendingRequest(RequestKind.TRANSFER_VOTE, message.term, 0))
@@ -265,7 +252,7 @@ class PeerLink:
         return message_id
 
     def _remember(self, pending: PendingRequest) -> int:
-        self._message_id = next_message_id(self._message_id)
+        self._message_id = v.next_message_id(self._message_id)
         self._pending[self._message_id] = pending
         if len(self._pending) > PENDING_MAX:
             del self._pending[next(iter(self._pending))]
@@ -276,7 +263,7 @@ class PeerLink:
 
         Answers of a wrong peer are ignored: it would acknowledge and vote for two.
         """
-        message_id = decode_message_id(frames[0])
+        message_id = v.decode_message_id(frames[0])
         pending = self._pending.pop(message_id, None)
         if pending is None or (self.wrong_peer and pending.kind is not RequestKind.HELLO):
             return None
@@ -413,7 +400,7 @@ class PeerRequests:
 
     def answer(self, origin: Origin, message: Message) -> None:
         """Sends the answer to the origin of its request, in the request's form."""
-        message_id = decode_message_id(origin.message_id)
+        message_id = v.decode_message_id(origin.message_id)
         if isinstance(message, Vote):
             frames = VOTE_ANSWER.encode(message, message_id)
         elif isinstance(message, SnapshotResponse):

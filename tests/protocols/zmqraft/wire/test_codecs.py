@@ -28,7 +28,7 @@ from kelek.protocols.zmqraft.wire import snapshot_codec as snapshots
 from kelek.protocols.zmqraft.wire.client_codec import EntriesStatus, Form, UpdateStatus
 from kelek.protocols.zmqraft.wire.config_codec import ConfigStatus
 from kelek.protocols.zmqraft.wire.entry import encode_entry
-from kelek.tests.protocols.layouts import IDENT, check_fuzz, check_round_trip, layouts
+from kelek.tests.protocols.layouts import FEWER, IDENT, check_fuzz, check_round_trip, layouts
 from kelek.tests.protocols.zmqraft.wire_strategies import BATCHES, STRATEGIES
 
 REQID = bytes.fromhex("5956dc8826f27e10dcccab20")
@@ -38,12 +38,14 @@ by_layout = pytest.mark.parametrize("layout", layouts(wire), ids=lambda layout: 
 
 
 @by_layout
+@FEWER
 @given(st.data())
 def test_messages_come_back_as_they_were(layout: Layout[Any], data: st.DataObject) -> None:
     check_round_trip(data, layout, STRATEGIES)
 
 
 @by_layout
+@FEWER
 @given(st.data())
 def test_broken_messages(layout: Layout[Any], data: st.DataObject) -> None:
     check_fuzz(data, layout, STRATEGIES)
@@ -55,104 +57,47 @@ def _u64s(*numbers: int) -> bytes:
 
 MEMBERS = (("n1", "tcp://h:1"), ("n2", "tcp://h:2"))
 EXAMPLES: list[tuple[Layout[Any], Any, Any, list[bytes]]] = [
-    (
-        snapshots.INSTALL_REQUEST,
-        InstallSnapshot(3, "n2", 70, 2, 10, 100, b"piece"),
-        1,
-        [b"\1", b"\x24", IDENT, b"n2", b"\3", b"\x46", b"\2", b"\x0a", b"\x64", b"piece"],
-    ),
+    (snapshots.INSTALL_REQUEST, InstallSnapshot(3, "n2", 70, 2, 10, 100, b"piece"), 1,
+     [b"\1", b"\x24", IDENT, b"n2", b"\3", b"\x46", b"\2", b"\x0a", b"\x64", b"piece"]),
     (snapshots.INSTALL_ANSWER, SnapshotResponse(3), 1, [b"\1", b"\3"]),
     (snapshots.INSTALL_ANSWER, SnapshotResponse(3, 15), 1, [b"\1", b"\3", b"\x0f"]),
     (snapshots.MAKE_SNAPSHOT_REQUEST, snapshots.MakeSnapshot(b"id"), None, [b"id", b"ks", IDENT]),
-    (
-        config.CONFIG_UPDATE_REQUEST,
-        config.ConfigUpdate(REQID, b"\x90"),
-        None,
-        [REQID, b"&", IDENT, b"\x90"],
-    ),
-    (
-        config.CONFIG_UPDATE_ANSWER,
-        config.ConfigUpdateAnswer(ConfigStatus.ACCEPTED, log_index=7),
-        REQID,
-        [REQID, b"\1", b"\7"],
-    ),
+    (config.CONFIG_UPDATE_REQUEST, config.ConfigUpdate(REQID, b"\x90"), None,
+     [REQID, b"&", IDENT, b"\x90"]),
+    (config.CONFIG_UPDATE_ANSWER, config.ConfigUpdateAnswer(ConfigStatus.ACCEPTED, log_index=7),
+     REQID, [REQID, b"\1", b"\7"]),
     (reads.READ_REQUEST, reads.RequestRead(b"id", 0), None, [b"id", b"kR", IDENT, b"\0"]),
     (reads.READ_REQUEST, reads.RequestRead(b"id"), None, [b"id", b"kR", IDENT]),
     (reads.READ_ANSWER, reads.ReadAnswer(1), b"id", [b"id", b"kR", b"\1", b""]),
     (reads.READ_ANSWER, reads.ReadAnswer(1, log_index=7), b"id", [b"id", b"kR", b"\1", b"\7"]),
     (reads.READ_ANSWER, reads.ReadAnswer(0, "n2"), b"id", [b"id", b"kR", b"\0", b"\xa2n2"]),
-    (
-        peer.VOTE_REQUEST,
-        RequestVote(term=7, candidate="n1", last_index=256, last_term=6),
-        1,
-        [b"\1", b"?", IDENT, b"n1", b"\7", b"\0\1", b"\6"],
-    ),
-    (
-        own.PRE_VOTE_REQUEST,
-        RequestVote(7, "n1", 256, 6, pre_vote=True),
-        1,
-        [b"\1", b"k?", IDENT, b"n1", b"\7", b"\0\1", b"\6"],
-    ),
+    (peer.VOTE_REQUEST, RequestVote(term=7, candidate="n1", last_index=256, last_term=6), 1,
+     [b"\1", b"?", IDENT, b"n1", b"\7", b"\0\1", b"\6"]),
+    (own.PRE_VOTE_REQUEST, RequestVote(7, "n1", 256, 6, pre_vote=True), 1,
+     [b"\1", b"k?", IDENT, b"n1", b"\7", b"\0\1", b"\6"]),
     (peer.VOTE_ANSWER, Vote(7, True), 256, [b"\0\1", b"\7", b"\1"]),
-    (
-        peer.APPEND_REQUEST,
-        peer.PlainAppend(42, "n1", 5, 41, 4, (ENTRY,)),
-        2,
-        [b"\2", b"+", IDENT, b"n1", b"\x2a", b"\5", b"\x29", b"\4", ENTRY],
-    ),
-    (
-        own.APPEND_PACKED_REQUEST,
-        AppendEntries(42, "n1", 5, 41, 4, BATCHES),
-        3,
-        [b"\3", b"k+", IDENT, b"n1", _u64s(42, 5, 41, 4), *BLOCKS],
-    ),
-    (
-        own.APPEND_PACKED_ANSWER,
-        AppendResponse(42, False, 0, 5, 41),
-        3,
-        [b"\3", b"\x2a", b"", _u64s(0, 5, 41)],
-    ),
-    (
-        own.APPEND_PACKED_ANSWER,
-        AppendResponse(42, True, 9, clients_wait=True),
-        3,
-        [b"\3", b"\x2a", b"\3", _u64s(9, 0, 0)],
-    ),
-    (
-        own.ENTRIES_PACKED_REQUEST,
-        client.RequestEntries(b"id", 7, packed=True, any_peer=True),
-        None,
-        [b"id", b"k<", IDENT, b"\7", b"", b"", b"\1"],
-    ),
-    (
-        own.ENTRIES_PACKED_ANSWER,
-        client.EntriesAnswer(EntriesStatus.MORE, 5, batches=BATCHES),
-        b"id",
-        [b"id", b"k<", b"\2", b"\xc0", b"\5", *BLOCKS],
-    ),
+    (peer.APPEND_REQUEST, peer.PlainAppend(42, "n1", 5, 41, 4, (ENTRY,)), 2,
+     [b"\2", b"+", IDENT, b"n1", b"\x2a", b"\5", b"\x29", b"\4", ENTRY]),
+    (own.APPEND_PACKED_REQUEST, AppendEntries(42, "n1", 5, 41, 4, BATCHES), 3,
+     [b"\3", b"k+", IDENT, b"n1", _u64s(42, 5, 41, 4), *BLOCKS]),
+    (own.APPEND_PACKED_ANSWER, AppendResponse(42, False, 0, 5, 41), 3,
+     [b"\3", b"\x2a", b"", _u64s(0, 5, 41)]),
+    (own.APPEND_PACKED_ANSWER, AppendResponse(42, True, 9, clients_wait=True), 3,
+     [b"\3", b"\x2a", b"\3", _u64s(9, 0, 0)]),
+    (own.ENTRIES_PACKED_REQUEST, client.RequestEntries(b"id", 7, packed=True, any_peer=True), None,
+     [b"id", b"k<", IDENT, b"\7", b"", b"", b"\1"]),
+    (own.ENTRIES_PACKED_ANSWER, client.EntriesAnswer(EntriesStatus.MORE, 5, batches=BATCHES), b"id",
+     [b"id", b"k<", b"\2", b"\xc0", b"\5", *BLOCKS]),
     (own.PACK_REQUEST, own.Pack(REQID, b"", b"r"), None, [REQID, b"k=", IDENT, b"", b"r"]),
     (own.PACK_ANSWER, own.PackAnswer(own.PACK_ACCEPTED), REQID, [REQID, b"k=", b"\1", b""]),
     (own.PACK_ANSWER, own.PackAnswer(own.PACK_GAP), REQID, [REQID, b"k=", b"\2", b""]),
-    (
-        client.CONFIG_ANSWER,
-        client.ConfigAnswer(True, "n1", MEMBERS),
-        REQID,
-        [REQID, b"\1", b"\xa2n1", b"\x92\x92\xa2n1\xa9tcp://h:1\x92\xa2n2\xa9tcp://h:2"],
-    ),
+    (client.CONFIG_ANSWER, client.ConfigAnswer(True, "n1", MEMBERS), REQID,
+     [REQID, b"\1", b"\xa2n1", b"\x92\x92\xa2n1\xa9tcp://h:1\x92\xa2n2\xa9tcp://h:2"]),
     (client.CONFIG_ANSWER, client.ConfigAnswer(False, None), REQID, [REQID, b"", b"\xc0"]),
-    (
-        client.LOG_INFO_ANSWER,
-        client.LogInfo(False, None, 1, 1, 2, 3, 4, 0),
-        REQID,
-        [REQID, b"", b"\xc0", b"\1", b"\1", b"\2", b"\3", b"\4", b"\0"],
-    ),
+    (client.LOG_INFO_ANSWER, client.LogInfo(False, None, 1, 1, 2, 3, 4, 0), REQID,
+     [REQID, b"", b"\xc0", b"\1", b"\1", b"\2", b"\3", b"\4", b"\0"]),
     (client.STATE_URL_ANSWER, client.StateUrlAnswer(), REQID, [REQID]),
-    (
-        client.STATE_URL_ANSWER,
-        client.StateUrlAnswer("tcp://h:1"),
-        REQID,
-        [REQID, b"tcp://h:1"],
-    ),
+    (client.STATE_URL_ANSWER, client.StateUrlAnswer("tcp://h:1"), REQID, [REQID, b"tcp://h:1"]),
     *(
         (client.UPDATE_ANSWER, answer, REQID, [REQID, *frames])
         for answer, frames in (
@@ -163,18 +108,10 @@ EXAMPLES: list[tuple[Layout[Any], Any, Any, list[bytes]]] = [
             (client.UpdateAnswer(UpdateStatus.REFUSED, leader="n2"), [b"", b"\xa2n2"]),
         )
     ),
-    (
-        client.ENTRIES_ANSWER,
-        client.EntriesAnswer(EntriesStatus.MORE, 6, (ENTRY, ENTRY)),
-        REQID,
-        [REQID, b"\2", b"\xc0", b"\6", ENTRY, ENTRY],
-    ),
-    (
-        client.ENTRIES_ANSWER,
-        client.EntriesAnswer(EntriesStatus.NOT_LEADER, leader="n2"),
-        REQID,
-        [REQID, b"\0", b"\xa2n2"],
-    ),
+    (client.ENTRIES_ANSWER, client.EntriesAnswer(EntriesStatus.MORE, 6, (ENTRY, ENTRY)), REQID,
+     [REQID, b"\2", b"\xc0", b"\6", ENTRY, ENTRY]),
+    (client.ENTRIES_ANSWER, client.EntriesAnswer(EntriesStatus.NOT_LEADER, leader="n2"), REQID,
+     [REQID, b"\0", b"\xa2n2"]),
     *(
         (
             client.ENTRIES_ANSWER,
@@ -186,7 +123,7 @@ EXAMPLES: list[tuple[Layout[Any], Any, Any, list[bytes]]] = [
         )
         for term, numbers in ((None, b"\x92\3\x08"), (7, b"\x93\3\x08\7"))
     ),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("layout", "message", "id_", "frames"), EXAMPLES)

@@ -100,13 +100,6 @@ def test_json_bombs_are_refused(bomb: bytes) -> None:
         values.decode_json(bomb)
 
 
-@given(st.binary(max_size=64))
-def test_json_junk(frame: bytes) -> None:
-    for decode in (values.decode_json, values.decode_leader, values.decode_members):
-        with contextlib.suppress(RemoteProtocolError):
-            decode(frame)
-
-
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**40), 2**53) | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner),
@@ -121,13 +114,3 @@ def test_json_of_any_shape_is_a_leader_or_refused(value: object) -> None:
     for decode in (values.decode_leader, values.decode_members, values.decode_json_uint):
         with contextlib.suppress(RemoteProtocolError):
             decode(frame)
-
-
-@given(st.integers(0, values.UINT_MAX))
-def test_uint_round_trip(value: int) -> None:
-    assert values.decode_uint(values.encode_uint(value)) == value
-
-
-@given(st.lists(st.tuples(st.text(min_size=1, max_size=9), st.text(min_size=1, max_size=30))))
-def test_members_round_trip(members: list[tuple[str, str]]) -> None:
-    assert values.decode_members(values.encode_members(members)) == tuple(members)
