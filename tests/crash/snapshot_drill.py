@@ -13,10 +13,10 @@ from random import Random
 
 from kelek.protocols.record import Record, encode_block
 from kelek.storage.disk.disk import Disk
-from kelek.storage.disk.memory import MemoryDisk
 from kelek.storage.log.log import Log
 from kelek.storage.log.segment import Identity
 from kelek.storage.snapshot.snapshot import Snapshots, newest, open_snapshot
+from kelek.tests.storage.memory_disk import MemoryDisk
 
 ME = Identity("demo", "n1")
 OTHER = Identity("demo", "n2")

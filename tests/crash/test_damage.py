@@ -8,13 +8,13 @@ import pytest
 
 from kelek.protocols.raft.messages import EntryBatch
 from kelek.protocols.record import Record, encode_block
-from kelek.storage.disk.memory import Killed, MemoryDisk, MemoryFiles
 from kelek.storage.errors import Damaged, StorageError
 from kelek.storage.log import repair
 from kelek.storage.log.log import Log
 from kelek.storage.log.reader import LogReader
 from kelek.storage.log.recovery import RecoveredFiles, recover
 from kelek.storage.log.segment import Identity
+from kelek.tests.storage.memory_disk import Killed, MemoryDisk, MemoryFiles
 
 ME = Identity("demo", "n1")
 SEGMENT_BYTES = 8 << 10

@@ -8,12 +8,12 @@ import pytest
 
 from kelek.protocols.raft.messages import HardState
 from kelek.protocols.record import Record, decode_block, encode_block
-from kelek.storage.disk.memory import Killed, MemoryDisk
 from kelek.storage.errors import StorageError, StorageFull
 from kelek.storage.log.hard_state import HardStateFile
 from kelek.storage.log.log import Log
 from kelek.storage.log.reader import LogReader
 from kelek.storage.log.segment import Identity
+from kelek.tests.storage.memory_disk import Killed, MemoryDisk
 
 ME = Identity("demo", "n1")
 SEGMENT_BYTES = 16 << 10

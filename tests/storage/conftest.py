@@ -9,7 +9,7 @@ import pytest
 from kelek.protocols.zerodb.tables.tables import Tables
 from kelek.storage.engine.families import Resources
 from kelek.storage.engine.rocks import RocksTables, open_tables
-from kelek.storage.tables.memory import MemoryTables
+from kelek.tests.storage.memory_tables import MemoryTables
 
 SHARED = Resources.of(8 << 20, 32 << 20)
 

@@ -1,6 +1,6 @@
 """The interface of a database of tables, as a table worker uses it.
 
-storage/engine/rocks.py implements it on disk, storage/tables/memory.py in memory. Reads of a
+storage/engine/rocks.py implements it on disk, tests/storage/memory_tables.py in memory. Reads of a
 missing table find nothing; a put makes it. One process writes.
 """
 

@@ -19,9 +19,9 @@ from kelek.actors.runtime.setup import ActorSetup
 from kelek.actors.topology.settings import LogSettings
 from kelek.protocols.raft.messages import AppendJob
 from kelek.protocols.record import Record, encode_block
-from kelek.storage.disk.memory import MemoryDisk
 from kelek.tests.actors.demo_cluster import DEADLINE_S, DemoCluster
 from kelek.tests.actors.node_settings import node_settings
+from kelek.tests.storage.memory_disk import MemoryDisk
 
 
 @contextmanager

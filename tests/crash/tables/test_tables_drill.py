@@ -12,8 +12,8 @@ import pytest
 
 from kelek.storage.engine.families import Resources
 from kelek.storage.engine.rocks import open_tables
-from kelek.storage.tables.memory import MemoryTables
 from kelek.tests.crash.tables import tables_drill
+from kelek.tests.storage.memory_tables import MemoryTables
 
 DRILL = Path(__file__).with_name("tables_drill.py")
 DEADLINE_S = 60

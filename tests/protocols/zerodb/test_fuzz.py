@@ -24,9 +24,9 @@ from kelek.protocols.zerodb.worker.requests import (
     TableRequestLimits,
     TableRequests,
 )
-from kelek.storage.tables.memory import MemoryTables
 from kelek.tests.protocols.zerodb.server.served import UNIX_MS, FakeWorker, SessionHarness, head
 from kelek.tests.protocols.zerodb.wire import messages
+from kelek.tests.storage.memory_tables import MemoryTables
 
 LOCAL = frozenset({1, 2})
 SMALL = 300  # Size of an entry: larger writes have parts.

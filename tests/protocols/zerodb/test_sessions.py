@@ -9,8 +9,8 @@ from kelek.protocols.zerodb.wire import ops, requests, values
 from kelek.protocols.zerodb.wire.codec import encode_request
 from kelek.protocols.zerodb.wire.values import PARTSYNC, Extension
 from kelek.protocols.zerodb.wire.worker_pipe import RESULT_QUERY, OperationResult
-from kelek.storage.tables.memory import MemoryTables
 from kelek.tests.protocols.zerodb.server.served import UNIX_MS, SessionHarness, entries, led
+from kelek.tests.storage.memory_tables import MemoryTables
 
 SESSION = 99
 SENT_MS = UNIX_MS + 1000  # Virtual time begins then.

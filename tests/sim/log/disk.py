@@ -7,8 +7,8 @@ machine without power.
 from collections.abc import Callable
 from typing import Any
 
-from kelek.storage.disk.memory import MemoryDisk, MemoryFiles
 from kelek.tests.sim.simulation import Process, Simulation
+from kelek.tests.storage.memory_disk import MemoryDisk, MemoryFiles
 
 HARD_STATE = "hard_state"
 SLOT_BYTES = 4096  # docs/disk-format.md, "Hard state": the slots stand at 1 and 2 times this.

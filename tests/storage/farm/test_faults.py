@@ -11,7 +11,6 @@ from kelek.protocols.garlicfarm.server.values import FarmSnapshot, RecoveredFarm
 from kelek.protocols.garlicfarm.wire.messages import ClusterServer
 from kelek.protocols.raft.messages import KIND_STATE, EntryBatch, HardState
 from kelek.protocols.record import decode_block
-from kelek.storage.disk.memory import Killed, MemoryDisk
 from kelek.storage.farm.storage import FarmStorage
 from kelek.storage.log.segment import Identity
 from kelek.tests.protocols.garlicfarm.farm_cluster import (
@@ -21,6 +20,7 @@ from kelek.tests.protocols.garlicfarm.farm_cluster import (
     client_request,
     server,
 )
+from kelek.tests.storage.memory_disk import Killed, MemoryDisk
 
 SEGMENT_BYTES = 8 << 10
 STATE = bytes(range(256)) * 400

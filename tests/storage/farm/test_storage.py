@@ -11,11 +11,11 @@ from kelek.protocols.garlicfarm.wire.messages import FarmConfiguration, FarmLogE
 from kelek.protocols.raft.membership import Configuration
 from kelek.protocols.raft.messages import EntryBatch, HardState
 from kelek.protocols.record import decode_block
-from kelek.storage.disk.memory import Killed, MemoryDisk
 from kelek.storage.errors import StorageError
 from kelek.storage.farm.storage import SNAPSHOT, FarmStorage
 from kelek.storage.log.segment import Identity
 from kelek.tests.protocols.garlicfarm.farm_cluster import server
+from kelek.tests.storage.memory_disk import Killed, MemoryDisk
 
 MEMBERS = (server(1), server(2))
 IDENTITY = Identity("farm", "1")

@@ -14,7 +14,6 @@ from kelek.protocols.record import Record, decode_block, encode_block
 from kelek.protocols.zmqraft.wire.config_codec import ConfigEntry, encode_config_entry
 from kelek.storage.disk.disk import Disk
 from kelek.storage.disk.files import Files
-from kelek.storage.disk.memory import Killed, MemoryDisk
 from kelek.storage.errors import Damaged, StorageFull
 from kelek.storage.log.log import Log
 from kelek.storage.log.peer_recovery import PeerFiles, RecoverySettings, recover_peer
@@ -23,6 +22,7 @@ from kelek.storage.log.recovery import recover
 from kelek.storage.log.segment import Identity
 from kelek.storage.snapshot.snapshot import Snapshots, newest
 from kelek.storage.snapshot.work import ReqidLimits
+from kelek.tests.storage.memory_disk import Killed, MemoryDisk
 
 ME = Identity("demo", "n1")
 MEMBERS = (("n1", "tcp://127.0.0.1:7201"),)

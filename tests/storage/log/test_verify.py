@@ -7,13 +7,13 @@ import pytest
 from kelek.native.log.updates import Reqids
 from kelek.protocols.raft.messages import HardState
 from kelek.protocols.record import Record, encode_block
-from kelek.storage.disk.memory import MemoryDisk
 from kelek.storage.errors import StorageError
 from kelek.storage.log.hard_state import HardStateFile
 from kelek.storage.log.log import Log
 from kelek.storage.log.segment import Identity
 from kelek.storage.log.verify import Finding, StoredEntry, entries, read_identity, verify
 from kelek.storage.snapshot.snapshot import Snapshots
+from kelek.tests.storage.memory_disk import MemoryDisk
 
 ME = Identity("demo", "n1")
 SEGMENT_BYTES = 16 << 10

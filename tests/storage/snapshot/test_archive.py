@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kelek.storage.disk.memory import MemoryDisk, MemoryFiles
 from kelek.storage.errors import Damaged, StorageError
 from kelek.storage.snapshot.archive import (
     Member,
@@ -16,6 +15,7 @@ from kelek.storage.snapshot.archive import (
     pack,
     pieces,
 )
+from kelek.tests.storage.memory_disk import MemoryDisk, MemoryFiles
 
 PLACE = "snapshots/x.snap"
 

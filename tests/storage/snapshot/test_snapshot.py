@@ -12,7 +12,6 @@ import pytest
 from kelek.native.log.updates import Reqids
 from kelek.storage.disk.disk import Disk
 from kelek.storage.disk.files import SYNC_BYTES, Files
-from kelek.storage.disk.memory import Killed, MemoryDisk, MemoryFile
 from kelek.storage.errors import StorageError, StorageFull, StorageLocked
 from kelek.storage.log.segment import Identity
 from kelek.storage.snapshot.archive import PIECE_BYTES
@@ -26,6 +25,7 @@ from kelek.storage.snapshot.snapshot import (
     open_snapshot,
     set_damaged_aside,
 )
+from kelek.tests.storage.memory_disk import Killed, MemoryDisk, MemoryFile
 
 ME = Identity("demo", "n1")
 OTHER = Identity("demo", "n2")

@@ -20,7 +20,6 @@ from kelek.protocols.zmqraft.snapshots.orders import (
     WriteChunk,
 )
 from kelek.protocols.zmqraft.wire.values import encode_members
-from kelek.storage.disk.memory import MemoryDisk
 from kelek.storage.log.log import Log
 from kelek.storage.log.peer_recovery import (
     PeerFiles,
@@ -32,6 +31,7 @@ from kelek.storage.log.reader import LogReader
 from kelek.storage.log.segment import Identity
 from kelek.storage.snapshot.snapshot import newest, open_snapshot
 from kelek.storage.snapshot.work import ReqidLimits, SnapshotWork, write_state
+from kelek.tests.storage.memory_disk import MemoryDisk
 
 ME = Identity("demo", "n1")
 KEEP = ReqidLimits(9 * 3600, 1000)

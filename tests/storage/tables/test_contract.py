@@ -14,7 +14,7 @@ from kelek.protocols.zerodb.wire.ops import (
     Truncate,
 )
 from kelek.protocols.zerodb.wire.values import TableOptions
-from kelek.storage.tables.memory import MemoryTables
+from kelek.tests.storage.memory_tables import MemoryTables
 
 
 def put(table: int, **pairs: str) -> Put:

@@ -34,7 +34,7 @@ from kelek.protocols.zerodb.wire.ops import (
 from kelek.protocols.zerodb.wire.values import TableOptions
 from kelek.storage.engine.families import Resources
 from kelek.storage.engine.rocks import RocksTables, open_checkpoint, open_tables
-from kelek.storage.tables.memory import MemoryTables
+from kelek.tests.storage.memory_tables import MemoryTables
 
 SHARED = Resources.of(8 << 20, 32 << 20)
 TABLES = st.integers(1, 3)

@@ -7,10 +7,10 @@ import pytest
 
 from kelek.storage.disk.disk import Disk
 from kelek.storage.disk.files import Files
-from kelek.storage.disk.memory import MemoryDisk
 from kelek.storage.errors import Damaged, StorageError
 from kelek.storage.worker.job_store import RESERVED, ApidCounter, StatisticsFile
 from kelek.storage.worker.lease_folder import LeaseFolder
+from kelek.tests.storage.memory_disk import MemoryDisk
 
 
 @pytest.fixture(params=["disk", "memory"])

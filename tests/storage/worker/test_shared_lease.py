@@ -17,10 +17,10 @@ from kelek.storage.engine.families import Resources
 from kelek.storage.engine.rocks import open_tables
 from kelek.storage.errors import StorageError
 from kelek.storage.tables.directory import TableDirectory, TableFolder
-from kelek.storage.tables.memory import MemoryTables
 from kelek.storage.worker import shared_lease as module
 from kelek.storage.worker.lease_folder import DESCRIPTION, LeaseDescription, LeaseFolder
 from kelek.storage.worker.shared_lease import SharedLeases
+from kelek.tests.storage.memory_tables import MemoryTables
 
 WORKERS = 2
 TABLES = (2, 4, 5)  # The last one belongs to the other worker.

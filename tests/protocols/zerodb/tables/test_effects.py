@@ -22,7 +22,7 @@ from kelek.protocols.zerodb.wire.ops import (
     Put,
     Transaction,
 )
-from kelek.storage.tables.memory import MemoryTables
+from kelek.tests.storage.memory_tables import MemoryTables
 
 
 def test_the_oldest_records_go(monkeypatch: pytest.MonkeyPatch) -> None:

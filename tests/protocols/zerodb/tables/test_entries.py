@@ -12,7 +12,7 @@ from kelek.protocols.zerodb.tables.operations import SYSTEM
 from kelek.protocols.zerodb.tables.tables import Outcome
 from kelek.protocols.zerodb.wire import ops
 from kelek.protocols.zerodb.wire.values import TableOptions
-from kelek.storage.tables.memory import MemoryTables
+from kelek.tests.storage.memory_tables import MemoryTables
 
 WORKERS = 2
 TABLES = (2, 4, 5)  # The last one belongs to the other worker.

@@ -17,7 +17,7 @@ from kelek.protocols.zerodb.wire.worker_pipe import (
 from kelek.protocols.zerodb.worker import reporter as reporter_module
 from kelek.protocols.zerodb.worker.reporter import Reporter
 from kelek.protocols.zerodb.worker.requests import Databases, TableRequestLimits, TableRequests
-from kelek.storage.tables.memory import MemoryTables
+from kelek.tests.storage.memory_tables import MemoryTables
 
 
 def table_requests() -> TableRequests:

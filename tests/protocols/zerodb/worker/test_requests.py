@@ -39,7 +39,7 @@ from kelek.protocols.zerodb.worker.requests import (
     TableRequests,
 )
 from kelek.storage.errors import Damaged, StorageFull
-from kelek.storage.tables.memory import MemoryTables
+from kelek.tests.storage.memory_tables import MemoryTables
 
 LOCAL = 1000
 UNIX_MS = 1_700_000_000_000

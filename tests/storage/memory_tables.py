@@ -6,19 +6,19 @@ Each scan sorts what it reads.
 import copy
 from collections.abc import Iterator, Sequence
 
-from ...protocols.zerodb.tables.content import content_hash, split_points
-from ...protocols.zerodb.tables.effects import Effects, apply_entry, record_range
-from ...protocols.zerodb.tables.operations import (
+from kelek.protocols.zerodb.tables.content import content_hash, split_points
+from kelek.protocols.zerodb.tables.effects import Effects, apply_entry, record_range
+from kelek.protocols.zerodb.tables.operations import (
     SYSTEM,
     first_expiry_ms,
     result_key,
     stored_result,
 )
-from ...protocols.zerodb.tables.recent_changes import RecentChanges
-from ...protocols.zerodb.tables.tables import Outcome, Pair, TableEntry, TableInfo
-from ...protocols.zerodb.wire.ops import Op
-from ...protocols.zerodb.wire.values import TableOptions
-from ..errors import StorageError
+from kelek.protocols.zerodb.tables.recent_changes import RecentChanges
+from kelek.protocols.zerodb.tables.tables import Outcome, Pair, TableEntry, TableInfo
+from kelek.protocols.zerodb.wire.ops import Op
+from kelek.protocols.zerodb.wire.values import TableOptions
+from kelek.storage.errors import StorageError
 
 READ_ONLY = "a checkpoint never changes"
 
@@ -32,27 +32,27 @@ class MemoryTables:
         self.recent: RecentChanges | None = None
         self.disk = {} if disk is None else disk  # Checkpoints by path.
         self.expiring_tables: set[int] = set()
-        self._options: dict[int, TableOptions] = {}
-        self._data: dict[int, dict[bytes, bytes]] = {SYSTEM: {}}
+        self.table_options: dict[int, TableOptions] = {}
+        self.data: dict[int, dict[bytes, bytes]] = {SYSTEM: {}}
 
     # ---- State ----
 
     def options(self, table: int) -> TableOptions | None:
-        return self._options.get(table)
+        return self.table_options.get(table)
 
     def create(self, table: int, options: TableOptions) -> None:
-        self._options[table] = options
-        self._data[table] = {}
+        self.table_options[table] = options
+        self.data[table] = {}
 
     def drop(self, table: int) -> None:
-        del self._options[table], self._data[table]
+        del self.table_options[table], self.data[table]
 
     def put(self, table: int, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
-        self._data[table].update(zip(keys, values, strict=True))
+        self.data[table].update(zip(keys, values, strict=True))
 
     def delete(self, table: int, keys: Sequence[bytes]) -> None:
         for key in keys:
-            self._data[table].pop(key, None)
+            self.data[table].pop(key, None)
 
     def delete_range(self, table: int, start: bytes, end: bytes) -> None:
         self.delete(table, list(self.keys(table, start, end)))
@@ -64,10 +64,10 @@ class MemoryTables:
         return first_expiry_ms(self)
 
     def tables(self) -> dict[int, TableOptions]:
-        return dict(self._options)
+        return dict(self.table_options)
 
     def get(self, table: int, keys: Sequence[bytes]) -> list[bytes | None]:
-        return [self._data.get(table, {}).get(key) for key in keys]
+        return [self.data.get(table, {}).get(key) for key in keys]
 
     def exists(self, table: int, keys: Sequence[bytes]) -> list[bool]:
         return [value is not None for value in self.get(table, keys)]
@@ -78,7 +78,7 @@ class MemoryTables:
     def scan(
         self, table: int, start: bytes = b"", end: bytes = b"", reverse: bool = False
     ) -> Iterator[Pair]:
-        pairs = self._data.get(table, {}).items()
+        pairs = self.data.get(table, {}).items()
         found = [pair for pair in pairs if start <= pair[0] and (not end or pair[0] < end)]
         return iter(sorted(found, reverse=reverse))
 
@@ -126,7 +126,7 @@ class MemoryTables:
             raise StorageError(path, "is there already", "choose another name")
         made = MemoryTables(self.disk)
         made.applied, made.problem = self.applied, READ_ONLY
-        made._options, made._data = dict(self._options), copy.deepcopy(self._data)
+        made.table_options, made.data = dict(self.table_options), copy.deepcopy(self.data)
         self.disk[path] = made
         return self.applied
 
@@ -135,11 +135,11 @@ class MemoryTables:
         return split_points(((key, len(key) + len(value)) for key, value in pairs), count)
 
     def info(self, table: int) -> TableInfo | None:
-        if table not in self._options:
+        if table not in self.table_options:
             return None
-        data = self._data[table]
+        data = self.data[table]
         size = sum(len(key) + len(value) for key, value in data.items())
-        return TableInfo(self._options[table], len(data), size)
+        return TableInfo(self.table_options[table], len(data), size)
 
     def content_hash(self, table: int) -> bytes:
         return content_hash(self.scan(table))

@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Sequence
 from random import Random
 
-from ...native.errors import Readable
-from ..errors import StorageLocked, storage_error
-from .files import SECTOR_BYTES, File
+from kelek.native.errors import Readable
+from kelek.storage.disk.files import SECTOR_BYTES, File
+from kelek.storage.errors import StorageLocked, storage_error
 
 
 class Killed(Exception):
