@@ -27,7 +27,8 @@ from ..aliases import old_fields
 from ..broker.body import Content, frames_of
 from ..errors import NodeError
 from ..io.resources import WITH, Guard
-from .reactor import NodeConfig, ReactorNode, shared_reactor
+from .reactor import shared_reactor
+from .reactor_node import NodeConfig, ReactorNode
 
 PATIENCE_MS = 1000
 NAME_CHARACTERS = 6  # Of the UUID, for a node without a name.

@@ -8,139 +8,33 @@ One lock protects everything of the nodes. Only the polling thread touches the p
 """
 
 import atexit
-import random
-import socket
 import threading
-from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Any, NamedTuple
 
 import zmq
 
 from ...native.errors import fork_count
-from ...native.net.datagrams import Datagrams
-from ...native.net.interfaces import Interface
 from ...native.net.messages import Frames
 from ...native.net.poller import Poller, Source
-from ...native.net.sockets import Drain, bind_libzmq, native_socket, send_batch
+from ...native.net.sockets import bind_libzmq, native_socket, send_batch
 from ...net.clock import monotonic_ms
 from ...net.sockets import HANDSHAKE_MS, LINGER_MS, raise_nofile_limit, sockets_for_files
 from ...protocols.errors import LocalProtocolError
 from ...protocols.zre import codec, values
-from ...protocols.zre.beacon import Beacon
 from ...protocols.zre.limiter import PeerAllowance
-from ...protocols.zre.node import Connect, NodeMachine, NodeSetup
+from ...protocols.zre.node import Connect, NodeMachine
 from ...protocols.zre.peers import Event
 from ..io.zmq_context import Context
+from .beacons import BeaconSockets, ReceivedBeacon
+from .callers import STANDBY_MS, Callers, DeferredCalls
+from .reactor_node import NodeConfig, ReactorNode, Socket
 
-STANDBY_MS = 10  # The reactor's thread lets callers poll for this long after the last one left.
-REPEAT_MS = 200  # A beacon that repeats sooner is delivered only to nodes added since.
-RECENT_BEACONS_MAX = 4096
-GOODBYES_MAX = 4096  # Goodbyes whose delivery is delayed.
 RETRY_MS = 2  # Between two attempts to send to a peer without room.
 IDLE_MS = 60_000
-# Unread events of a node; beyond that its mailbox is not read, and its peers wait.
-EVENTS_MAX = 1 << 16
-EVENT_BYTES_MAX = 64 << 20
 UNREADY_SHARE = 4  # Peers that have not greeted use a fourth of the sockets at most.
-RECEIVE_MESSAGES_MAX = 4000  # Messages of one connection that wait to be read.
-HEADER_BYTES_MAX = 512  # Routing id, address and all frames before the content.
 RECEIVES_MAX = 16  # Reads of one mailbox in a row.
-ARENA_BYTES, ARENA_FRAMES = 1 << 16, 1 << 12
-GOODBYE_MS = 100  # A goodbye by UDP overtakes messages that were sent before it by TCP.
-BIND_TRIES = 64
-Socket = zmq.Socket[bytes]
 
 bind_libzmq()  # Now, not while the first node starts.
-
-
-class NodeConfig(NamedTuple):
-    """The settings of a new node."""
-
-    setup: NodeSetup  # The reactor chooses its port.
-    interface: Interface | None  # For beacons; None: none are sent or received.
-    udp_port: int
-    patience_ms: int  # A peer without room for longer is lost.
-    message_bytes_max: int = values.MESSAGE_BYTES  # Of a received message.
-
-
-class ReactorNode:
-    """A node of this process: its state machine, sockets and unread events."""
-
-    def __init__(self, reactor: "NodeReactor", config: NodeConfig) -> None:
-        """Raises zmq.ZMQError: the address can't be bound, or no socket is left."""
-        self.host = config.setup.address
-        self.patience_ms = config.patience_ms
-        self.machine: NodeMachine | None = None  # None until the mailbox has its port.
-        self.beacon_socket: Datagrams | None = None
-        self.events: deque[Event] = deque()
-        self.bytes = 0  # Of messages received since the user last read all events.
-        self.paused = False  # Too many events are unread: the mailbox is not read.
-        self.closed = False
-        self.listeners: list[Callable[[], object]] = []  # Called once, in any thread.
-        self.links: dict[int, Socket | ReactorNode] = {}  # A DEALER, or a node of this process.
-        self.monitors: dict[int, Socket] = {}  # Of the DEALERs that are watched.
-        self.opened: dict[int, Any] = {}  # The DEALERs as C knows them.
-        self.routing_ids: dict[int, bytes] = {}  # For nodes of this process.
-        self.unsent: dict[int, tuple[Frames, int]] = {}  # Messages without room, and since when.
-        self.deadline_ms: int | None = 0
-        self.order = 0  # Grows with each node that is added.
-        self.message_bytes_max = config.message_bytes_max
-        self.mailbox = _mailbox(reactor.context, ":" in self.host, config.message_bytes_max)
-        self.port = _bind(self.mailbox, self.host)
-        self.drain = Drain(
-            self.mailbox,
-            message_bytes_max=config.message_bytes_max + HEADER_BYTES_MAX,
-            message_frames_max=values.CONTENT_FRAMES_MAX + 8,
-            arena_bytes=ARENA_BYTES,
-            frames=ARENA_FRAMES,
-            addressed=True,
-        )
-
-    @property
-    def endpoint(self) -> str:
-        return codec.endpoint_of(self.host, self.port)
-
-    @property
-    def full(self) -> bool:
-        return len(self.events) >= EVENTS_MAX or self.bytes >= EVENT_BYTES_MAX
-
-    def notify(self) -> None:
-        """Calls the listeners. Under the lock."""
-        has_events, self.listeners = self.listeners, []
-        for listener in has_events:
-            listener()
-
-
-def _mailbox(context: "zmq.Context[Socket]", is_v6: bool, frame_bytes_max: int) -> Socket:
-    mailbox = context.socket(zmq.ROUTER)
-    for option, value in (
-        (zmq.IPV6, is_v6),
-        (zmq.LINGER, 0),
-        (zmq.ROUTER_HANDOVER, 1),  # A peer that greets again uses a new connection.
-        (zmq.RCVHWM, RECEIVE_MESSAGES_MAX),
-        (zmq.MAXMSGSIZE, frame_bytes_max),
-        (zmq.HANDSHAKE_IVL, HANDSHAKE_MS),
-    ):
-        mailbox.setsockopt(option, value)
-    return mailbox
-
-
-def _bind(mailbox: Socket, host: str) -> int:
-    """Binds to a free port of the specification's range. Raises zmq.ZMQError."""
-    for _ in range(BIND_TRIES):
-        port = random.randint(values.MAILBOX_BIND_MIN, values.MAILBOX_BIND_MAX)
-        try:
-            mailbox.bind(codec.endpoint_of(host, port))
-        except zmq.ZMQError as error:
-            if error.errno != zmq.EADDRINUSE:
-                mailbox.close()
-                raise
-            continue
-        return port
-    mailbox.close()
-    raise zmq.ZMQError(zmq.EADDRINUSE)
 
 
 class NodeReactor:
@@ -164,30 +58,16 @@ class NodeReactor:
         self._monitors: dict[Socket, tuple[ReactorNode, int]] = {}  # With the peer's number.
         self._closing: list[ReactorNode] = []
         self._reservations = 0  # Nodes that are about to be added.
-        self._beacon_sockets: dict[tuple[Interface, int], Datagrams] = {}
-        self._beacon_listeners: dict[int, list[ReactorNode]] = {}  # By the socket's descriptor.
-        self._last_order = 0  # Of the node that was added last.
-        # By socket, beacon and source: when it was delivered last, and up to which node.
-        self._recent_beacons: dict[tuple[int, Beacon, str], tuple[int, int]] = {}
-        self._goodbyes: deque[tuple[int, int, Beacon, str]] = deque()  # With the time of delivery.
-        self._goodbyes_dropped = 0
+        self._poller = Poller()
+        self._deferred = DeferredCalls()
+        self._poller.register(self._deferred.fd, zmq.POLLIN)
+        self._beacons = BeaconSockets()
         self._dirty: set[ReactorNode] = set()
         self._unfinished: set[ReactorNode] = set()  # More waits than their arena took.
-        self._deferred: deque[Callable[[], object]] = deque()  # Calls for the polling thread.
         self._polling = False  # A thread polls.
         self._deadline_ms: int | None = None  # The next deadline; None: unknown.
         self._now_ms = 0  # Of the last wake.
-        self._followers = 0  # Threads that wait while another one polls.
-        self._callers = 0  # Threads in wait().
-        self._first_caller_ms = self._last_caller_ms = 0  # When they came, and left last.
-        self._sleeps_until_notified = False  # The thread waits for the last caller to leave.
-        self._callers_left = threading.Condition(self.lock)
-        self._poller = Poller()
-        self._wake_in, self._wake_out = socket.socketpair()
-        self._wake_in.setblocking(False)
-        self._wake_out.setblocking(False)
-        self._wake_fd = self._wake_in.fileno()
-        self._poller.register(self._wake_fd, zmq.POLLIN)
+        self._callers = Callers(self.lock)
         self._thread: threading.Thread | None = None
         self.closed = False
 
@@ -213,7 +93,7 @@ class NodeReactor:
 
     def _add(self, config: NodeConfig) -> ReactorNode:
         try:
-            node = ReactorNode(self, config)
+            node = ReactorNode(self.context, config)
         except zmq.ZMQError as error:
             raise OSError(error.errno, f"a mailbox at {config.setup.address}: {error}") from error
         try:
@@ -221,32 +101,21 @@ class NodeReactor:
             node.machine = NodeMachine(setup, monotonic_ms())
             with self.lock:
                 if config.interface is not None:
-                    node.beacon_socket = self._beacon_socket(config.interface, config.udp_port)
+                    node.beacon_socket = self._beacons.open(config.interface, config.udp_port)
+                    fd = node.beacon_socket.fileno()
+                    self._defer(lambda: self._poller.register(fd, zmq.POLLIN))
         except (OSError, LocalProtocolError):
             node.mailbox.close()
             raise
         with self.lock:
-            self._last_order += 1
-            node.order = self._last_order
+            self._beacons.add(node)
             self._nodes[node.endpoint] = self._mailboxes[node.mailbox] = node
-            if node.beacon_socket is not None:
-                self._beacon_listeners[node.beacon_socket.fileno()].append(node)
             self._defer(lambda: self._register(node))
             self.flush(node)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="kelek-nodes", daemon=True)
                 self._thread.start()
         return node
-
-    def _beacon_socket(self, interface: Interface, port: int) -> Datagrams:
-        """The shared socket for beacons of an interface and port. Raises OSError."""
-        shared = self._beacon_sockets.get((interface, port))
-        if shared is None:
-            shared = self._beacon_sockets[interface, port] = Datagrams(interface, port)
-            self._beacon_listeners[shared.fileno()] = []
-            fd = shared.fileno()
-            self._defer(lambda: self._poller.register(fd, zmq.POLLIN))
-        return shared
 
     def remove_later(self, node: ReactorNode) -> None:
         """Removes a node that was dropped; never blocks, callable from a finalizer in any
@@ -304,24 +173,18 @@ class NodeReactor:
         node.unsent.clear()
         self._unfinished.discard(node)
         if node.beacon_socket is not None:
-            self._release_beacon_socket(node, node.beacon_socket)
+            fd = node.beacon_socket.fileno()
+            if self._beacons.is_last(node):
+                self._poller.register(fd, 0)
+            self._beacons.remove(node)
         self._closing.remove(node)
         self.changed.notify_all()
-
-    def _release_beacon_socket(self, node: ReactorNode, beacon_socket: Datagrams) -> None:
-        listening = self._beacon_listeners[beacon_socket.fileno()]
-        listening.remove(node)
-        if not listening:
-            del self._beacon_listeners[beacon_socket.fileno()]
-            del self._beacon_sockets[beacon_socket.interface, beacon_socket.port]
-            self._poller.register(beacon_socket.fileno(), 0)
-            beacon_socket.close()
 
     def counters(self, node: ReactorNode) -> dict[str, int]:
         """What was discarded before it reached the node. Under the lock."""
         found = {
             "message_oversize": node.drain.dropped,
-            "goodbyes_dropped": self._goodbyes_dropped,
+            "goodbyes_dropped": self._beacons.goodbyes_dropped,
         }
         if node.beacon_socket is not None:
             found["beacon_malformed"] = node.beacon_socket.malformed
@@ -331,13 +194,11 @@ class NodeReactor:
 
     def _defer(self, call: Callable[[], object]) -> None:
         """Has the polling thread make a call before its next wait."""
-        self._deferred.append(call)
-        self.wake()
+        self._deferred.add(call)
 
     def wake(self) -> None:
         """Ends the wait of the polling thread."""
-        with suppress(OSError):  # A wake is pending already, or the reactor is closed.
-            self._wake_out.send(b"\0")
+        self._deferred.wake()
 
     # ---- the polling thread ----
 
@@ -346,7 +207,7 @@ class NodeReactor:
         with self.lock:
             while True:
                 if self._nodes:
-                    self._stand_by()
+                    self._callers.stand_by()
                 if self._polling:
                     self._wait_for_poller(STANDBY_MS)
                 elif self._is_empty:
@@ -355,41 +216,27 @@ class NodeReactor:
                 else:
                     self._run_once(IDLE_MS)
 
-    def _stand_by(self) -> None:
-        """Lets callers poll while there are any, and for STANDBY_MS after."""
-        now_ms = monotonic_ms()
-        while self._callers or now_ms - self._last_caller_ms < STANDBY_MS:
-            self._sleeps_until_notified = (
-                self._callers > 0 and now_ms - self._first_caller_ms >= STANDBY_MS
-            )
-            self._callers_left.wait(None if self._sleeps_until_notified else STANDBY_MS / 1000)
-            now_ms = monotonic_ms()
-        self._sleeps_until_notified = False
-
     def _close(self) -> None:
         """Closes the reactor after its last node; the next node gets a new one."""
         self.closed = True
-        for end in (self._wake_in, self._wake_out):
-            end.close()
+        self._deferred.close()
         self.context.term()
         self.changed.notify_all()
 
     def _wait_for_poller(self, wait_ms: int) -> None:
         """Waits for a change made by the thread that polls."""
-        self._followers += 1
+        self._callers.followers += 1
         try:
             self.changed.wait(wait_ms / 1000)
         finally:
-            self._followers -= 1
+            self._callers.followers -= 1
 
     def wait(self, is_done: Callable[[], bool], until_ms: int | None) -> None:
         """Waits until is_done() or the deadline, and polls meanwhile unless another thread does.
 
         Under the lock, held once: this releases it while it waits.
         """
-        if not self._callers:
-            self._first_caller_ms = monotonic_ms()
-        self._callers += 1
+        self._callers.enter()
         if self._polling:
             self.wake()  # The reactor's thread lets this one poll.
         try:
@@ -402,18 +249,14 @@ class NodeReactor:
                 else:
                     self._run_once(left_ms)
         finally:
-            self._callers -= 1
-            self._last_caller_ms = self._now_ms
-            if self._sleeps_until_notified:
-                self._callers_left.notify_all()
+            self._callers.leave(self._now_ms)
 
     def _run_once(self, wait_ms: int) -> None:
         """Waits for messages or a deadline, receives, and runs all effects.
 
         Under the lock, held once; the wait itself is outside it.
         """
-        while self._deferred:
-            self._deferred.popleft()()
+        self._deferred.run()
         if not self._nodes and self._is_empty:
             return
         wait_ms = self._wait_ms(wait_ms)
@@ -428,7 +271,7 @@ class NodeReactor:
             self._on_ready(ready, self._now_ms)
         finally:
             self._polling = False
-            if self._followers:
+            if self._callers.followers:
                 self.changed.notify_all()  # Another thread may poll now.
 
     def _on_ready(self, ready: list[tuple[Source, int]], now_ms: int) -> None:
@@ -440,8 +283,8 @@ class NodeReactor:
                     self._receive(node, now_ms)
                 elif source in self._monitors:
                     self._on_connection_lost(source, now_ms)
-            elif source == self._wake_fd:
-                self._drain_wakes()
+            elif source == self._deferred.fd:
+                self._deferred.drain()
             else:
                 self._receive_beacons(source, now_ms)
         for node in unfinished:
@@ -454,8 +297,8 @@ class NodeReactor:
     def _on_deadline(self, now_ms: int) -> None:
         """Delivers goodbyes, marks nodes whose deadline has passed, retries sends."""
         self._deadline_ms = None
-        while self._goodbyes and self._goodbyes[0][0] <= now_ms:
-            self._deliver_beacon(*self._goodbyes.popleft()[1:], now_ms)
+        for received in self._beacons.due_goodbyes(now_ms):
+            self._deliver_beacon(received, now_ms)
         for node in self._nodes.values():
             if node.deadline_ms is not None and node.deadline_ms <= now_ms:
                 self._dirty.add(node)
@@ -468,7 +311,7 @@ class NodeReactor:
             return 0
         now_ms = monotonic_ms()
         if self._deadline_ms is None:
-            due_ms = self._goodbyes[0][0] if self._goodbyes else now_ms + IDLE_MS
+            due_ms = self._beacons.deadline_ms or now_ms + IDLE_MS
             for node in self._nodes.values():
                 if node.unsent:
                     return min(most_ms, RETRY_MS)  # Any message may have made room.
@@ -482,50 +325,18 @@ class NodeReactor:
         if due_ms is not None and self._deadline_ms is not None and due_ms < self._deadline_ms:
             self._deadline_ms = due_ms
 
-    def _drain_wakes(self) -> None:
-        with suppress(BlockingIOError):
-            while self._wake_in.recv(4096):
-                pass
-
     # ---- receiving ----
 
     def _receive_beacons(self, fd: int, now_ms: int) -> None:
-        beacon_socket = next(
-            (
-                beacon_socket
-                for beacon_socket in self._beacon_sockets.values()
-                if beacon_socket.fileno() == fd
-            ),
-            None,
-        )
-        if beacon_socket is None:
-            return
-        for uuid, port, source in beacon_socket.receive(now_ms):
-            beacon = Beacon(uuid, port)
-            if port:
-                self._deliver_beacon(fd, beacon, source, now_ms)
-            elif len(self._goodbyes) < GOODBYES_MAX:
-                self._goodbyes.append((now_ms + GOODBYE_MS, fd, beacon, source))
-                self._lower_deadline(now_ms + GOODBYE_MS)
-            else:
-                self._goodbyes_dropped += 1
+        for received in self._beacons.receive(fd, now_ms):
+            self._deliver_beacon(received, now_ms)
+        self._lower_deadline(self._beacons.deadline_ms)
 
-    def _deliver_beacon(self, fd: int, beacon: Beacon, source: str, now_ms: int) -> None:
-        """Delivers a beacon to the nodes that listen on a socket. A beacon that repeats within
-        REPEAT_MS goes only to nodes added since: n nodes starting together would otherwise cost
-        O(n^3)."""
-        key = fd, beacon, source
-        then_ms, order = self._recent_beacons.pop(key, (now_ms - REPEAT_MS, 0))
-        if now_ms - then_ms >= REPEAT_MS:
-            then_ms, order = now_ms, 0
-        if beacon.port:
-            if len(self._recent_beacons) >= RECENT_BEACONS_MAX:
-                self._recent_beacons.clear()
-            self._recent_beacons[key] = then_ms, self._last_order
+    def _deliver_beacon(self, received: ReceivedBeacon, now_ms: int) -> None:
+        """Delivers a beacon to the nodes that listen on its socket."""
+        _, beacon, source = received
         is_local = codec.endpoint_of(source, beacon.port) in self._nodes
-        for node in reversed(self._beacon_listeners.get(fd, ())):
-            if node.order <= order:
-                break
+        for node in self._beacons.listeners(received, now_ms):
             machine = node.machine
             if machine is None or node.closed:
                 continue
@@ -608,7 +419,7 @@ class NodeReactor:
             return
         after_ms = node.deadline_ms
         sooner = after_ms is not None and (before_ms is None or after_ms < before_ms)
-        if node.unsent or sooner or (has_events and self._callers):
+        if node.unsent or sooner or (has_events and self._callers.count):
             self.wake()
 
     def _flush_dirty(self, now_ms: int) -> bool:
@@ -646,7 +457,7 @@ class NodeReactor:
             return False
         if node.listeners:
             node.notify()
-        if self._followers:
+        if self._callers.followers:
             self.changed.notify_all()
         return True
 

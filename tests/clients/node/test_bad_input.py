@@ -11,7 +11,7 @@ import pytest
 import zmq
 
 import kelek
-from kelek.clients.node import reactor
+from kelek.clients.node import beacons, reactor_node
 from kelek.native.net.interfaces import LOOPBACK
 from kelek.protocols.zre import codec
 from kelek.protocols.zre.beacon import Beacon, encode_beacon, own_uuid
@@ -149,7 +149,7 @@ def test_a_static_peer_with_a_new_uuid_is_greeted_at_once(pair: NodeAndPeer) -> 
 
 
 def test_too_many_goodbyes_are_dropped(pair: NodeAndPeer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reactor, "GOODBYES_MAX", 0)
+    monkeypatch.setattr(beacons, "GOODBYES_MAX", 0)
     pair.send_beacon(encode_beacon(Beacon(UUID, 0)))
     pair.wait_for(goodbyes_dropped=1)
 
@@ -222,7 +222,7 @@ def test_a_node_stops_reading_while_many_events_are_unread(
     pair: NodeAndPeer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The messages wait at their sender, and none is lost."""
-    monkeypatch.setattr(reactor, "EVENTS_MAX", 100)
+    monkeypatch.setattr(reactor_node, "EVENTS_MAX", 100)
     pair.send(1, pair.hello())
     pair.wait_event(kelek.EventKind.ENTER)
     sent = 0
