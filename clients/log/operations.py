@@ -21,9 +21,9 @@ from ...protocols.zmqraft.client.client import (
     PendingUpdates,
     Query,
     Subscription,
-    TransferQuery,
     WindowLimits,
 )
+from ...protocols.zmqraft.client.requests import QueryAnswer
 from ...protocols.zmqraft.wire.client_codec import (
     ConfigAnswer,
     Form,
@@ -32,10 +32,9 @@ from ...protocols.zmqraft.wire.client_codec import (
     RequestConfig,
     RequestLogInfo,
 )
-from ...protocols.zmqraft.wire.config_codec import ConfigUpdateAnswer
 from ...protocols.zmqraft.wire.entry import Entry
 from ...protocols.zmqraft.wire.snapshot_codec import MakeSnapshot, SnapshotMade
-from ...protocols.zmqraft.wire.transfer_codec import RequestTransfer
+from ...protocols.zmqraft.wire.transfer_codec import RequestTransfer, TransferAnswer
 from ...protocols.zmqraft.wire.values import REQID_BYTES
 from ...protocols.zre import services
 from ...version import __version__
@@ -78,7 +77,6 @@ APPLY_MS = 2
 SEARCHES_A_GRACE = 12
 
 Data = bytes | bytearray | memoryview
-Answer = ConfigAnswer | LogInfo | ConfigUpdateAnswer | SnapshotMade | str | None
 
 
 class LogTuning(NamedTuple):
@@ -412,18 +410,13 @@ class LogOperations(ClientBase):
         if to is not None and not isinstance(to, str):
             raise TypeError(f"to is a PEER ID as str, not {type(to).__name__}")
         away = "" if to else (yield from LogOperations.config(self)).leader or ""
-        ask = TransferQuery(RequestTransfer(new_reqid(), to or "", away))
-        self._client.query(ask)
-        try:
-            yield Wait(lambda: ask.done)
-        finally:
-            self._client.drop_query(ask)
-        assert ask.answer is not None
-        if ask.answer.leader is None:
-            raise TransferRefused(ask.answer.reason)
-        return ask.answer.leader
+        answer = yield from self._ask(Query(RequestTransfer(new_reqid(), to or "", away)))
+        assert isinstance(answer, TransferAnswer)
+        if answer.leader is None:
+            raise TransferRefused(answer.reason)
+        return answer.leader
 
-    def _ask(self, ask: Query) -> Operation[Answer]:
+    def _ask(self, ask: Query) -> Operation[QueryAnswer]:
         self._client.query(ask)
         try:
             yield Wait(lambda: ask.done)

@@ -5,9 +5,9 @@ returns. The client never sends an update to find the leader (docs/protocols/zmq
 the leader").
 """
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from ...connections import ClientAction, Connect, Disconnect, Listen, Send, Unlisten
 from ...errors import RemoteProtocolError
@@ -54,7 +54,7 @@ from ..wire.read_codec import FEATURE_READS
 from ..wire.transfer_codec import FEATURE_TRANSFER
 from ..wire.values import ENTRIES_PACKED, HELLO, READ_INDEX, UPDATE_PACK
 from .read_window import PendingRead, ReadWindow
-from .requests import EntryRun, EntryStream, Query, TransferQuery
+from .requests import EntryRun, EntryStream, Query
 from .subscription import Subscription
 from .window import PendingUpdates, Window, WindowLimits
 
@@ -74,10 +74,6 @@ class LogClientSetup(NamedTuple):
     # Updates are operations on tables: they go to the leader's `peer_url`.
     for_tables: bool = False
     notice: bool = False  # Warn of requests that wait without a leader.
-
-
-AnyQuery = Query | TransferQuery
-_QueryT = TypeVar("_QueryT", bound=AnyQuery)
 
 
 class _Peer(Candidate):
@@ -130,11 +126,10 @@ class LogClientMachine:
         self.new_id = new_id
         # The URL of each subscription's SUB socket.
         self._subscriptions: dict[Subscription, str | None] = {}
-        self._queries: dict[bytes, AnyQuery] = {}
+        self._queries: dict[bytes, Query] = {}
         self.streams: dict[bytes, EntryStream] = {}
-        # To be requested from the leader (again).
-        self._leader_streams: deque[EntryStream] = deque()
-        self._peer_streams: list[EntryStream] = []  # To be requested from any peer (again).
+        # To be requested (again), from the leader or from the peer at their URLs.
+        self._unsent_streams: list[EntryStream] = []
         self._resend_due_ms: int | None = None  # After a gap.
         self._resent_ms: int | None = None
         self.failover.search(now_ms)
@@ -147,16 +142,16 @@ class LogClientMachine:
 
     # ---- requests of the owner ----
 
-    def query(self, ask: _QueryT) -> _QueryT:
+    def query(self, ask: Query) -> Query:
         """Sends a query to the leader, or to the peer at its URL."""
         self._queries[ask.request.reqid] = ask
-        if isinstance(ask, Query) and self.setup.form is not Form.TEXT:
+        if self.setup.form is not Form.TEXT:
             ask.accepts_no_url = True
         if ask.url is not None:
             self.failover.connect(ask.url)
         return ask
 
-    def drop_query(self, ask: AnyQuery) -> None:
+    def drop_query(self, ask: Query) -> None:
         """Forgets a query, and a connection that was made for it alone."""
         self._queries.pop(ask.request.reqid, None)
         if self.leader is not None and ask.url is not None:
@@ -183,10 +178,8 @@ class LogClientMachine:
         """Requests entries from the leader, or from the peer at the stream's URL."""
         if self.setup.form is not None:
             stream.url = None  # Other peers need kelek's own form.
-        if not stream.done and stream.url is None:
-            self._leader_streams.append(stream)
-        elif not stream.done:
-            self._peer_streams.append(stream)
+        if not stream.done:
+            self._unsent_streams.append(stream)
         return stream
 
     def next_run(self, stream: EntryStream, now_ms: int) -> EntryRun | None:
@@ -200,12 +193,7 @@ class LogClientMachine:
 
     def close_stream(self, stream: EntryStream) -> None:
         """Stops a stream before its end."""
-        if stream in self._leader_streams:
-            self._leader_streams.remove(stream)
-        if stream in self._peer_streams:
-            self._peer_streams.remove(stream)
-        if stream.reqid is not None:
-            self.streams.pop(stream.reqid, None)
+        self._forget_stream(stream)
         url = stream.url or self.leader
         if not stream.done:
             stop = stream.stop()
@@ -402,7 +390,7 @@ class LogClientMachine:
             if stream.url is None:
                 del self.streams[reqid]
                 stream.reqid = None
-                self._leader_streams.append(stream)
+                self._unsent_streams.append(stream)
         for ask in self._queries.values():
             if ask.url is None:
                 ask.sent_ms = None
@@ -413,7 +401,7 @@ class LogClientMachine:
         return (*self.setup.urls, *self.members.values(), *self._queried_urls())
 
     def waits(self) -> str | None:
-        idle = not (self.window.items or self._queries or self._leader_streams or len(self.reads))
+        idle = not (self.window.items or self._queries or self._unsent_streams or len(self.reads))
         return None if idle else ""
 
     def owed(self) -> tuple[int | None, int]:
@@ -453,7 +441,7 @@ class LogClientMachine:
 
     def _queried_urls(self) -> set[str]:
         asked = [ask.url for ask in self._queries.values()]
-        asked += [stream.url for stream in (*self._peer_streams, *self.streams.values())]
+        asked += [stream.url for stream in (*self._unsent_streams, *self.streams.values())]
         return {url for url in asked if url is not None}
 
     # ---- actions ----
@@ -493,7 +481,7 @@ class LogClientMachine:
             times += [it.deadline_ms for it in self._subscriptions if it.deadline_ms is not None]
             if self._resend_due_ms is not None:
                 times.append(self._resend_due_ms)
-            unheard = {stream.url for stream in self._peer_streams}
+            unheard = {stream.url for stream in self._unsent_streams if stream.url is not None}
             unheard |= {
                 ask.url or self.leader for ask in self._queries.values() if ask.makes_snapshot
             }
@@ -502,7 +490,7 @@ class LogClientMachine:
                 for peer in self.failover.servers.values()
                 if peer.connected and peer.url in unheard and peer.hello is None
             ]
-        for stream in (*self._peer_streams, *self.streams.values()):
+        for stream in (*self._unsent_streams, *self.streams.values()):
             if stream.url is not None and (stream.awaits_peer or stream.reqid is None):
                 times.append(stream.heard_ms + self.setup.response_ttl_ms)
         return min((time for time in times if time < NEVER_MS), default=None)
@@ -518,28 +506,34 @@ class LogClientMachine:
             self.reads.refuse(f"the leader at {leader.url} serves no linearizable reads")
         for frames in self.reads.unsent(now_ms):
             self._send(leader.url, frames)
-        while self._leader_streams:
-            stream = self._leader_streams.popleft()
-            reqid = self.new_id()
-            self.streams[reqid] = stream
-            stream.heard_ms = now_ms
-            packed = self.leader_form is None and leader.has_feature(FEATURE_ENTRIES)
-            self._send_request(leader.url, stream.start(reqid, packed))
+        packed = self.leader_form is None and leader.has_feature(FEATURE_ENTRIES)
+        for stream in [it for it in self._unsent_streams if it.url is None]:
+            self._start_stream(stream, leader.url, packed, now_ms)
 
-    # ---- streams from any peer ----
+    # ---- streams ----
+
+    def _start_stream(self, stream: EntryStream, url: str, packed: bool, now_ms: int) -> None:
+        self._unsent_streams.remove(stream)
+        reqid = self.new_id()
+        self.streams[reqid] = stream
+        stream.heard_ms = now_ms
+        self._send_request(url, stream.start(reqid, packed))
+
+    def _forget_stream(self, stream: EntryStream) -> None:
+        if stream in self._unsent_streams:
+            self._unsent_streams.remove(stream)
+        if stream.reqid is not None:
+            self.streams.pop(stream.reqid, None)
 
     def _streams_of(self, url: str) -> list[EntryStream]:
-        return [it for it in (*self._peer_streams, *self.streams.values()) if it.url == url]
+        return [it for it in (*self._unsent_streams, *self.streams.values()) if it.url == url]
 
     def _move_to_leader(self, stream: EntryStream) -> None:
         """The peer at the stream's URL does not serve it: the leader does."""
-        if stream in self._peer_streams:
-            self._peer_streams.remove(stream)
-        if stream.reqid is not None:
-            self.streams.pop(stream.reqid, None)
+        self._forget_stream(stream)
         url, stream.reqid, stream.url = stream.url, None, None
         self.counters["given_up"] += 1
-        self._leader_streams.append(stream)
+        self._unsent_streams.append(stream)
         if url is not None and self.leader is not None:
             self._disconnect_unused(url)
 
@@ -548,25 +542,22 @@ class LogClientMachine:
 
         A stream of a peer without the feature, or of a silent one, moves to the leader.
         """
-        for stream in [*self._peer_streams, *self.streams.values()]:
+        for stream in [*self._unsent_streams, *self.streams.values()]:
             if stream.url is None or not (stream.awaits_peer or stream.reqid is None):
                 continue
             if not stream.heard_ms:
                 stream.heard_ms = now_ms
             if stream.heard_ms + self.setup.response_ttl_ms <= now_ms:
                 self._move_to_leader(stream)
-        for stream in list(self._peer_streams):
-            assert stream.url is not None
+        for stream in list(self._unsent_streams):
+            if stream.url is None:
+                continue
             self.failover.connect(stream.url)
             peer = self.failover.servers.get(stream.url)
             if peer is None or not peer.connected:
                 continue
             if peer.hello is not None and peer.has_feature(FEATURE_ANYWHERE):
-                self._peer_streams.remove(stream)
-                reqid = self.new_id()
-                self.streams[reqid] = stream
-                stream.heard_ms = now_ms
-                self._send_request(peer.url, stream.start(reqid, packed=True))
+                self._start_stream(stream, peer.url, True, now_ms)
             elif peer.hello is not None:
                 self._move_to_leader(stream)
             elif self.leader is not None:
@@ -579,7 +570,7 @@ class LogClientMachine:
             again = ask.sent_ms is None or now_ms >= ask.sent_ms + self.setup.response_ttl_ms
             if peer is None or not peer.connected or ask.done:
                 continue
-            if isinstance(ask, TransferQuery) and not peer.has_feature(FEATURE_TRANSFER):
+            if ask.is_transfer and not peer.has_feature(FEATURE_TRANSFER):
                 ask.refuse(f"the leader at {peer.url} knows no leadership transfer")
             elif ask.makes_snapshot and self.setup.form is None and peer.hello is None:
                 # A foreign peer drops an unknown request without an answer.
@@ -617,7 +608,6 @@ __all__ = [
     "Query",
     "Send",
     "Subscription",
-    "TransferQuery",
     "Unlisten",
     "WindowLimits",
 ]

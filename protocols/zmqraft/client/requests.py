@@ -5,6 +5,7 @@ The machine's owner creates these objects and reads the results that the machine
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ...errors import RemoteProtocolError
@@ -45,58 +46,61 @@ from ..wire.transfer_codec import (
 
 RUNS_MAX = 64  # Waiting runs of a stream. A peer sends 5 without a follow-up.
 
+QueryAnswer = (
+    ConfigAnswer | LogInfo | ConfigUpdateAnswer | SnapshotMade | TransferAnswer | str | None
+)
 
+
+@dataclass(slots=True, eq=False)
 class Query:
     """A request with one answer, for the leader or for the peer at url."""
 
-    __slots__ = (
-        "accepted_count",
-        "accepts_no_url",
-        "answer",
-        "done",
-        "is_foreign",
-        "refusals",
-        "request",
-        "sent_ms",
-        "url",
-    )
-
-    def __init__(
-        self,
-        request: RequestConfig
+    request: (
+        RequestConfig
         | RequestLogInfo
         | RequestBroadcastStateUrl
         | ConfigUpdate
-        | MakeSnapshot,
-        url: str | None = None,
-    ) -> None:
-        self.request = request
-        self.url = url
-        self.sent_ms: int | None = None
-        self.refusals = 0  # Answers of peers that do not lead.
-        self.accepted_count = 0  # Answers of a leader that it is in progress.
-        self.is_foreign = False  # The peer is no kelek, and cannot make a snapshot on request.
-        # Accept an answer without a URL from any peer: it does not broadcast.
-        self.accepts_no_url = False
-        self.done = False
-        self.answer: ConfigAnswer | LogInfo | ConfigUpdateAnswer | SnapshotMade | str | None = None
+        | MakeSnapshot
+        | RequestTransfer
+    )
+    url: str | None = None
+    sent_ms: int | None = field(init=False, default=None)
+    refusals: int = field(init=False, default=0)  # Answers of peers that do not lead.
+    # Answers of a leader that it is in progress.
+    accepted_count: int = field(init=False, default=0)
+    is_foreign: bool = field(init=False, default=False)  # The peer does not know such requests.
+    # Accept an answer without a URL from any peer: it does not broadcast.
+    accepts_no_url: bool = field(init=False, default=False)
+    done: bool = field(init=False, default=False)
+    answer: QueryAnswer = field(init=False, default=None)
 
     @property
     def makes_snapshot(self) -> bool:
         """Whether only a kelek peer answers it."""
         return isinstance(self.request, MakeSnapshot)
 
+    @property
+    def is_transfer(self) -> bool:
+        """Whether it moves the leadership."""
+        return isinstance(self.request, RequestTransfer)
+
     def refuse(self, reason: str) -> None:
-        """The peer is foreign: it would never answer."""
-        self.is_foreign = True
-        self.answer, self.done = SnapshotMade(reason=reason), True
+        """The peer does not know such requests: it would never answer."""
+        self.is_foreign = self.done = True
+        if self.is_transfer:
+            self.answer = TransferAnswer(TRANSFER_REFUSED, reason=reason)
+        else:
+            self.answer = SnapshotMade(reason=reason)
 
     def encode(self, cluster: bytes, form: Form) -> list[bytes]:
+        if isinstance(self.request, RequestTransfer):
+            return TRANSFER_REQUEST.encode(self.request, cluster=cluster)
         return encode_client_request(self.request, cluster, form)
 
     def on_answer(self, frames: Sequence[bytes], now_ms: int) -> bool:
         """Processes an answer. Returns False when it is not a leader's: search the leader."""
-        answer: ConfigAnswer | LogInfo | ConfigUpdateAnswer | SnapshotMade | str | None
+        answer: QueryAnswer
+        in_progress = False
         match self.request:
             case RequestConfig():
                 answer = CONFIG_ANSWER.decode(frames)
@@ -109,52 +113,25 @@ class Query:
                 leads = answer is not None or self.accepts_no_url or self.refusals > 0
             case ConfigUpdate():
                 answer = CONFIG_UPDATE_ANSWER.decode(frames)
-                if answer.status is ConfigStatus.ACCEPTED and answer.log_index is None:
-                    self.accepted_count += 1
-                    self.sent_ms = now_ms  # Another answer will follow.
-                    return True
+                in_progress = answer.status is ConfigStatus.ACCEPTED and answer.log_index is None
                 leads = answer.status is not ConfigStatus.NOT_LEADER
             case MakeSnapshot():
                 answer = MAKE_SNAPSHOT_ANSWER.decode(frames)
                 leads = True  # Every peer makes its own snapshots.
+            case RequestTransfer():
+                answer = TRANSFER_ANSWER.decode(frames)
+                leads = answer.status != TRANSFER_NOT_LEADER
+                in_progress = answer.status != TRANSFER_REFUSED and answer.leader is None
         if self.url is None and not leads:
             self.refusals += 1
             self.sent_ms = None
             return False
-        self.answer, self.done = answer, True
-        return True
-
-
-class TransferQuery:
-    """An operator's request to the leader: transfer the leadership."""
-
-    makes_snapshot = False
-    __slots__ = ("answer", "done", "request", "sent_ms", "url")
-
-    def __init__(self, request: RequestTransfer) -> None:
-        self.request = request
-        self.url = None  # The leader's URL.
-        self.sent_ms: int | None = None
-        self.done = False
-        self.answer: TransferAnswer | None = None
-
-    def encode(self, cluster: bytes, form: Form) -> list[bytes]:
-        return TRANSFER_REQUEST.encode(self.request, cluster=cluster)
-
-    def on_answer(self, frames: Sequence[bytes], now_ms: int) -> bool:
-        """As Query.on_answer(). True without done means in progress."""
-        answer = TRANSFER_ANSWER.decode(frames)
-        if answer.status == TRANSFER_NOT_LEADER:
-            self.sent_ms = None
-            return False
-        self.sent_ms = now_ms
-        if answer.status == TRANSFER_REFUSED or answer.leader is not None:
+        if in_progress:  # Another answer will follow.
+            self.accepted_count += 1
+            self.sent_ms = now_ms
+        else:
             self.answer, self.done = answer, True
         return True
-
-    def refuse(self, reason: str) -> None:
-        """The leader does not know such requests."""
-        self.answer, self.done = TransferAnswer(TRANSFER_REFUSED, reason=reason), True
 
 
 class EntryRun(NamedTuple):
@@ -184,50 +161,31 @@ class Compacted(NamedTuple):
     size: int  # Of the state, in bytes.
 
 
+@dataclass(slots=True, eq=False)
 class EntryStream:
-    """Entries after prev_index: up to the commit index, or `count` of them."""
+    """Entries after prev_index: up to the commit index, or `remaining` of them.
 
-    __slots__ = (
-        "_follow_ups",
-        "chunks",
-        "compacted",
-        "done",
-        "heard_ms",
-        "packed",
-        "prev_index",
-        "remaining",
-        "reqid",
-        "runs",
-        "url",
-        "wants_state",
-    )
+    wants_state   it ends with a snapshot's state, or with the first entry
+    url           the peer to read from, while it serves the stream; None: the leader
+    """
 
-    def __init__(
-        self,
-        prev_index: int,
-        count: int | None = None,
-        *,
-        wants_state: bool = False,
-        url: str | None = None,
-    ) -> None:
-        """Creates a stream.
+    prev_index: int  # The last index received.
+    remaining: int | None = None
+    wants_state: bool = field(default=False, kw_only=True)
+    url: str | None = field(default=None, kw_only=True)
+    compacted: Compacted | None = field(init=False, default=None)
+    # The chunks of the state so far.
+    chunks: list[bytes] = field(init=False, default_factory=list)
+    reqid: bytes | None = field(init=False, default=None)  # None: to be requested (again).
+    packed: bool = field(init=False, default=False)  # Requested as whole blocks.
+    runs: deque[EntryRun] = field(init=False, default_factory=deque)
+    done: bool = field(init=False)
+    heard_ms: int = field(init=False, default=0)
+    # The follow-ups of the runs that wait for the reader.
+    _follow_ups: deque[int] = field(init=False, default_factory=deque)
 
-        wants_state   it ends with a snapshot's state, or with the first entry
-        url           the peer to read from, while it serves the stream; None: the leader
-        """
-        self.url = url  # None: the leader's.
-        self.wants_state = wants_state
-        self.compacted: Compacted | None = None
-        self.chunks: list[bytes] = []  # The chunks of the state so far.
-        self.prev_index = prev_index  # The last index received.
-        self.remaining = count
-        self.reqid: bytes | None = None  # None: to be requested (again).
-        self.packed = False  # Requested as whole blocks.
-        self.runs: deque[EntryRun] = deque()
-        self.done = count == 0
-        self.heard_ms = 0
-        # The follow-ups of the runs that wait for the reader.
-        self._follow_ups: deque[int] = deque()
+    def __post_init__(self) -> None:
+        self.done = self.remaining == 0
 
     @property
     def awaits_peer(self) -> bool:

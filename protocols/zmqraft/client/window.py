@@ -7,6 +7,7 @@ one (docs/protocols/zmq-raft.md, "Order").
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ...errors import RemoteProtocolError
@@ -96,36 +97,31 @@ class FlowControl:
         self.singles_allowed = max(self.singles_allowed // 2, min(SINGLES_MIN, self._singles_max))
 
 
+@dataclass(slots=True, eq=False)
 class PendingUpdates:
     """Some unanswered updates in order, at most one pack."""
 
-    __slots__ = (
-        "encoded_records",
-        "heard_ms",
-        "missing",
-        "refusal",
-        "refused_position",
-        "reqids",
-        "runs",
-        "sent",
-        "single_indexes",
-        "size",
-        "updates",
-    )
+    reqids: Sequence[bytes]
+    updates: Sequence[bytes]
+    size: int = field(init=False)
+    # When it was sent, became the first, or got its last answer.
+    heard_ms: int = field(init=False, default=0)
+    # When committed: pairs (count, first index), in order.
+    runs: tuple[tuple[int, int], ...] = field(init=False, default=())
+    # Why it is refused for good, and the position of the refused update; it has left the window
+    # then.
+    refusal: str = field(init=False, default="")
+    refused_position: int = field(init=False, default=0)
+    encoded_records: bytes | None = field(init=False, default=None)  # The records, framed once.
+    # The indexes of single updates, 0 while unknown.
+    single_indexes: list[int] = field(init=False, default_factory=list)
+    missing: int = field(init=False)
+    # So many of them went to the present leader as single updates.
+    sent: int = field(init=False, default=0)
 
-    def __init__(self, reqids: Sequence[bytes], updates: Sequence[bytes]) -> None:
-        self.reqids = reqids
-        self.updates = updates
-        self.size = sum(map(len, updates))
-        self.heard_ms = 0  # When it was sent, became the first, or got its last answer.
-        # When committed: pairs (count, first index), in order.
-        self.runs: tuple[tuple[int, int], ...] = ()
-        self.refusal = ""  # Why it is refused for good; it has left the window then.
-        self.refused_position = 0  # The position of the refused update.
-        self.encoded_records: bytes | None = None  # The records, framed once.
-        self.single_indexes: list[int] = []  # The indexes of single updates, 0 while unknown.
-        self.missing = len(updates)
-        self.sent = 0  # So many of them went to the present leader as single updates.
+    def __post_init__(self) -> None:
+        self.size = sum(map(len, self.updates))
+        self.missing = len(self.updates)
 
     def records(self) -> bytes:
         """Returns the records of its pack."""

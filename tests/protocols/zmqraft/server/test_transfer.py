@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from kelek.native.log.updates import REMIND_MS
 from kelek.protocols.raft.messages import AppendEntries, AppendResponse, RequestVote, TimeoutNow
-from kelek.protocols.zmqraft.client.client import TransferQuery
+from kelek.protocols.zmqraft.client.client import Query
 from kelek.protocols.zmqraft.server.transfer import REQUESTS_MAX
 from kelek.protocols.zmqraft.wire import transfer_codec as wire
 from kelek.protocols.zmqraft.wire.client_codec import (
@@ -169,7 +169,7 @@ def test_no_client_can_make_a_peer_campaign() -> None:
 def test_a_transfer_that_is_on_its_way_is_waited_for_and_asked_again() -> None:
     cluster = FakeCluster()
     cluster.lead("n1")
-    asked = cluster.client.query(TransferQuery(wire.RequestTransfer(b"transfer-ask", "n2")))
+    asked = cluster.client.query(Query(wire.RequestTransfer(b"transfer-ask", "n2")))
     cluster.run(lambda: asked.done)
     assert asked.answer == wire.TransferAnswer(DONE, "n2")
 
@@ -181,7 +181,7 @@ def test_a_transfer_goes_to_the_leader_and_moves_it_once() -> None:
     cluster.lead("n2")  # It has moved already when the request comes.
     for peer in cluster.peers:
         peer.transfers.append(wire.RequestTransfer(b""))
-    asked = cluster.client.query(TransferQuery(wire.RequestTransfer(b"transfer-ask", "", "n1")))
+    asked = cluster.client.query(Query(wire.RequestTransfer(b"transfer-ask", "", "n1")))
     cluster.run(lambda: asked.done)
     assert asked.answer == wire.TransferAnswer(DONE, "n2")
 
@@ -189,9 +189,9 @@ def test_a_transfer_goes_to_the_leader_and_moves_it_once() -> None:
 def test_a_leader_that_knows_no_transfer() -> None:
     cluster = FakeCluster()
     cluster.lead("n1").features = ("pack",)
-    asked = cluster.client.query(TransferQuery(wire.RequestTransfer(b"transfer-ask", "n2")))
+    asked = cluster.client.query(Query(wire.RequestTransfer(b"transfer-ask", "n2")))
     cluster.run(lambda: asked.done)
-    assert asked.answer is not None
+    assert isinstance(asked.answer, wire.TransferAnswer)
     assert asked.answer.reason.endswith("knows no leadership transfer")
 
 
