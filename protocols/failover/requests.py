@@ -69,25 +69,30 @@ class RequestWindow(Generic[RequestT]):
         if deadline_ms < NEVER_MS:
             heapq.heappush(self.deadlines, (deadline_ms, self.added, request))
 
-    def pop_due(self, now_ms: int) -> RequestT | None:
-        """The next request to send, if there is room and its time has come."""
-        if not self.unsent or not self.has_room:
-            return None
-        request = next(iter(self.unsent.values()))
-        if request.due_ms > now_ms:
-            return None
-        del self.unsent[request.id]
-        return request
+    def send_due(self, now_ms: int) -> Iterator[RequestT]:
+        """The requests to send now, in order. Those that the caller did not end count as sent."""
+        unsent, sent = self.unsent, self.sent
+        while unsent and len(sent) < self.sent_max and self.sent_bytes < self._bytes_max:
+            request = next(iter(unsent.values()))
+            if request.due_ms > now_ms:
+                return
+            yield request
+            if request.done:
+                del unsent[request.id]
+            else:
+                self.mark_sent(request)
 
     def mark_sent(self, request: RequestT) -> None:
+        del self.unsent[request.id]
         self.sent[request.id] = request
         self.sent_bytes += request.size
 
     def drop(self, request: RequestT) -> None:
         """Forgets a request that has ended."""
-        self.unsent.pop(request.id, None)
         if self.sent.pop(request.id, None) is not None:
             self.sent_bytes -= request.size
+        else:
+            self.unsent.pop(request.id, None)
 
     def retry(self, request: RequestT, due_ms: int) -> None:
         """Sends a request again at due_ms."""

@@ -111,7 +111,7 @@ class Call(ClientRequest):
     # deadline.
     outlives_owner: bool = field(init=False, default=False)
     owner: object = field(init=False, default=None)  # For the owner's use.
-    frames: list[bytes] = field(init=False, default_factory=list)
+    frames: list[bytes] = field(init=False)  # Encoded once.
     retry_ms: int = field(init=False, default=0)  # The last pause before a repeat.
     in_updated: bool = field(init=False, default=False)  # Whether pop_updated() will return it.
 
@@ -411,11 +411,11 @@ class BrokerClientMachine:
             self._mark_updated(expired)
         self.failover.step(now_ms)
         if self._may_send:
-            while (call := self.calls.pop_due(now_ms)) is not None:
+            broker = self.broker
+            for call in self.calls.send_due(now_ms):
                 if not self.calls.sent:
                     self.failover.restart_silence(now_ms)
-                self.calls.mark_sent(call)
-                self.failover.send(self.broker, self._encoded(call, now_ms))
+                self.failover.send(broker, self._encoded(call, now_ms))
         actions, self.failover.actions = self.failover.actions, []
         return actions
 

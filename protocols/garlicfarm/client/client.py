@@ -462,7 +462,7 @@ class FarmClient:
             link.send(Request(MessageType.CLIENT_REQUEST), deadline_ms)
             leader_conn.sent.append([])
         while leader_conn.is_leader and link.outstanding < OUTSTANDING_MAX:
-            commands = self._next_batch(now_ms)
+            commands = self._next_batch()
             if not commands:
                 break
             entries = tuple(entry for command in commands for entry in command.entries)
@@ -476,7 +476,7 @@ class FarmClient:
         leader_conn.out += link.out
         link.out.clear()
 
-    def _next_batch(self, now_ms: int) -> list[FarmCommand]:
+    def _next_batch(self) -> list[FarmCommand]:
         """The commands of the next request, which are marked as sent."""
         commands: list[FarmCommand] = []
         count = size = 0
@@ -488,10 +488,8 @@ class FarmClient:
             if commands and (is_full or is_alone):
                 break
             commands.append(command)
-        for _ in commands:
-            sent = self.commands.pop_due(now_ms)
-            assert sent is not None
-            self.commands.mark_sent(sent)
+        for command in commands:
+            self.commands.mark_sent(command)
         return commands
 
     def _on_responses(self, leader_conn: _LeaderConnection, data: bytes, now_ms: int) -> None:

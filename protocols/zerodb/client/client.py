@@ -232,7 +232,7 @@ class TableClientMachine:
         """The actions to carry out now, in order."""
         self.failover.step(now_ms)
         if self.server is not None:
-            while (exchange := self._requests.pop_due(now_ms)) is not None:
+            for exchange in self._requests.send_due(now_ms):
                 self._send(self.server, exchange, now_ms)
         actions, self.failover.actions = self.failover.actions, []
         return actions
@@ -271,7 +271,6 @@ class TableClientMachine:
         exchange.size = sum(map(len, frames))
         if not self._requests.sent:
             self.failover.restart_silence(now_ms)
-        self._requests.mark_sent(exchange)
         self.failover.send(server.url, frames)
 
     @property
