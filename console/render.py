@@ -3,6 +3,7 @@
 import base64
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, Any, TypeVar
@@ -87,6 +88,12 @@ def data_json(name: str, data: bytes | None) -> dict[str, object]:
 
 def pair_json(key: bytes, value: bytes) -> str:
     return json.dumps({**data_json("key", key), **data_json("value", value)})
+
+
+def timed_ms(call: Callable[[], object]) -> float:
+    began = time.monotonic()
+    call()
+    return (time.monotonic() - began) * 1000
 
 
 def per_second(count: int, seconds: float) -> int:

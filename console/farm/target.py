@@ -16,7 +16,7 @@ from ...clients.farm.values import read_secret, secret_of
 from ...protocols.failover.limits import REACH_MS
 from .. import completion
 from ..cli_errors import FAILED, CliError
-from ..options import OUTPUT, option, timeout_option, url_option
+from ..options import OUTPUT, option, timeout_option, topology_option, url_option
 from ..render import stdin
 from ..targets import load_topology, report_errors
 
@@ -24,10 +24,7 @@ from ..targets import load_topology, report_errors
 class FarmOptions(NamedTuple):
     """The farm and the user of a command, and the output format."""
 
-    topology: str | None = option(
-        "-t", "--topology", metavar="FILE", type=click.Path(),
-        help="Topology of the farm (default: ./topology.yaml, else the demo's).",
-    )  # fmt: skip
+    topology: str | None = topology_option("Topology of the farm")
     urls: tuple[str, ...] = url_option("A server, tls://HOST:PORT")
     farm: str | None = option(
         "--farm", metavar="NAME", shell_complete=completion.farms,

@@ -16,7 +16,7 @@ from ...protocols.zmqraft.wire.entry import Entry
 from .. import completion
 from ..cli_errors import FAILED, CliError
 from ..options import FOLLOW, ClusterOptions, after_option, argument, command, option
-from ..render import per_second, percentiles_ms, printer, show, stdin, table_lines
+from ..render import per_second, percentiles_ms, printer, show, stdin, table_lines, timed_ms
 from .entry_output import SHOWN, entry_json, entry_line
 from .target import open_log, resolve_cluster
 
@@ -198,11 +198,9 @@ def bench(
     """
     with open_log(options) as (log, _):
         log.append(b"." * size)  # Excludes the search for the leader.
-        began = time.monotonic()
-        log.append_many(b"." * size for _ in range(count))
-        seconds = time.monotonic() - began
-        times_ms = [one_ms(log, size) for _ in range(alone)]
-    rate = per_second(count, seconds)
+        ms = timed_ms(lambda: log.append_many(b"." * size for _ in range(count)))
+        times_ms = [timed_ms(lambda: log.append(b"." * size)) for _ in range(alone)]
+    rate = per_second(count, ms / 1000)
     figures: dict[str, Any] = {"updates": count, "bytes": size, "updates_per_s": rate}
     lines = [f"pipelined  {count:,} x {size} B  {rate:>10,} updates/s"]
     if alone:
@@ -210,9 +208,3 @@ def bench(
         times = "p50 {alone_p50_ms} ms  p99 {alone_p99_ms} ms".format(**figures)
         lines.append(f"alone      {alone:,} x {size} B  {times}")
     show(options.output, figures, *lines)
-
-
-def one_ms(log: Log, size: int) -> float:
-    began = time.monotonic()
-    log.append(b"." * size)
-    return (time.monotonic() - began) * 1000

@@ -1,9 +1,9 @@
 """The formats of entries: one line of text, or a JSON object."""
 
-import base64
 from typing import TYPE_CHECKING
 
 from ...protocols.zmqraft.wire.entry import Entry
+from ..render import data_json
 
 if TYPE_CHECKING:
     from ...protocols.zerodb.wire import ops
@@ -53,8 +53,4 @@ def entry_json(entry: Entry) -> dict[str, object]:
     tables = tables_text(entry.data)
     if tables is not None:
         found["tables"] = tables
-    try:
-        found["data"] = entry.data.decode()
-    except UnicodeDecodeError:
-        found["data_base64"] = base64.b64encode(entry.data).decode()
-    return found
+    return found | data_json("data", entry.data)

@@ -2,7 +2,6 @@
 
 import sys
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -45,6 +44,7 @@ from ..render import (
     show,
     show_json,
     stdin,
+    timed_ms,
 )
 from .target import open_table, resolve_tables
 
@@ -376,13 +376,13 @@ def bench(options: LoadOptions, load: BenchLoad, number: int = TABLE) -> None:
         table.delete_range(prefix=BENCH_PREFIX)  # Excludes the search for a server.
         figures: dict[str, Any] = {"pairs": pairs, "bytes": load.size}
         keys = (BENCH_PREFIX + b"%012d" % n for n in range(pairs))
-        figures["put_per_s"] = rate(pairs, lambda: table.put_many((key, value) for key in keys))
-        figures["scan_per_s"] = rate(
-            pairs, lambda: [None for _ in table.scan_pages(prefix=BENCH_PREFIX)]
-        )
+        puts_ms = timed_ms(lambda: table.put_many((key, value) for key in keys))
+        scan_ms = timed_ms(lambda: [None for _ in table.scan_pages(prefix=BENCH_PREFIX)])
+        figures["put_per_s"] = per_second(pairs, puts_ms / 1000)
+        figures["scan_per_s"] = per_second(pairs, scan_ms / 1000)
         alone = [BENCH_PREFIX + b"%012d" % (n * 7919 % pairs) for n in range(load.alone)]
         for name, once in (("put", lambda key: table.put(key, value)), ("get", table.get)):
-            times_ms = [one_ms(once, key) for key in alone]
+            times_ms = [timed_ms(partial(once, key)) for key in alone]
             figures |= percentiles_ms(times_ms, f"{name}_")
         table.delete_range(prefix=BENCH_PREFIX)
     what = f"{pairs:,} x {load.size} B"
@@ -394,15 +394,3 @@ def bench(options: LoadOptions, load: BenchLoad, number: int = TABLE) -> None:
         p50, p99 = figures[f"{name}_p50_ms"], figures[f"{name}_p99_ms"]
         lines.append(f"{name:<9} {len(alone):,} alone  p50 {p50} ms  p99 {p99} ms")
     show(options.output, figures, *lines)
-
-
-def rate(count: int, work: Callable[[], object]) -> int:
-    began = time.monotonic()
-    work()
-    return per_second(count, time.monotonic() - began)
-
-
-def one_ms(once: Callable[[bytes], object], key: bytes) -> float:
-    began = time.monotonic()
-    once(key)
-    return (time.monotonic() - began) * 1000
