@@ -298,17 +298,12 @@ class FarmReplica:
 
     def _log_changes(self) -> None:
         """Logs a line when the role, term, leader or members change."""
-        core = self.peer.core
-        members = ",".join(str(each.id) for each in self.peer.directory.committed.servers)
-        state = (str(core.role), core.term, core.leader, members)
-        if state != self._logged_state:
-            self._logged_state = state
-            role, term, leader, members = state
-            self._shared.log(
-                "farm", farm=self.name, role=role, term=term, leader=leader, members=members
-            )
-
-        refusal, (logged, next_ms) = self.peer.own_membership.refusal, self._logged_refusal
+        role, members, refusal = self.peer.report
+        if (role, members) != self._logged_state:
+            self._logged_state = role, members
+            ids = ",".join(map(str, members))
+            self._shared.log("farm", farm=self.name, **role._asdict(), members=ids)
+        logged, next_ms = self._logged_refusal
         if refusal != logged and self.now_ms >= next_ms:
             self._logged_refusal = refusal, self.now_ms + REFUSAL_LOG_MS
             way_out = f"if it was removed meanwhile, stop it and empty {self._data_dir}"
@@ -321,24 +316,12 @@ class FarmReplica:
         """Whether requests are not answered yet."""
         return any(inbound.pending for inbound in self.peer.inbound.values())
 
-    @property
-    def role(self) -> str:
-        """The role in status displays."""
-        return "waiting" if self.peer.own_membership.is_waiting else str(self.peer.core.role)
-
     def status(self) -> dict[str, Any]:
-        core = self.peer.core
         return {
-            "raft_role": self.role,
-            "term": core.term,
-            "leader": core.leader,
-            "last_index": core.log.last_index,
-            "commit_index": core.commit_index,
+            **self.peer.status(),
             "applied_index": self.app.state.index,
             "snapshot_index": self.storage.snapshot.last_index,
             "links": sum(link.state is LinkState.UP for link in self.links.values()),
-            "malformed": self.peer.malformed,
-            "refused": self.peer.refused.total(),
         }
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ from ...native.net.messages import Arena
 from ...net.clock import monotonic_ms
 from ...net.sockets import HWM, SocketOptions
 from ...protocols.errors import LocalProtocolError
+from ...protocols.host.status import GroupRole
 from ...protocols.raft.messages import AppendJob, HardState
 from ...protocols.zmqraft.server.commits import CommitNotice, NotifyScope
 from ...protocols.zmqraft.server.peer import Peer
@@ -65,7 +66,7 @@ class RaftPeer(Actor):
         self._peer: Peer | None = None
         self._logged_counts: dict[str, object] = dict.fromkeys(BAD_MESSAGES, 0)
         self._wake_again = False
-        self._role: tuple[str, int, str | None] = ("", 0, None)
+        self._role = GroupRole("", 0, None)  # As logged last.
         pipe = partial(SocketOptions, hwm=JOBS_HWM)
         self._clients = self._listen_on("url", CLIENTS_HWM)
         self._peers = self._listen_on("peer_url", HWM)
@@ -235,7 +236,9 @@ class RaftPeer(Actor):
         wake = peer.wake(now_ms, lambda: monotonic_ms() >= late_ms)
         if wake.hard_state is not None:
             self._save(peer, *wake.hard_state)
-        self._log_role(peer)
+        if wake.role != self._role:
+            self._role = wake.role
+            self.log("role", **wake.role._asdict(), last=peer.last_index)
         self._links.update(peer)
         self._links.send(peer)
         self._append_to_log(peer, wake.job)
@@ -264,14 +267,6 @@ class RaftPeer(Actor):
         peer.on_saved(took_ms)
         if took_ms >= peer.setup.tuning.election_timeout_ms_min:
             self.log_rarely("slow-disk", saving="term and vote", ms=took_ms)
-
-    def _log_role(self, peer: Peer) -> None:
-        """Logs one line for each change of role, term or leader."""
-        core = peer.core
-        role = core.role.value, core.term, core.leader
-        if role != self._role:
-            self._role = role
-            self.log("role", role=role[0], term=role[1], leader=role[2], last=peer.last_index)
 
     def _append_to_log(self, peer: Peer, job: AppendJob | None) -> None:
         """Sends a job to the log writer, or appends and syncs here."""

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from ...errors import RemoteProtocolError, TooLarge
 from ...host.hard_state import SavedState
+from ...host.status import core_status, role_of
 from ...raft.core import Raft, Role
 from ...raft.log import RaftLog
 from ...raft.membership import ConfigurationHistory
@@ -50,7 +51,7 @@ from .inbound import InboundConnection, PeerSession, PendingResponse
 from .membership import MembershipChanger, describe_change, is_own_removal
 from .own_membership import OwnMembership
 from .snapshot_transfer import SnapshotSender
-from .values import NO_SNAPSHOT, FarmSetup, FarmSnapshot, PeerStorage, RecoveredFarm
+from .values import NO_SNAPSHOT, FarmReport, FarmSetup, FarmSnapshot, PeerStorage, RecoveredFarm
 
 PENDING_REQUESTS_MAX = 1024  # Requests of one connection that are not answered; more close it.
 CLIENT_TYPES = frozenset(
@@ -133,6 +134,19 @@ class FarmPeer:
     def is_member(self) -> bool:
         """Whether a committed Configuration includes this server."""
         return self.own_membership.is_member
+
+    @property
+    def report(self) -> FarmReport:
+        """The state of this server, for log lines."""
+        members = tuple(server.id for server in self.directory.committed.servers)
+        return FarmReport(role_of(self.core), members, self.own_membership.refusal)
+
+    def status(self) -> dict[str, object]:
+        """The status for `supervisor status`."""
+        status = core_status(self.core)
+        if self.own_membership.is_waiting:
+            status["raft_role"] = "waiting"
+        return {**status, "malformed": self.malformed, "refused": self.refused.total()}
 
     # ---- connections ----
 

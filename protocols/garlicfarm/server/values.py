@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
+from ...host.status import GroupRole
 from ...raft.log import RaftLog
 from ...raft.membership import Configuration, ConfigurationHistory
 from ...raft.messages import EntryBatch, HardState, RaftTuning, Setup
@@ -70,6 +71,14 @@ class FarmSnapshot(NamedTuple):
 
 
 NO_SNAPSHOT = FarmSnapshot()
+
+
+class FarmReport(NamedTuple):
+    """The state of a server in its farm."""
+
+    role: GroupRole
+    members: tuple[int, ...]  # Of the committed Configuration.
+    refusal: str  # Why the server refused the last JoinCluster.
 
 
 class RecoveredFarm(NamedTuple):

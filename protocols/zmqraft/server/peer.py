@@ -11,6 +11,7 @@ from ....native.log.updates import Reqids
 from ....native.net.messages import Arena, Frames
 from ...errors import RemoteProtocolError
 from ...host.hard_state import SavedState
+from ...host.status import core_status, role_of
 from ...raft.core import Raft, Role
 from ...raft.messages import (
     AppendEntries,
@@ -560,6 +561,7 @@ class Peer:
             self._commit_notice(now_ms),
             orders,
             snapshots.compact(self._commits.applied_by_all, now_ms),
+            role_of(core),
         )
 
     def _update_accepted_senders(self) -> None:
@@ -641,12 +643,8 @@ class Peer:
         """The peer's status for `supervisor status`."""
         core = self.core
         return {
-            "raft_role": core.role.value,
-            "term": core.term,
-            "leader": core.leader,
-            "commit_index": core.commit_index,
-            "last_index": core.log.last_index,
-            "durable_index": self.core.durable_index,
+            **core_status(core),
+            "durable_index": core.durable_index,
             "applied_index": self.last_applied,
             "vote": self.eligibility.state,
             "repair": self.eligibility.repair and self.eligibility.repair.problem,

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from ....native.net.messages import Frames
+from ...host.status import GroupRole
 from ...raft.log import RaftLog
 from ...raft.membership import Configuration
 from ...raft.messages import KIND_CHECKPOINT, AppendJob, EntryBatch, HardState, RaftTuning, Setup
@@ -93,6 +94,7 @@ class Wake(NamedTuple):
     commit: CommitNotice | None  # Send it to the processes that it names.
     orders: list[Order]  # For snapshot_sender; report a lost one by on_order_lost().
     compact: int | None  # The log writer may remove whole segments up to this index.
+    role: GroupRole
 
 
 def term_entry(first_index: int, term: int) -> EntryBatch:
