@@ -38,7 +38,6 @@ from .codec import (
     decode_failure,
     decode_reply,
     encode_client_command,
-    encode_client_request,
 )
 from .values import (
     BUSY,
@@ -164,7 +163,7 @@ class BrokerClientMachine:
 
     def add(self, call: Call) -> Call:
         """Queues a request. LocalProtocolError: an invalid service name or id."""
-        call.frames = encode_client_request(call.request, Framing.TEXT, self.setup.headers)
+        call.frames = encode_client_command(call.request, Framing.TEXT, self.setup.headers)
         call.size = sum(map(len, call.frames))
         self._stream_count += call.wants_parts
         self.calls.add(call.request.request_id, call, call.deadline_ms)
@@ -420,7 +419,7 @@ class BrokerClientMachine:
         return actions
 
     def _send_request(self, request: Request) -> None:
-        frames = encode_client_request(request, Framing.TEXT, self.setup.headers)
+        frames = encode_client_command(request, Framing.TEXT, self.setup.headers)
         self.failover.send(self.broker, frames)
 
     def _encoded(self, call: Call, now_ms: int) -> list[bytes]:

@@ -543,27 +543,14 @@ def _command_of(frames: Frames, framing: Framing) -> bytes:
 # ---- clients and the broker ----
 
 
-def encode_client_request(
-    request: Request, framing: Framing = TEXT, headers: Headers = HEADERS
-) -> list[bytes]:
-    """Encodes a client's REQUEST."""
-    extension = "named" if request.name else "" if request.remaining_ms is None else "deadline"
-    return CLIENT_COMMANDS.encode(request, extension, framing, headers)
-
-
 def encode_client_command(
-    command: Credit | Cancel, framing: Framing = TEXT, headers: Headers = HEADERS
+    command: ClientCommand, framing: Framing = TEXT, headers: Headers = HEADERS
 ) -> list[bytes]:
-    """Encodes a client's CREDIT or CANCEL."""
-    return CLIENT_COMMANDS.encode(command, "named", framing, headers)
-
-
-def decode_client_request(frames: Frames, headers: Headers = HEADERS) -> tuple[Framing, Request]:
-    """Like decode_client_command(), for REQUESTs only."""
-    framing, command = decode_client_command(frames, headers)
-    if not isinstance(command, Request):
-        raise RemoteProtocolError(f"a REQUEST was expected, not {command}")
-    return framing, command
+    """Encodes a client's command."""
+    extension = "named"
+    if isinstance(command, Request) and not command.name:
+        extension = "" if command.remaining_ms is None else "deadline"
+    return CLIENT_COMMANDS.encode(command, extension, framing, headers)
 
 
 def decode_client_command(

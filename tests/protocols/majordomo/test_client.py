@@ -43,9 +43,9 @@ def call_of(client: BrokerClientMachine, number: int, deadline_ms: int = LATER) 
     return client.add(Call(request, deadline_ms, wants_parts=True))
 
 
-def sent(client: BrokerClientMachine, now_ms: int) -> list[tuple[str, Request]]:
+def sent(client: BrokerClientMachine, now_ms: int) -> list[tuple[str, Any]]:
     return [
-        (it.url, codec.decode_client_request(it.frames)[1])
+        (it.url, codec.decode_client_command(it.frames)[1])
         for it in client.ready(now_ms)
         if isinstance(it, Send)
     ]
@@ -112,7 +112,7 @@ def test_a_lost_broker_s_requests_go_to_the_next_in_order_under_the_same_ids() -
     assert client.broker == "b"
     actions = client.ready(5)
     assert actions[:2] == [Disconnect("a"), Connect("a")], "RFC 18: on a new socket"
-    resent = [codec.decode_client_request(it.frames)[1] for it in actions if isinstance(it, Send)]
+    resent = [codec.decode_client_command(it.frames)[1] for it in actions if isinstance(it, Send)]
     assert [it.request_id for it in resent] == [b"0", b"2", b"3"]
     assert [call.resent for call in calls] == [1, 0, 1, 0]
     # The next broker is lost, too: the call waits for the first that returns.

@@ -43,7 +43,7 @@ CLIENT = b"\0\x01\x02\x03\x04"
 BODY = [b"one", b""]
 SEVEN = bytes(7) + b"\7"
 
-CLIENT_REQUESTS = [
+CLIENT_COMMANDS = [
     (TEXT, Request(b"echo", ID, BODY), [b"KLKC01", b"\x01", b"echo", ID, *BODY]),
     (
         TEXT,
@@ -62,8 +62,6 @@ CLIENT_REQUESTS = [
     ),
     (MDP02, Request(b"echo", b"", BODY), [b"MDPC02", b"\x01", b"echo", *BODY]),
     (MDP01, Request(b"echo", b"", BODY), [b"", b"MDPC01", b"echo", *BODY]),
-]
-CLIENT_COMMANDS = [
     (
         TEXT,
         Credit(b"echo", ID, b"me", 7),
@@ -126,7 +124,6 @@ ORDERS = [
     (MDP01, Disconnect(), [b"", b"MDPW01", b"\x05"]),
 ]
 DIALOGS: list[tuple[list[Any], Callable[..., Any], Callable[..., Any]]] = [
-    (CLIENT_REQUESTS, codec.encode_client_request, codec.decode_client_request),
     (CLIENT_COMMANDS, codec.encode_client_command, codec.decode_client_command),
     (REPLIES, codec.encode_reply, codec.decode_reply),
     (WORKER_COMMANDS, codec.encode_worker_command, codec.decode_worker_command),
@@ -153,12 +150,12 @@ def test_which_octets_a_service_may_have() -> None:
 def test_headers_are_configurable() -> None:
     headers = Headers(b"ABC", b"DEF", b"GHI")
     values.check_headers(headers)
-    frames = codec.encode_client_request(Request(b"echo", ID, BODY), TEXT, headers)
+    frames = codec.encode_client_command(Request(b"echo", ID, BODY), TEXT, headers)
     assert frames[0] == b"ABC"
     assert codec.side_of(frames, headers) == (Side.CLIENT, TEXT)
     assert codec.side_of(frames) is None
     with pytest.raises(RemoteProtocolError, match="not a header of a client"):
-        codec.decode_client_request(frames)
+        codec.decode_client_command(frames)
     frames = codec.encode_worker_command(Ping(), TEXT, headers)
     assert codec.decode_worker_command(frames, headers) == (TEXT, Ping())
     # MDP's own stay beside them.
@@ -181,7 +178,7 @@ def test_headers_that_are_ambiguous(headers: tuple[bytes, bytes, bytes]) -> None
 
 
 def test_sides() -> None:
-    for _, _, frames in CLIENT_REQUESTS + REPLIES:
+    for _, _, frames in CLIENT_COMMANDS + REPLIES:
         assert codec.side_of(frames) in [(Side.CLIENT, framing) for framing in Framing]
     for _, _, frames in WORKER_COMMANDS + ORDERS:
         assert codec.side_of(frames) in [(Side.WORKER, framing) for framing in Framing]
@@ -229,33 +226,32 @@ def test_the_remaining_time_is_sent_on_request() -> None:
 @pytest.mark.parametrize(
     ("decode", "frames", "why"),
     [
-        (codec.decode_client_request, [b"KLKC01", b"\x01", b"echo", ID], "a body"),
-        (codec.decode_client_request, [b"KLKC01", b"\x02", b"echo", ID, b""], "no command 02"),
-        (codec.decode_client_request, [b"KLKC01", b"\x01", b"echo", b"", b""], "request id"),
-        (codec.decode_client_request, [b"KLKC01", b"\x01", b"echo", b"i" * 256, b""], "request id"),
-        (codec.decode_client_request, [b"KLKC01", b"\x01", b"", ID, b""], "service"),
-        (codec.decode_client_request, [b"KLKC01", b"\x01", b"a\x1f", ID, b""], "printable"),
-        (codec.decode_client_request, [b"KLKC01", b"\x01", b"a\x7f", ID, b""], "printable"),
-        (codec.decode_client_request, [b"KLKC01", b"\x01", b"s" * 256, ID, b""], "service"),
-        (codec.decode_client_request, [b"KLKD01", b"\x01", b"echo", ID, bytes(8)], "a body"),
-        (codec.decode_client_request, [b"KLKD01", b"\x01", b"e", ID, bytes(7), b""], "8 octets"),
+        (codec.decode_client_command, [b"KLKC01", b"\x01", b"echo", ID], "a body"),
+        (codec.decode_client_command, [b"KLKC01", b"\x02", b"echo", ID, b""], "no command 02"),
+        (codec.decode_client_command, [b"KLKC01", b"\x01", b"echo", b"", b""], "request id"),
+        (codec.decode_client_command, [b"KLKC01", b"\x01", b"echo", b"i" * 256, b""], "request id"),
+        (codec.decode_client_command, [b"KLKC01", b"\x01", b"", ID, b""], "service"),
+        (codec.decode_client_command, [b"KLKC01", b"\x01", b"a\x1f", ID, b""], "printable"),
+        (codec.decode_client_command, [b"KLKC01", b"\x01", b"a\x7f", ID, b""], "printable"),
+        (codec.decode_client_command, [b"KLKC01", b"\x01", b"s" * 256, ID, b""], "service"),
+        (codec.decode_client_command, [b"KLKD01", b"\x01", b"echo", ID, bytes(8)], "a body"),
+        (codec.decode_client_command, [b"KLKD01", b"\x01", b"e", ID, bytes(7), b""], "8 octets"),
         (codec.decode_reply, [b"KLKD01", b"\x03", b"echo", ID, b""], "deadlines"),
         (codec.decode_reply, [b"KLKN01", b"\x03", b"echo", ID, b""], "deadlines"),
         (codec.decode_reply, [b"KLKC01", b"\x04", b"echo", ID, bytes(8)], "a body"),
         (codec.decode_reply, [b"KLKC01", b"\x05", b"echo", ID, bytes(7), b""], "8 octets"),
-        (codec.decode_client_request, [b"KLKN01", b"\x01", b"e", ID, bytes(17), b""], "a name"),
-        (codec.decode_client_request, [b"KLKN01", b"\x01", b"e", ID, b"n" * 15, b""], "16 octets"),
-        (codec.decode_client_request, [b"KLKN01", b"\x01", b"e", ID, b"n" * 17], "a body"),
-        (codec.decode_client_request, [b"KLKN01", b"\x05", b"e", ID, b"n" * 17], "REQUEST"),
+        (codec.decode_client_command, [b"KLKN01", b"\x01", b"e", ID, bytes(17), b""], "a name"),
+        (codec.decode_client_command, [b"KLKN01", b"\x01", b"e", ID, b"n" * 15, b""], "16 octets"),
+        (codec.decode_client_command, [b"KLKN01", b"\x01", b"e", ID, b"n" * 17], "a body"),
         (codec.decode_client_command, [b"KLKN01", b"\x05", b"e", ID, b"n" * 17, b""], "5 frames"),
         (codec.decode_client_command, [b"KLKN01", b"\x02", b"e", ID, b"n" * 17], "no command 02"),
         (codec.decode_worker_command, [b"KLKW01", b"\x07", b"e"], "has 4 frames"),
         (codec.decode_order, [b"KLKW01", b"\x07", CLIENT, b"", ID], "CREDIT has 6 frames"),
         (codec.decode_order, [b"KLKW01", b"\x07", CLIENT, b"", ID, b"x"], "8 octets"),
         (codec.decode_order, [b"KLKW01", b"\x08", CLIENT, b"", ID, b"x"], "CANCEL has 5 frames"),
-        (codec.decode_client_request, [b"MDPC02", b"\x01", b"echo"], "a body"),
-        (codec.decode_client_request, [b"", b"MDPC01", b"echo"], "a body"),
-        (codec.decode_client_request, [b"KLKW01", b"\x01", b"echo", ID, b""], "header"),
+        (codec.decode_client_command, [b"MDPC02", b"\x01", b"echo"], "a body"),
+        (codec.decode_client_command, [b"", b"MDPC01", b"echo"], "a body"),
+        (codec.decode_client_command, [b"KLKW01", b"\x01", b"echo", ID, b""], "header"),
         (codec.decode_reply, [b"KLKC01", b"\x01", b"echo", ID, b""], "no command 01"),
         (codec.decode_worker_command, [b"KLKW01"], "frames"),
         (codec.decode_worker_command, [b"KLKW01", b"\x05"], "no command 05"),
@@ -298,13 +294,13 @@ def test_what_is_refused(
 @pytest.mark.parametrize(
     ("encode", "message", "framing"),
     [
-        (codec.encode_client_request, Request(b"", ID, BODY), TEXT),
-        (codec.encode_client_request, Request(b"echo", b"", BODY), TEXT),
-        (codec.encode_client_request, Request(b"echo", b"", BODY, 1), MDP02),
-        (codec.encode_client_request, Request(b"echo", ID, BODY, -1), TEXT),
-        (codec.encode_client_request, Request(b"echo", b"", BODY, None, b"me"), MDP02),
-        (codec.encode_client_request, Request(b"echo", ID, BODY, None, b"\0me"), TEXT),
-        (codec.encode_client_request, Request(b"echo", ID, BODY, None, b"me", 1 << 64), TEXT),
+        (codec.encode_client_command, Request(b"", ID, BODY), TEXT),
+        (codec.encode_client_command, Request(b"echo", b"", BODY), TEXT),
+        (codec.encode_client_command, Request(b"echo", b"", BODY, 1), MDP02),
+        (codec.encode_client_command, Request(b"echo", ID, BODY, -1), TEXT),
+        (codec.encode_client_command, Request(b"echo", b"", BODY, None, b"me"), MDP02),
+        (codec.encode_client_command, Request(b"echo", ID, BODY, None, b"\0me"), TEXT),
+        (codec.encode_client_command, Request(b"echo", ID, BODY, None, b"me", 1 << 64), TEXT),
         (codec.encode_client_command, Cancel(b"echo", ID, b""), TEXT),
         (codec.encode_order, WorkCancel(CLIENT, ID), MDP02),
         (codec.encode_reply, Partial(b"echo", b"", BODY), MDP01),
@@ -380,8 +376,8 @@ def test_there_and_back(data: st.DataObject, headers: Headers) -> None:
     body = data.draw(bodies)
     limits_ms = st.none() | st.integers(0, (1 << 64) - 1) if framing is TEXT else st.none()
     asked = Request(data.draw(services), request_id, body, data.draw(limits_ms))
-    frames = codec.encode_client_request(asked, framing, headers)
-    assert codec.decode_client_request(frames, headers) == (framing, asked)
+    frames = codec.encode_client_command(asked, framing, headers)
+    assert codec.decode_client_command(frames, headers) == (framing, asked)
     final = Final(asked.service, request_id, body)
     frames = codec.encode_reply(final, framing, headers)
     assert codec.decode_reply(frames, headers) == (framing, final)
