@@ -172,21 +172,6 @@ def encode_scan(
     return [_head(request), *chain.from_iterable(zip(keys, found, strict=True))]
 
 
-def encode_chunk(
-    request: requests.ClientData, keys: Sequence[bytes], found: Sequence[bytes], flags: int
-) -> list[bytes]:
-    """Encodes a chunk of a range job.
-
-    frames   0 header  31 01 50, u8 flags: 1 no more data (nothing follows), 2 the last, short one
-             1.. bytes key, value, key, value ...
-                       packed: 1 key offsets, 2 keys, 3 value offsets, 4 values
-    """
-    head = _head(request, flags)
-    if request.extension.flags & PACKED:
-        return [head, *columns.join(keys), *columns.join(found)]
-    return [head, *chain.from_iterable(zip(keys, found, strict=True))]
-
-
 @dataclass(frozen=True, slots=True)
 class SnapshotLease:
     """A snapshot that range jobs share, and that readers on the same machine may open."""

@@ -35,6 +35,7 @@ from kelek.protocols.zerodb.wire.worker_pipe import (
 )
 from kelek.tests.actors.actor_harness import ActorHarness, Socket
 from kelek.tests.actors.node_settings import node_settings
+from kelek.tests.protocols.zerodb.wire.messages import chunk
 
 EMPTY = b"\x80"  # No tables, in msgpack.
 EPOCH = 11  # Of the worker.
@@ -186,7 +187,7 @@ def test_read_bytes_are_reported_to_workers(harness: TableServerHarness) -> None
 
 
 def test_a_refused_chunk_does_not_end_its_job(harness: TableServerHarness) -> None:
-    answer = answers.encode_chunk(requests.ClientData(5), [b"k"], [b"v"], 0)
+    answer = chunk(requests.ClientData(5), [b"k"], [b"v"], 0)
     prefix, refusal = answer_headers.too_much_unread([b"client", b"", *answer])
     assert prefix == [b"client", b""]
     assert answers.decode_answer(refusal).request_type == values.PROTOCOL_ERROR

@@ -9,6 +9,7 @@ from kelek.protocols.zerodb.wire.codec import decode_request
 from kelek.protocols.zerodb.wire.requests import Request, RequestError
 from kelek.protocols.zerodb.wire.values import KEYS_ONLY, NO_EXTENSION, PACKED, REVERSE
 from kelek.tests.clients.router_thread import RouterThread
+from kelek.tests.protocols.zerodb.wire import messages
 
 FEATURES = 0x1FFFF
 CHUNK_PAIRS = 3
@@ -218,7 +219,7 @@ class FakeTableServer:
                 flags = values.PARTIAL_DATA if 0 < len(chunk) < CHUNK_PAIRS else 0
                 flags = flags if chunk else values.NO_MORE_DATA
                 keys, found = [key for key, _ in chunk], [value for _, value in chunk]
-                return answers.encode_chunk(request, keys, found, flags)
+                return messages.chunk(request, keys, found, flags)
             case requests.JobStatus():
                 if request.apid in self.store.lost_jobs:
                     return answers.encode_error(request, 0x10, "no such job")

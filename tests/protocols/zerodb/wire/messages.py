@@ -1,10 +1,15 @@
 """Strategies for every request of ZeroDB."""
 
+from itertools import chain
+from typing import Any
+
 from hypothesis import strategies as st
 
-from kelek.protocols.zerodb.wire import ops, requests, values
-from kelek.protocols.zerodb.wire.codec import encode_request
+from kelek.protocols.wire import Frame, Rest
+from kelek.protocols.zerodb.wire import answers, columns, ops, requests, values
+from kelek.protocols.zerodb.wire.codec import LAYOUTS, RequestLayout, encode_request
 from kelek.protocols.zerodb.wire.values import NO_EXTENSION, Extension, TableOptions
+from kelek.tests.protocols import layouts
 
 U32 = st.integers(0, 2**32 - 1)
 U64 = st.integers(0, 2**64 - 1)
@@ -32,28 +37,12 @@ EXTENSION = st.one_of(
 ).filter(lambda extension: extension == NO_EXTENSION or extension != Extension(reqid=bytes(12)))
 
 
-def _split(pairs: list[tuple[bytes, bytes]]) -> tuple[list[bytes], list[bytes]]:
+def split(pairs: list[tuple[bytes, bytes]]) -> tuple[list[bytes], list[bytes]]:
     return [key for key, _ in pairs], [value for _, value in pairs]
 
 
-def put(
-    table: int, pairs: list[tuple[bytes, bytes]], flags: int, extension: Extension
-) -> requests.Put:
-    return requests.Put(table, *_split(pairs), flags, extension)
-
-
-def options(cache: int, block: int, write_buffer: int, bloom: int, plain: bool) -> TableOptions:
-    return TableOptions(cache, block, write_buffer, bloom, not plain)
-
-
-PUT = st.builds(put, U32, PAIRS, WRITE_FLAGS, EXTENSION)
-OPTIONS = st.builds(
-    options,
-    *(st.integers(smallest, largest) for _, smallest, largest in values.OPTION_LIMITS),
-    st.booleans(),
-)
 PART = st.one_of(
-    st.builds(lambda table, pairs: ops.Put(table, *_split(pairs)), U32, PAIRS),
+    st.builds(lambda table, pairs: ops.Put(table, *split(pairs)), U32, PAIRS),
     st.builds(ops.Delete, U32, KEYS),
 )
 COMPARE = st.one_of(
@@ -67,81 +56,66 @@ STEP = st.one_of(
     st.builds(ops.DeleteRange, U32, BOUND, BOUND),
 )
 STEPS = st.lists(STEP, max_size=3)
+# Values of the fields of requests.
+FIELDS: dict[object, st.SearchStrategy[Any]] = {
+    "extension": EXTENSION,
+    ("flags", "extension"): st.tuples(WRITE_FLAGS, EXTENSION),
+    "table": U32,
+    "source": U32,
+    "target": U32,
+    "start": BOUND,
+    "end": BOUND,
+    "keys": KEYS,
+    ("keys", "values"): PAIRS.map(split),
+    "limit": U64,
+    "from_index": U64,
+    "content": st.booleans(),
+    "session": U64,
+    "ttl_ms": st.integers(1, values.TTL_MS_MAX),
+    "lease": U64,
+    "apid": U64,
+    "threads": st.integers(1, values.THREADS_MAX),
+    "chunk_pairs": st.none() | st.integers(1, values.CHUNK_PAIRS_MAX),
+    "running": st.booleans(),
+    "most": st.integers(1, values.LISTED_JOBS_MAX),
+    ("compares", "then", "otherwise"): st.tuples(st.lists(COMPARE, max_size=3), STEPS, STEPS),
+    ("parameters", "mapper"): st.tuples(
+        st.lists(st.tuples(KEY, VALUE), max_size=3), st.binary(min_size=1, max_size=20)
+    ),
+    **{
+        field: st.integers(least, most)
+        for field, (_, least, most) in zip(TableOptions._fields, values.OPTION_LIMITS, strict=False)
+    },
+}
+# Fields whose name stands for something else in another request.
+OTHER_FIELDS: dict[int, dict[object, st.SearchStrategy[Any]]] = {
+    values.SCAN: {"limit": st.none() | U64},
+    values.TABLE_INFO: {"table": st.none() | U32},
+    values.SPLIT_POINTS: {"parts": st.integers(1, values.SPLIT_POINTS_MAX)},
+    values.WRITE_TABLES: {"parts": st.lists(PART, max_size=3)},
+}
+
+
+def _requests(layout: RequestLayout) -> st.SearchStrategy[Any]:
+    cases = () if layout.cases is None else layout.cases.cases
+    parts = (*layout.parts, *(part for case in cases for part in case.parts))
+    types = {
+        part.type: {**FIELDS, **OTHER_FIELDS.get(layout.kind, {})}[part.field]
+        for part in parts
+        if isinstance(part, Frame | Rest)
+    }
+    return layouts.messages(layout, types)
+
+
 _USUAL_WRITE = st.one_of(
-    PUT,
-    st.builds(requests.Delete, U32, KEYS, WRITE_FLAGS, EXTENSION),
-    st.builds(requests.DeleteRange, U32, BOUND, BOUND, WRITE_FLAGS, EXTENSION),
-    st.builds(requests.DeleteLimited, U32, BOUND, U64, WRITE_FLAGS, EXTENSION),
+    [_requests(layout) for layout in LAYOUTS if values.PUT <= layout.kind <= values.DELETE_LIMITED]
 )
-TABLE_READ = st.one_of(
-    st.builds(requests.Read, U32, KEYS, EXTENSION),
-    st.builds(requests.Count, U32, BOUND, BOUND, EXTENSION),
-    st.builds(requests.Exists, U32, KEYS, EXTENSION),
-    st.builds(requests.Scan, U32, st.none() | U64, BOUND, BOUND, EXTENSION),
-    st.builds(
-        requests.SplitPoints, U32, st.integers(1, values.SPLIT_POINTS_MAX), BOUND, BOUND, EXTENSION
-    ),
-    st.builds(requests.TableInfo, st.none() | U32, st.booleans(), EXTENSION),
-    st.builds(requests.Watch, U32, BOUND, BOUND, U64, EXTENSION),
-)
-_REQUEST: st.SearchStrategy[requests.Request] = st.one_of(
-    _USUAL_WRITE,
-    TABLE_READ,
-    st.builds(requests.ServerInfo, EXTENSION),
-    st.builds(
-        lambda table, options, extension: requests.open_table(table, options)._replace(
-            extension=extension
-        ),
-        U32,
-        OPTIONS,
-        EXTENSION,
-    ),
-    st.builds(requests.CloseTable, U32, EXTENSION),
-    st.builds(requests.CompactTable, U32, BOUND, BOUND, EXTENSION),
-    st.builds(requests.TruncateTable, U32, EXTENSION),
-    st.builds(requests.WriteTables, st.lists(PART, max_size=3), WRITE_FLAGS, EXTENSION),
-    st.builds(requests.ForwardRange, U32, BOUND, BOUND, U64, EXTENSION),
-    st.builds(
-        requests.MapTable,
-        U32,
-        U32,
-        st.integers(1, values.THREADS_MAX),
-        st.lists(st.tuples(KEY, VALUE), max_size=3),
-        st.binary(min_size=1, max_size=20),
-        EXTENSION,
-    ),
-    st.builds(
-        requests.RangeJob,
-        U32,
-        st.none() | st.integers(1, values.CHUNK_PAIRS_MAX),
-        BOUND,
-        BOUND,
-        EXTENSION,
-    ),
-    st.builds(requests.JobStatus, U64, EXTENSION),
-    st.builds(requests.ClientData, U64, EXTENSION),
-    st.builds(
-        requests.Transaction, st.lists(COMPARE, max_size=3), STEPS, STEPS, WRITE_FLAGS, EXTENSION
-    ),
-    st.builds(
-        requests.Session,
-        st.integers(0, 2),
-        U64,
-        st.integers(1, values.TTL_MS_MAX),
-        WRITE_FLAGS,
-        EXTENSION,
-    ),
-    st.builds(requests.Lease, U64, st.integers(0, 1), st.just(0), EXTENSION),
-    st.builds(requests.Lease, U64, st.just(requests.LEASE_OPEN), U32, EXTENSION),
-    st.builds(requests.CopyTable, U32, U32, BOUND, BOUND, EXTENSION),
-    st.builds(requests.ListJobs, st.booleans(), st.integers(1, values.LISTED_JOBS_MAX), EXTENSION),
-    st.builds(requests.EndJob, U64, EXTENSION),
-)
+_REQUEST = _USUAL_WRITE | st.one_of([_requests(layout) for layout in LAYOUTS])
 
 
 # Functions, because hypothesis prints the parts of strategies.
 @st.composite
-def request(draw: st.DrawFn) -> requests.Request:
+def request(draw: st.DrawFn) -> Any:
     return draw(_REQUEST)
 
 
@@ -177,3 +151,13 @@ def mutated(draw: st.DrawFn, frames: st.SearchStrategy[list[bytes]]) -> list[byt
             data[draw(st.integers(0, len(data) - 1))] = draw(st.sampled_from([0, 1, 0x6B, 0xFF]))
             message[place] = bytes(data)
     return message
+
+
+def chunk(
+    request: requests.ClientData, keys: list[bytes], found: list[bytes], flags: int
+) -> list[bytes]:
+    """A chunk of a range job, as job_server sends it."""
+    pairs: list[bytes] = [*chain.from_iterable(zip(keys, found, strict=True))]
+    if request.extension.flags & values.PACKED:
+        pairs = [*columns.join(keys), *columns.join(found)]
+    return [answers.encode_head(values.CLIENT_DATA, flags, request.extension), *pairs]

@@ -11,7 +11,7 @@ from kelek.protocols.errors import RemoteProtocolError
 from kelek.protocols.zerodb.wire import answers, ops, requests, values
 from kelek.protocols.zerodb.wire.answers import Answer, decode_answer
 from kelek.protocols.zerodb.wire.values import NO_EXTENSION, Extension
-from kelek.tests.protocols.zerodb.wire.messages import KEY, REQID, U32, U64, VALUE, mutated
+from kelek.tests.protocols.zerodb.wire.messages import KEY, REQID, U32, U64, VALUE, chunk, mutated
 
 PLAIN_OR_PACKED = st.one_of(
     st.just(NO_EXTENSION),
@@ -57,10 +57,10 @@ def test_scan(extension: Extension, columns: tuple[list[bytes], list[bytes]], ke
 @given(PLAIN_OR_PACKED, COLUMNS, st.sampled_from([0, values.PARTIAL_DATA]))
 def test_chunk(extension: Extension, columns: tuple[list[bytes], list[bytes]], flags: int) -> None:
     request = requests.ClientData(1, extension)
-    answer = decode_answer(answers.encode_chunk(request, *columns, flags))
+    answer = decode_answer(chunk(request, *columns, flags))
     assert (answer.code, answer.failed) == (flags, False)
     assert answers.decode_pairs(answer, request) == (*columns, b"")
-    end = decode_answer(answers.encode_chunk(request, [], [], values.NO_MORE_DATA))
+    end = decode_answer(chunk(request, [], [], values.NO_MORE_DATA))
     assert answers.decode_pairs(end, request) == ([], [], b"")
     unknown = decode_answer(answers.encode_error(request, 1, "unknown"))
     assert (unknown.code, unknown.failed) == (values.NO_MORE_DATA, False)

@@ -218,7 +218,6 @@ def test_range_jobs_answer_with_4_header_bytes(request_type: int) -> None:
 def test_client_data_of_a_malformed_apid_gets_an_empty_end(apid: tuple[bytes, ...]) -> None:
     request = decode_request((header(0x50), *apid))
     assert request == requests.ClientData(None)
-    assert answers.encode_chunk(request, [], [], values.NO_MORE_DATA) == [header(0x50, 1)]
     assert answers.encode_error(request, 0x01, "anything") == [header(0x50, 1)]
 
 
