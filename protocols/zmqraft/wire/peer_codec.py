@@ -91,6 +91,8 @@ def encode_append_answer(
 ) -> list[bytes]:
     """Encodes the answer to AppendEntries in the leader's dialect. The node dialect does not name
     a conflict."""
+    if message.conflict_term and not message.conflict_index:  # No hint.
+        message = message._replace(conflict_term=0)
     if dialect == "text":
         return APPEND_ANSWER.encode(message, message_id)
     if message.conflict_term:
