@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from kelek.actors.topology import reference
 from kelek.actors.topology.schema import default_of
+from kelek.tests.actors.topology import test_reference as topology_sections
 from kelek.tests.markdown import codes, number, page, tables
 
 ROWS = tables(page("docs/limits.md"), "what", "limit", "constant", "at the limit")
@@ -28,7 +28,7 @@ def constant(cell: str) -> Any:
     name, *path = codes(cell)
     if not path:
         section, _, key = name.rpartition(".")
-        return default_of(reference.SECTIONS[SECTIONS[section]], key)
+        return default_of(topology_sections.SECTIONS[SECTIONS[section]], key)
     module = importlib.import_module("kelek." + path[0].removesuffix(".py").replace("/", "."))
     return getattr(module, name)
 

@@ -13,7 +13,23 @@ import yaml
 from click.testing import CliRunner
 
 from kelek.actors.topology import reference, topology
-from kelek.actors.topology.schema import keys_of
+from kelek.actors.topology.farm import FarmSettings, NodeFarmSettings
+from kelek.actors.topology.schema import REQUIRED, default_of, keys_of
+from kelek.actors.topology.settings import (
+    BrokerEndpoints,
+    BrokerSettings,
+    ClientSettings,
+    LogSettings,
+    NodeTopology,
+    RaftSettings,
+    ServiceSettings,
+    SparkSettings,
+    StoreSettings,
+    TableEndpoints,
+    TableSettings,
+    TopologyFile,
+)
+from kelek.actors.topology.zre import NodeZreSettings, ZreSettings
 from kelek.console.admin.supervisor_cli import main
 
 ROOT = Path(__file__).parents[3]
@@ -21,16 +37,72 @@ PAGE = ROOT / "docs" / "topology.md"
 EXAMPLE = re.compile(r"```yaml\n(.*?)```", re.DOTALL)
 GOOD = "cluster: c\nnodes: {a: {url: 'tcp://h:1', peer_url: 'tcp://h:2'}}\n"
 
+SECTIONS: dict[str, type] = {
+    "the file": TopologyFile,
+    "nodes.NAME": NodeTopology,
+    "nodes.NAME.zerodb": TableEndpoints,
+    "nodes.NAME.broker": BrokerEndpoints,
+    "nodes.NAME.zre": NodeZreSettings,
+    "nodes.NAME.farm": NodeFarmSettings,
+    "raft": RaftSettings,
+    "log": LogSettings,
+    "clients": ClientSettings,
+    "zerodb": TableSettings,
+    "zerodb.spark": SparkSettings,
+    "broker": BrokerSettings,
+    "broker.services.NAME": ServiceSettings,
+    "broker.store": StoreSettings,
+    "zre": ZreSettings,
+    "farms.NAME": FarmSettings,
+}
+RENAMED = re.compile(r"<!-- renamed keys -->\n.*?<!-- end of renamed keys -->", re.DOTALL)
+TABLE = re.compile(r"<!-- keys of ([^>]+) -->\n.*?<!-- end of keys -->", re.DOTALL)
+
+
+def with_tables(page: str) -> str:
+    """The page with current tables between its markers."""
+    page = TABLE.sub(
+        lambda found: f"<!-- keys of {found[1]} -->\n{table(found[1])}<!-- end of keys -->", page
+    )
+    rows = ["| old name | new name |", "| --- | --- |"]
+    rows += [
+        f"| `{old.removeprefix('the file.')}` | `{new}` |" for old, new in renamed_keys().items()
+    ]
+    renamed = "\n".join(["<!-- renamed keys -->", *rows, "<!-- end of renamed keys -->"])
+    return RENAMED.sub(lambda _: renamed, page)
+
+
+def table(title: str) -> str:
+    """One row per key: name, default, values, meaning."""
+    rows = ["| key | default | values | meaning |", "| --- | --- | --- | --- |"]
+    section = SECTIONS[title]
+    for name, key in keys_of(section).items():
+        default = default_of(section, name)
+        shown = "required"
+        if default is not REQUIRED:
+            shown = "" if default is None else key.type.show(default)
+            shown = f"`{shown}`" if shown else "none"
+        rows.append(f"| `{name}` | {shown} | {key.type.describe()} | {key.description} |")
+    return "\n".join(rows) + "\n"
+
+
+def renamed_keys() -> dict[str, str]:
+    """The old path of each key that has an old name, and its new name."""
+    return {
+        f"{title}.{alias.name}": name
+        for title, section in SECTIONS.items()
+        for name, key in keys_of(section).items()
+        for alias in key.aliases
+    }
+
 
 def test_the_reference_is_current(request: pytest.FixtureRequest) -> None:
     text = PAGE.read_text(encoding="utf-8")
     if request.config.getoption("--rewrite"):
-        PAGE.write_text(reference.with_tables(text), encoding="utf-8")
+        PAGE.write_text(with_tables(text), encoding="utf-8")
         return
-    assert reference.with_tables(text) == text, "run this test with --rewrite"
-    assert set(reference.TABLE.findall(text)) == set(reference.SECTIONS), (
-        "each section has one table"
-    )
+    assert with_tables(text) == text, "run this test with --rewrite"
+    assert set(TABLE.findall(text)) == set(SECTIONS), "each section has one table"
 
 
 def valid(schema: dict[str, Any], value: Any) -> bool:
@@ -78,7 +150,7 @@ def valid_mapping(schema: dict[str, Any], value: dict[Any, Any]) -> bool:
 
 def test_the_schema_names_every_key() -> None:
     schema = reference.json_schema()
-    for title, section in reference.SECTIONS.items():
+    for title, section in SECTIONS.items():
         inner = schema
         for name in [] if title == "the file" else title.split("."):
             inner = inner["additionalProperties"] if name == "NAME" else inner["properties"][name]

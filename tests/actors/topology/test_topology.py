@@ -7,7 +7,6 @@ import pytest
 from kelek.actors.errors import OperatorError
 from kelek.actors.topology import topology
 from kelek.actors.topology.farm import NodeFarmSettings
-from kelek.actors.topology.reference import renamed_keys
 from kelek.actors.topology.settings import (
     BrokerEndpoints,
     ClientSettings,
@@ -16,6 +15,7 @@ from kelek.actors.topology.settings import (
     TableEndpoints,
 )
 from kelek.actors.topology.zre import NodeZreSettings
+from kelek.tests.actors.topology.test_reference import renamed_keys
 
 ROOT = Path(__file__).resolve().parents[3]
 
