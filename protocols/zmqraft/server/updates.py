@@ -57,7 +57,7 @@ class UpdateIntake:
     def from_clients(self, arena: Arena, out: Frames, accepts: bool, now_ms: int) -> IntakeResult:
         """Receives the updates among messages at `url`; accepts: this peer leads and may append."""
         marked = MARKED_REFUSED if self._directory.latest.tables_from else MARKED_ACCEPTED
-        view = self._view(accepts, now_ms)._replace(marked=marked)
+        view = self._view(accepts, now_ms, marked, KIND_STATE)
         return self._clients.receive(arena, view, out)
 
     def from_tables(self, arena: Arena, out: Frames, accepts: bool, now_ms: int) -> IntakeResult:
@@ -67,10 +67,10 @@ class UpdateIntake:
         version, these packs become state entries.
         """
         kind = KIND_TABLES if self._directory.latest.tables_from else KIND_STATE
-        view = self._view(accepts, now_ms)._replace(kind=kind)
+        view = self._view(accepts, now_ms, MARKED_ALONE, kind)
         return self._tables.receive(arena, view, out)
 
-    def _view(self, accepts: bool, now_ms: int) -> View:
+    def _view(self, accepts: bool, now_ms: int, marked: int, kind: int) -> View:
         core = self._core
         return View(
             leader=accepts,
@@ -79,8 +79,8 @@ class UpdateIntake:
             commit_index=core.commit_index,
             now_ms=now_ms,
             unix_s=self.unix_s,
-            marked=MARKED_ALONE,
-            kind=KIND_STATE,
+            marked=marked,
+            kind=kind,
         )
 
     def propose(self, queue: AppendQueue) -> None:
