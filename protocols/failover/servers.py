@@ -38,8 +38,8 @@ class FailoverPolicy:
     kind: str
     plural: str
     ident: str = ""
-    search_ms: int
-    search_retry_ms: int
+    search_ms: int = 0
+    search_retry_ms: int = 0
     silence_ms: int = SILENCE_MS
     probes_max: int = 0
     keeps_others: bool = False

@@ -131,8 +131,6 @@ class BrokerClientMachine:
         policy = FailoverPolicy(
             kind="broker",
             plural="brokers",
-            search_ms=0,
-            search_retry_ms=0,
             silence_ms=setup.silence_ms,
             probes_max=setup.liveness - 1,
             keeps_others=True,

@@ -44,6 +44,7 @@ class WindowLimits(NamedTuple):
     bytes: int = 8 << 20
 
 
+@dataclass(slots=True)
 class FlowControl:
     """Limits the unanswered single updates to a leader without packs, and its response time.
 
@@ -52,22 +53,16 @@ class FlowControl:
     that time.
     """
 
-    __slots__ = (
-        "_commits",
-        "_is_limited",
-        "_limited_since_ms",
-        "_singles_max",
-        "silences",
-        "singles_allowed",
-    )
+    singles_max: int
+    singles_allowed: int = field(init=False)
+    # Since its last answer; each doubles its time limit.
+    silences: int = field(init=False, default=0)
+    _is_limited: bool = field(init=False, default=False)  # An update waits for the limit, ...
+    _limited_since_ms: int = field(init=False, default=0)  # ... since this time, ...
+    _commits: int = field(init=False, default=0)  # ... and so many commits followed.
 
-    def __init__(self, singles_max: int) -> None:
-        self.singles_allowed = min(SINGLES_FIRST, singles_max)
-        self.silences = 0  # Since its last answer; each doubles its time limit.
-        self._singles_max = singles_max
-        self._is_limited = False  # An update waits because of the limit, ...
-        self._limited_since_ms = 0  # ... since this time, ...
-        self._commits = 0  # ... and so many commits followed.
+    def __post_init__(self) -> None:
+        self.singles_allowed = min(SINGLES_FIRST, self.singles_max)
 
     def on_limited(self, now_ms: int) -> None:
         """The limit is reached."""
@@ -83,7 +78,7 @@ class FlowControl:
         self._is_limited = False
         took_ms = now_ms - self._limited_since_ms
         if took_ms <= FAST_MS:
-            self.singles_allowed = min(2 * self.singles_allowed, self._singles_max)
+            self.singles_allowed = min(2 * self.singles_allowed, self.singles_max)
         elif took_ms > SLOW_MS:
             self._shrink()
 
@@ -94,7 +89,7 @@ class FlowControl:
         self._shrink()
 
     def _shrink(self) -> None:
-        self.singles_allowed = max(self.singles_allowed // 2, min(SINGLES_MIN, self._singles_max))
+        self.singles_allowed = max(self.singles_allowed // 2, min(SINGLES_MIN, self.singles_max))
 
 
 @dataclass(slots=True, eq=False)
