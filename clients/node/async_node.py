@@ -1,18 +1,17 @@
 """kelek.AsyncNode: a node of ZRE for asyncio, with the methods of kelek.Node."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from types import TracebackType
-from typing import Self
 
 from ...protocols.zre.peers import Event
 from ..broker.body import Content
+from ..io.operations import Asynchronous, Step, Wait
 from ..io.resources import ASYNC_WITH
 from .base import BaseNode, Target
 
 
-class AsyncNode(BaseNode):
+class AsyncNode(BaseNode, Asynchronous):
     """A node for the tasks of one asyncio loop; see kelek.Node.
 
     async with kelek.AsyncNode("lamp") as node:
@@ -29,37 +28,17 @@ class AsyncNode(BaseNode):
         frames = self._frames(content)
         if self._try_whisper(peer, frames):
             return True
-        await self._wait_for_room()
-        return self._whisper(peer, [frames]) >= 0
-
-    async def whisper_many(self, peer: Target, contents: Iterable[Content]) -> bool:
-        """Like kelek.Node.whisper_many()."""
-        left = self._all_frames(contents)
-        while left:
-            await self._wait_for_room()
-            count = self._whisper(peer, left)
-            if count < 0:
-                return False
-            left = left[count:]
-        return True
+        return await self.whisper_many(peer, [content])
 
     async def shout(self, group: str, content: Content) -> int:
         """Like kelek.Node.shout()."""
-        await self._wait_for_room()
+        if self._reactor_node.unsent:
+            return await self.shout_many(group, [content])
         return self._shout(group, [self._frames(content)])[1]
 
-    async def shout_many(self, group: str, contents: Iterable[Content]) -> int:
-        """Like kelek.Node.shout_many()."""
-        left, peers = self._all_frames(contents), 0
-        while left:
-            await self._wait_for_room()
-            count, peers = self._shout(group, left)
-            left = left[count:]
-        return peers
-
-    async def _wait_for_room(self) -> None:
-        if self._reactor_node.unsent:
-            await self._wait(self._has_room, None)
+    async def _do(self, step: Step) -> None:
+        assert isinstance(step, Wait)
+        await self._wait(step.is_done, None)
 
     # ---- receiving ----
 
@@ -106,14 +85,3 @@ class AsyncNode(BaseNode):
         """Like kelek.Node.close()."""
         if self._close():
             await asyncio.to_thread(self._reactor.wait_closed, self._reactor_node)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.aclose()

@@ -26,6 +26,7 @@ from ...protocols.zre.values import (
 from ..aliases import old_fields
 from ..broker.body import Content, frames_of
 from ..errors import NodeError
+from ..io.operations import Operation, Wait, operation
 from ..io.resources import WITH, Guard
 from .reactor import shared_reactor
 from .reactor_node import NodeConfig, ReactorNode
@@ -207,6 +208,35 @@ class BaseNode:
         with self._locked():
             return self._machine.leader(group)
 
+    # ---- sending ----
+
+    @operation
+    def whisper_many(self, peer: Target, contents: Iterable[Content]) -> Operation[bool]:
+        """Like whisper(), for many messages. False: no such peer, or it was lost before the
+        last."""
+        left = [self._frames(content) for content in contents]
+        while left:
+            yield from self._wait_for_room()
+            count = self._whisper(peer, left)
+            if count < 0:
+                return False
+            left = left[count:]
+        return True
+
+    @operation
+    def shout_many(self, group: str, contents: Iterable[Content]) -> Operation[int]:
+        """Like shout(), for many messages; returns the number of receivers of the last one."""
+        left, peers = [self._frames(content) for content in contents], 0
+        while left:
+            yield from self._wait_for_room()
+            count, peers = self._shout(group, left)
+            left = left[count:]
+        return peers
+
+    def _wait_for_room(self) -> Operation[None]:
+        if self._reactor_node.unsent:
+            yield Wait(self._has_room)
+
     # ---- helpers ----
 
     def _frames(self, content: Content) -> list[bytes]:
@@ -220,9 +250,6 @@ class BaseNode:
                 f" {CONTENT_FRAMES_MAX} frames, not {size} in {len(frames)}"
             )
         return frames
-
-    def _all_frames(self, contents: Iterable[Content]) -> list[list[bytes]]:
-        return [self._frames(content) for content in contents]
 
     @property
     def closed(self) -> bool:

@@ -3,16 +3,15 @@
 A thread shared by all nodes of the process answers peers while no method waits.
 """
 
-from collections.abc import Iterable, Iterator
-from types import TracebackType
-from typing import Self
+from collections.abc import Iterator
 
 from ...protocols.zre.peers import Event
 from ..broker.body import Content
+from ..io.operations import Blocking, Step, Wait
 from .base import BaseNode, Target, deadline_of
 
 
-class Node(BaseNode):
+class Node(BaseNode, Blocking):
     """A node: it beacons from its creation until close().
 
         with kelek.Node("lamp", {"X-PLACE": "hall"}) as node:
@@ -40,39 +39,18 @@ class Node(BaseNode):
         frames = self._frames(content)
         if self._try_whisper(peer, frames):
             return True
-        self._wait_for_room()
-        return self._whisper(peer, [frames]) >= 0
-
-    def whisper_many(self, peer: Target, contents: Iterable[Content]) -> bool:
-        """Like whisper(), for many messages. False: no such peer, or it was lost before the
-        last."""
-        left = self._all_frames(contents)
-        while left:
-            self._wait_for_room()
-            count = self._whisper(peer, left)
-            if count < 0:
-                return False
-            left = left[count:]
-        return True
+        return self.whisper_many(peer, [content])
 
     def shout(self, group: str, content: Content) -> int:
         """Sends content to all other members of a group, and returns their number."""
-        self._wait_for_room()
+        if self._reactor_node.unsent:
+            return self.shout_many(group, [content])
         return self._shout(group, [self._frames(content)])[1]
 
-    def shout_many(self, group: str, contents: Iterable[Content]) -> int:
-        """Like shout(), for many messages; returns the number of receivers of the last one."""
-        left, peers = self._all_frames(contents), 0
-        while left:
-            self._wait_for_room()
-            count, peers = self._shout(group, left)
-            left = left[count:]
-        return peers
-
-    def _wait_for_room(self) -> None:
-        if self._reactor_node.unsent:
-            with self._locked():
-                self._reactor.wait(self._has_room, None)
+    def _do(self, step: Step) -> None:
+        assert isinstance(step, Wait)
+        with self._locked():
+            self._reactor.wait(step.is_done, None)
 
     # ---- receiving ----
 
@@ -108,14 +86,3 @@ class Node(BaseNode):
         """Sends goodbyes, and waits until the node's sockets are closed."""
         if self._close():
             self._reactor.wait_closed(self._reactor_node)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
