@@ -23,6 +23,7 @@ COPIED = (
     "storage",
     "tests/sim",
     "tests/protocols/garlicfarm",
+    "tests/storage/memory_disk.py",
 )
 CAMPAIGN = "kelek.tests.sim.campaign"
 BUGS = (*LOG_BUGS, *FARM_BUGS)
@@ -38,6 +39,7 @@ def plant(bug: PlantedBug, folder: Path) -> None:
             # With compiled files, except those that another process is writing.
             shutil.copytree(source, target / name, ignore=shutil.ignore_patterns("*.pyc.*"))
         else:
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(source, target / name)
     for library in PACKAGE.glob("_native*.so"):
         shutil.copy(library, target / library.name)
