@@ -557,11 +557,14 @@ def decode_client_command(
     frames: Frames, headers: Headers = HEADERS
 ) -> tuple[Framing, ClientCommand]:
     """Decodes a client's command."""
-    framing = _framing(frames, Side.CLIENT, headers)
+    header, extension = frames[0] if frames else b"", ""
+    if header == headers.named:
+        framing, extension = TEXT, "named"
+    elif header == headers.deadline:
+        framing, extension = TEXT, "deadline"
+    else:
+        framing = TEXT if header == headers.client else _framing(frames, Side.CLIENT, headers)
     octets = b"" if framing is MDP01 else _command_of(frames, framing)
-    extension = ""
-    if framing is TEXT and frames[0] != headers.client:
-        extension = "named" if frames[0] == headers.named else "deadline"
     return framing, CLIENT_COMMANDS.decode(frames, framing, octets, extension)
 
 
@@ -608,7 +611,8 @@ def decode_worker_command(
     A DISCONNECT of the specification's framing may have MDP/0.2's header, as the specification
     prints it; it is then decoded as MDP/0.2's.
     """
-    framing = _framing(frames, Side.WORKER, headers)
+    is_text = frames and frames[0] == headers.worker
+    framing = TEXT if is_text else _framing(frames, Side.WORKER, headers)
     octets = _command_of(frames, framing)
     extension = _READY_EXTENSIONS.get(octets, "") if framing is TEXT else ""
     return framing, WORKER_COMMANDS.decode(frames, framing, octets, extension)
@@ -638,7 +642,8 @@ def decode_order(
 
     A DISCONNECT of the specification's framing may have MDP/0.2's header.
     """
-    framing = _framing(frames, Side.WORKER, headers)
+    is_text = frames and frames[0] == headers.worker
+    framing = TEXT if is_text else _framing(frames, Side.WORKER, headers)
     octets = _command_of(frames, framing)
     extension = ""
     if deadlines and framing is TEXT and octets == values.REQUEST:
