@@ -98,10 +98,9 @@ def _check_keys(keys: Frames, first: int = 0, step: int = 1) -> None:
 
 
 def _check_values(data: Frames, first: int = 0, step: int = 2) -> None:
-    sizes = list(map(len, data))
-    if sizes and max(sizes) > VALUE_BYTES_MAX:
-        i = next(i for i, size in enumerate(sizes) if size > VALUE_BYTES_MAX)
-        text = f"expected a value of {VALUE_BYTES_MAX} bytes at most, found {sizes[i]}"
+    if data and max(map(len, data)) > VALUE_BYTES_MAX:
+        i, size = next((i, len(it)) for i, it in enumerate(data) if len(it) > VALUE_BYTES_MAX)
+        text = f"expected a value of {VALUE_BYTES_MAX} bytes at most, found {size}"
         raise RestError(first + i * step, text)
 
 
