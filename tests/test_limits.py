@@ -1,6 +1,7 @@
 """docs/limits.md names the constants and defaults of the code."""
 
 import importlib
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ def constant(cell: str) -> Any:
         section, _, key = name.rpartition(".")
         return default_of(topology_sections.SECTIONS[SECTIONS[section]], key)
     module = importlib.import_module("kelek." + path[0].removesuffix(".py").replace("/", "."))
-    return getattr(module, name)
+    return attrgetter(name)(module)
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row[2]], ids=lambda row: row[2])
