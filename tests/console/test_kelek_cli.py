@@ -24,15 +24,7 @@ from kelek.console.log.entry_output import entry_json, entry_line
 from kelek.console.log.load import LoadRequest, committed_line, read_values
 from kelek.protocols.zerodb.wire import ops
 from kelek.protocols.zmqraft.wire.entry import Entry
-
-
-def run(*words: str) -> tuple[int, str]:
-    """Exit code and the only line on stderr of a command that can't work."""
-    result = CliRunner().invoke(main, list(words), prog_name="kelek")
-    lines = result.stderr.splitlines()
-    assert len(lines) == 1, result.output
-    assert lines[0].startswith("kelek: ")
-    return result.exit_code, lines[0]
+from kelek.tests.console.kelek_runner import fails
 
 
 @pytest.mark.parametrize(
@@ -54,7 +46,7 @@ def run(*words: str) -> tuple[int, str]:
     ],
 )
 def test_what_can_not_work_is_one_line(words: list[str], said: str) -> None:
-    code, line = run(*words, "--timeout", "0.2")
+    code, line = fails(*words, "--timeout", "0.2")
     assert code == cli_errors.IMPOSSIBLE
     assert said in line
 
@@ -65,7 +57,7 @@ def test_an_unreachable_server_is_reported_soon_with_the_way_out(
 ) -> None:
     """Whatever the timeout, which is for a cluster that is there."""
     urls = "tcp://127.0.0.1:9", "ipc:///nobody"
-    code, line = run("log", *words, "--url", urls[0], "--url", urls[1], "--cluster", "c")
+    code, line = fails("log", *words, "--url", urls[0], "--url", urls[1], "--cluster", "c")
     assert (code, line) == (
         cli_errors.FAILED,
         f"kelek: no connection to {urls[0]}, {urls[1]} within 2 s; "
@@ -74,7 +66,7 @@ def test_an_unreachable_server_is_reported_soon_with_the_way_out(
     path = tmp_path / "lone.yaml"
     node = "n1: {url: 'tcp://127.0.0.1:9', peer_url: 'tcp://127.0.0.1:10'}"
     path.write_text(f"cluster: c\ndata: data\nnodes: {{{node}}}\n")
-    code, line = run("log", *words, "-t", str(path), "--timeout", "0.2")
+    code, line = fails("log", *words, "-t", str(path), "--timeout", "0.2")
     assert (code, line) == (
         cli_errors.FAILED,
         f"kelek: {path}: no connection to tcp://127.0.0.1:9 within 0.2 s; "
@@ -126,7 +118,7 @@ def test_the_shell_completes_what_the_topology_knows(
 
 
 def test_not_a_number_is_no_timeout() -> None:
-    code, line = run("log", "info", "--timeout", "nan")
+    code, line = fails("log", "info", "--timeout", "nan")
     assert (code, "nan" in line) == (cli_errors.IMPOSSIBLE, True)
 
 

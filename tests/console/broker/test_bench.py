@@ -9,15 +9,14 @@ from collections.abc import Iterator
 
 import msgpack
 import pytest
-from click.testing import CliRunner
 
 import kelek
 from kelek.console import cli_errors
 from kelek.console.broker.bench import Measurement
-from kelek.console.kelek_cli import main
 from kelek.protocols.majordomo.codec import Failure
 from kelek.tests.actors.broker.broker_process import BrokerProcess
 from kelek.tests.clients.broker.services import echo, fails, serving, wait_until
+from kelek.tests.console.kelek_runner import run as run_kelek
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +30,7 @@ def broker() -> Iterator[BrokerProcess]:
 def run(broker: BrokerProcess, *words: str) -> tuple[int, str, str]:
     """Exit code, standard output, standard error."""
     command = ["broker", "bench", "--url", broker.clients_url, "--timeout", "60", *words]
-    result = CliRunner().invoke(main, command, prog_name="kelek")
+    result = run_kelek(*command)
     return result.exit_code, result.stdout, result.stderr
 
 

@@ -18,6 +18,7 @@ from kelek.console.broker.target import BrokerTarget
 from kelek.console.kelek_cli import main
 from kelek.protocols.majordomo.codec import Failure
 from kelek.tests.clients.broker.broker_thread import BrokerThread
+from kelek.tests.console.kelek_runner import fails, ok
 
 SERVED = '''
 import kelek
@@ -64,15 +65,7 @@ def working(place: Path, *words: str) -> "Iterator[subprocess.Popen[str]]":
 
 
 def call(*words: str) -> str:
-    result = CliRunner().invoke(main, ["call", *words], prog_name="kelek")
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
-def refused(*words: str) -> tuple[int, str]:
-    result = CliRunner().invoke(main, list(words), prog_name="kelek")
-    (line,) = result.stderr.splitlines()
-    return result.exit_code, line
+    return ok("call", *words)
 
 
 def test_a_service_from_a_shell(host: BrokerThread, tmp_path: Path) -> None:
@@ -84,10 +77,10 @@ def test_a_service_from_a_shell(host: BrokerThread, tmp_path: Path) -> None:
         assert json.loads(call("add", "1", "-o", "json", *front)) == {"final": True, "body": "1"}
         assert call("add", "1", "--identity", "desk", "--id", "0xff", *front) == "1\n"
         assert b"desk" in host.names
-        code, line = refused("call", "add", "x", *front)
+        code, line = fails("call", "add", "x", *front)
         assert code == cli_errors.FAILED
         assert line.startswith(f"kelek: {host.front_url}: service add: ValueError: invalid literal")
-        assert "no sevens (code 409)" in refused("call", "add", "7", *front)[1]
+        assert "no sevens (code 409)" in fails("call", "add", "7", *front)[1]
         worker.send_signal(signal.SIGTERM)
         stdout, stderr = worker.communicate(timeout=60)
         assert worker.returncode == 0
@@ -143,7 +136,7 @@ def test_a_call_loads_little() -> None:
 
 def test_answers_of_the_broker(host: BrokerThread) -> None:
     host.refuse.append(Failure(504, "no worker took it in time"))
-    code, line = refused("call", "x", "--url", host.front_url)
+    code, line = fails("call", "x", "--url", host.front_url)
     assert code == cli_errors.FAILED
     assert "no worker took it in time; does a worker run? kelek worker run" in line
 
@@ -177,7 +170,7 @@ def test_what_can_not_work_is_one_line(
     (tmp_path / "bare.yaml").write_text(bare, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    code, line = refused(*words)
+    code, line = fails(*words)
     assert code == cli_errors.IMPOSSIBLE
     assert line.startswith("kelek: ")
     assert said in line
@@ -187,24 +180,24 @@ def test_modules_that_can_not_be_loaded(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "broken_service.py").write_text("def f(:\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    code, line = refused("worker", "run", "broken_service:f", "--url", "ipc:///x")
+    code, line = fails("worker", "run", "broken_service:f", "--url", "ipc:///x")
     assert code == cli_errors.FAILED
     assert "broken_service.py:1:" in line
     (tmp_path / "needs_more.py").write_text("import no_such_library\n", encoding="utf-8")
-    code, line = refused("worker", "run", "needs_more:f", "--url", "ipc:///x")
+    code, line = fails("worker", "run", "needs_more:f", "--url", "ipc:///x")
     assert code == cli_errors.FAILED
     assert "no_such_library" in line
 
 
 def test_a_module_that_is_not_there_is_a_wrong_argument_as_a_function_is() -> None:
     for target in ("no_such_service:f", "no_such.service:f", "json.no_such:f", "json:no_such"):
-        code, line = refused("worker", "run", target, "--url", "ipc:///x")
+        code, line = fails("worker", "run", target, "--url", "ipc:///x")
         assert code == cli_errors.IMPOSSIBLE, line
         assert "no_such" in line
 
 
 def test_an_unreachable_server_is_reported_soon(tmp_path: Path) -> None:
-    code, line = refused("call", "x", "--url", f"ipc://{tmp_path}/nobody", "--timeout", "0.2")
+    code, line = fails("call", "x", "--url", f"ipc://{tmp_path}/nobody", "--timeout", "0.2")
     assert code == cli_errors.FAILED
     assert "does a broker run there?" in line
 

@@ -11,6 +11,7 @@ from kelek.console import cli_errors
 from kelek.console.kelek_cli import main
 from kelek.protocols.majordomo.values import OWN_ROWS_MAX
 from kelek.tests.actors.broker.broker_process import BrokerProcess
+from kelek.tests.console.kelek_runner import ok
 
 C, W = b"KLKC01", b"KLKW01"
 
@@ -36,10 +37,7 @@ def broker() -> Iterator[BrokerProcess]:
 
 
 def listed(broker: BrokerProcess, *words: str) -> str:
-    command = ["broker", *words, "--url", broker.clients_url, "--timeout", "60"]
-    result = CliRunner().invoke(main, command, prog_name="kelek")
-    assert result.exit_code == 0, result.output
-    return result.stdout
+    return ok("broker", *words, "--url", broker.clients_url, "--timeout", "60")
 
 
 def test_services_workers_and_what_waits(broker: BrokerProcess) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 import kelek
 from kelek.console.cli_errors import CliError
@@ -20,6 +20,9 @@ from kelek.console.farm.target import FarmTarget, report_farm_errors
 from kelek.console.kelek_cli import main
 from kelek.protocols.garlicfarm.wire import htdigest
 from kelek.tests.actors.farm.farm_servers import FarmServers
+from kelek.tests.console.kelek_runner import fails
+from kelek.tests.console.kelek_runner import ok as ok_kelek
+from kelek.tests.console.kelek_runner import run as run_kelek
 from kelek.tests.ports import free_port
 
 HASH = "a" * 42 + "Y="
@@ -35,20 +38,17 @@ def farm() -> Iterator[FarmServers]:
 
 
 def run(*words: object, stdin: str | None = None) -> Result:
-    return CliRunner().invoke(main, ["farm", *map(str, words)], input=stdin)
+    return run_kelek("farm", *words, stdin=stdin)
 
 
 def ok(*words: object, stdin: str | None = None) -> str:
-    done = run(*words, stdin=stdin)
-    assert done.exit_code == 0, done.stderr or done.exception
-    return done.stdout
+    return ok_kelek("farm", *words, stdin=stdin)
 
 
 def refused(code: int, *words: object, stdin: str | None = None) -> str:
-    done = run(*words, stdin=stdin)
-    assert done.exit_code == code, done.output or done.exception
-    assert done.stderr.count("\n") == 1
-    return done.stderr
+    found, line = fails("farm", *words, stdin=stdin)
+    assert found == code, line
+    return line
 
 
 def here(farm: FarmServers, *words: object, admin: bool = False) -> list[object]:

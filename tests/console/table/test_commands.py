@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
 from kelek.console import cli_errors
 from kelek.console.kelek_cli import main
@@ -21,6 +20,7 @@ from kelek.console.table.shell import Shell
 from kelek.protocols.zerodb.wire.requests import RangeJob
 from kelek.protocols.zerodb.wire.values import SESSION_ENDED, TableOptions
 from kelek.tests.clients.table.table_servers import JOB, TableServers
+from kelek.tests.console.kelek_runner import fails, ok, run
 
 TOPOLOGY = """
 cluster: small
@@ -38,24 +38,6 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TableSe
     monkeypatch.chdir(tmp_path)
     yield cluster
     cluster.close()
-
-
-def run(*words: str, stdin: bytes = b"") -> Result:
-    return CliRunner().invoke(main, list(words), input=stdin, prog_name="kelek")
-
-
-def ok(*words: str, stdin: bytes = b"") -> str:
-    result = run(*words, stdin=stdin)
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
-def fails(*words: str, stdin: bytes = b"") -> tuple[int, str]:
-    """Exit code and the only line on stderr."""
-    result = run(*words, stdin=stdin)
-    lines = result.stderr.splitlines()
-    assert len(lines) == 1, result.output
-    return result.exit_code, lines[0]
 
 
 def test_put_get_delete(cluster: TableServers) -> None:
