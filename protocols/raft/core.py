@@ -9,6 +9,7 @@ from enum import StrEnum
 from random import Random
 
 from ..errors import LocalProtocolError, RemoteProtocolError
+from .election import Election, ReadyBuffer
 from .leader import Leader
 from .log import DurableTracker, RaftLog
 from .membership import Configuration, is_majority
@@ -73,28 +74,17 @@ class Raft:
         self._may_vote = True
         self._random = random
         self._now_ms = now_ms
-        self._leader_heard_ms = now_ms  # When a message of the leader last arrived.
-        self.election_due_ms = now_ms + self._election_timeout_ms()
-        self._vote_retry_due_ms = self.election_due_ms
+        self.election = Election(now_ms, now_ms + self._election_timeout_ms())
         # Of all peers we ever served or asked.
         self._capabilities: dict[str, PeerCapabilities] = {}
         self._peers: dict[str, PeerCapabilities] = {}  # All other voters, and our learners.
         self._learners: set[str] = set()
         self._configuration = log.configurations.last
-        self._failed_campaigns = 0  # Since the last contact with a leader.
-        self._granted: set[str] = set()
-        self._answered: set[str] = set()
         self._leading: Leader | None = None
         self._read_rounds = ReadRounds()
         self._transfer: Transfer | None = None
-        self._campaigns_for_transfer = False  # The leader asked for this campaign.
-        self._quorum_check_ms = 0
         self._durable = DurableTracker(log.last_index)
-        self._commit_due = False
-        self._hard_state = hard_state  # As in the last Ready.
-        self._messages: list[Envelope] = []
-        self._messages_after: list[Envelope] = []
-        self._batches: list[EntryBatch] = []
+        self._out = ReadyBuffer(hard_state)
         self._configure()
 
     # State that the owner may read.
@@ -168,7 +158,7 @@ class Raft:
 
     def leaderless_ms(self, now_ms: int) -> int:
         """Time since the last contact with a leader; 0 while this peer leads."""
-        return 0 if self._leading is not None else now_ms - self._leader_heard_ms
+        return 0 if self._leading is not None else now_ms - self.election.leader_heard_ms
 
     @property
     def deadline_ms(self) -> int:
@@ -177,10 +167,12 @@ class Raft:
             deadline = self._leading.deadline_ms(self._now_ms)
             if self._transfer is not None:
                 deadline = min(deadline, self._transfer.deadline_ms(self._leading, self.log))
-            return min(deadline, self._quorum_check_ms) if self._checks_quorum() else deadline
+            return (
+                min(deadline, self.election.quorum_check_ms) if self._checks_quorum() else deadline
+            )
         if self.role is Role.FOLLOWER:
-            return self.election_due_ms
-        return min(self.election_due_ms, self._vote_retry_due_ms)
+            return self.election.due_ms
+        return min(self.election.due_ms, self.election.retry_due_ms)
 
     # ---- time ----
 
@@ -192,12 +184,12 @@ class Raft:
                 # Dissertation, section 6.2: a leader without a majority.
                 self._become_follower(None)
             else:
-                self._leading.send_heartbeats(now_ms, self._messages)
+                self._leading.send_heartbeats(now_ms, self._out.messages)
                 if self._transfer is not None and now_ms >= self._transfer.expires_ms:
                     self._transfer = None
-        elif now_ms >= self.election_due_ms:
+        elif now_ms >= self.election.due_ms:
             self._on_election_timeout()
-        elif self.role is not Role.FOLLOWER and now_ms >= self._vote_retry_due_ms:
+        elif self.role is not Role.FOLLOWER and now_ms >= self.election.retry_due_ms:
             self._request_votes()
 
     def _election_timeout_ms(self) -> int:
@@ -213,11 +205,11 @@ class Raft:
         New responses can only postpone that time, so it is computed again only when it has come.
         """
         assert self._leading is not None
-        if now_ms < self._quorum_check_ms or not self._checks_quorum():
+        if now_ms < self.election.quorum_check_ms or not self._checks_quorum():
             return False
         heard_ms = self._leading.quorum_heard_ms(now_ms)
-        self._quorum_check_ms = heard_ms + self.setup.tuning.election_timeout_ms_max
-        return now_ms >= self._quorum_check_ms
+        self.election.quorum_check_ms = heard_ms + self.setup.tuning.election_timeout_ms_max
+        return now_ms >= self.election.quorum_check_ms
 
     # ---- messages ----
 
@@ -271,7 +263,7 @@ class Raft:
             self._leading = None
             self._read_rounds.on_step_down()
             self._transfer = None
-            self.election_due_ms = self._now_ms + self._election_timeout_ms()
+            self.election.due_ms = self._now_ms + self._election_timeout_ms()
             if self._learners:
                 self._learners.clear()
                 self._configure()
@@ -281,20 +273,20 @@ class Raft:
 
     def _on_election_timeout(self) -> None:
         self.leader = None
-        self._campaigns_for_transfer = False
-        self.election_due_ms = self._now_ms + self._election_timeout_ms()
+        self.election.is_transfer = False
+        self.election.due_ms = self._now_ms + self._election_timeout_ms()
         if not self._may_vote or not self._may_campaign():
             return
-        self._granted = {self.setup.peer_id}
-        self._answered = set()
+        self.election.granted = {self.setup.peer_id}
+        self.election.answered = set()
         if not self.setup.tuning.pre_vote:
             self._campaign()
             return
         self.role = Role.PRE_CANDIDATE
         for peer, capabilities in self._peers.items():
             if not capabilities.pre_vote:  # It does not know pre-votes.
-                self._granted.add(peer)
-                self._answered.add(peer)
+                self.election.granted.add(peer)
+                self.election.answered.add(peer)
         self._request_votes()
         self._count_votes()
 
@@ -312,9 +304,9 @@ class Raft:
         self.role = Role.CANDIDATE
         self.term += 1
         self.voted_for = self.setup.peer_id
-        self._granted = {self.setup.peer_id}
-        self._answered = set()
-        self.election_due_ms = self._now_ms + self._candidate_timeout_ms()
+        self.election.granted = {self.setup.peer_id}
+        self.election.answered = set()
+        self.election.due_ms = self._now_ms + self._candidate_timeout_ms()
         self._request_votes()
         self._count_votes()
 
@@ -324,15 +316,15 @@ class Raft:
         Votes wait for disks: if votes never arrived within the range, no candidate would be
         elected.
         """
-        wider = min(self._failed_campaigns, TIMEOUT_DOUBLINGS_MAX)
-        self._failed_campaigns += 1
+        wider = min(self.election.failed, TIMEOUT_DOUBLINGS_MAX)
+        self.election.failed += 1
         tuning = self.setup.tuning
         timeout_ms_max = tuning.election_timeout_ms_max << wider
         return self._random.randint(tuning.election_timeout_ms_min, timeout_ms_max)
 
     def _request_votes(self) -> None:
         """Requests the votes of all peers that have not answered."""
-        self._vote_retry_due_ms = self._now_ms + self.setup.tuning.vote_retry_ms
+        self.election.retry_due_ms = self._now_ms + self.setup.tuning.vote_retry_ms
         pre_vote = self.role is Role.PRE_CANDIDATE
         log = self.log
         term = self.term + 1 if pre_vote else self.term
@@ -342,14 +334,14 @@ class Raft:
             log.last_index,
             log.last_term,
             pre_vote,
-            self._campaigns_for_transfer,
+            self.election.is_transfer,
         )
         for peer in self._peers:
-            if peer not in self._answered:
-                self._messages.append(Envelope(peer, request))
+            if peer not in self.election.answered:
+                self._out.messages.append(Envelope(peer, request))
 
     def _count_votes(self) -> None:
-        if not is_majority(self._configuration, self._granted):
+        if not is_majority(self._configuration, self.election.granted):
             return
         if self.role is Role.PRE_CANDIDATE:
             self._campaign()
@@ -360,7 +352,7 @@ class Raft:
         """Whether we know of a live leader (leader stickiness): then we grant no vote."""
         if self._leading is not None:
             return True
-        heard_for_ms = now_ms - self._leader_heard_ms
+        heard_for_ms = now_ms - self.election.leader_heard_ms
         return self.leader is not None and heard_for_ms < self.setup.tuning.election_timeout_ms_min
 
     def _on_request_vote(
@@ -382,9 +374,9 @@ class Raft:
         if granted and not message.pre_vote:
             self.voted_for = sender
             self._become_follower(None)
-            self.election_due_ms = now_ms + self._election_timeout_ms()
+            self.election.due_ms = now_ms + self._election_timeout_ms()
         term = message.term if granted else self.term
-        self._messages.append(Envelope(sender, Vote(term, granted, message.pre_vote), context))
+        self._out.messages.append(Envelope(sender, Vote(term, granted, message.pre_vote), context))
 
     def _on_vote(self, sender: str, message: Vote) -> None:
         if message.pre_vote:
@@ -396,9 +388,9 @@ class Raft:
         else:
             is_ours = self._is_newer(message.term) and self.role is Role.CANDIDATE
         if is_ours:
-            self._answered.add(sender)
+            self.election.answered.add(sender)
             if message.granted:
-                self._granted.add(sender)
+                self.election.granted.add(sender)
                 self._count_votes()
 
     def _become_leader(self) -> None:
@@ -406,12 +398,12 @@ class Raft:
         assert self._may_vote
         self.role = Role.LEADER
         self.leader = self.setup.peer_id
-        self._failed_campaigns = 0
+        self.election.failed = 0
         self._leading = Leader(self.setup, self.log, self.term)
         self._leading.configure(self._configuration, self._peers, self._now_ms)
-        self._quorum_check_ms = self._now_ms + self.setup.tuning.election_timeout_ms_max
+        self.election.quorum_check_ms = self._now_ms + self.setup.tuning.election_timeout_ms_max
         self._append(self.setup.term_entry(self.log.last_index + 1, self.term))
-        self._commit_due = True
+        self._out.commit_due = True
 
     # ---- leadership transfer (dissertation, section 3.10) ----
 
@@ -445,7 +437,7 @@ class Raft:
             return
         if self._may_vote and self.is_voter:
             self.leader = None
-            self._campaigns_for_transfer = True
+            self.election.is_transfer = True
             self._campaign()
 
     # ---- entries (Raft, section 5.3) ----
@@ -475,7 +467,7 @@ class Raft:
 
     def _append(self, batch: EntryBatch) -> None:
         self.log.append(batch)
-        self._batches.append(batch)
+        self._out.batches.append(batch)
         if batch.count == 1:
             configuration = self.setup.configuration(batch)
             if configuration is not None:
@@ -487,12 +479,12 @@ class Raft:
     ) -> None:
         last_index = check_append_entries(sender, message)
         if not self._is_newer(message.term):
-            self._messages.append(Envelope(sender, AppendResponse(self.term, False), context))
+            self._out.messages.append(Envelope(sender, AppendResponse(self.term, False), context))
             return
         self._on_leader(sender, now_ms)
         refusal = self._check_previous(message)
         if refusal is not None:
-            self._messages.append(Envelope(sender, refusal, context))
+            self._out.messages.append(Envelope(sender, refusal, context))
             return
         for batch in message.batches:
             self._append_received(batch)
@@ -502,10 +494,10 @@ class Raft:
         if last_index <= durable_index or not message.batches:
             match_index = min(last_index, durable_index)
             answer = AppendResponse(self.term, True, match_index)
-            self._messages.append(Envelope(sender, answer, context))
+            self._out.messages.append(Envelope(sender, answer, context))
         else:
             answer = AppendResponse(self.term, True, last_index)
-            self._messages_after.append(Envelope(sender, answer, context))
+            self._out.messages_after.append(Envelope(sender, answer, context))
 
     def _on_leader(self, sender: str, now_ms: int) -> None:
         """Registers contact with this term's leader, which postpones the next election."""
@@ -513,9 +505,9 @@ class Raft:
             if self.leader is not None:
                 raise RemoteProtocolError(f"{sender} and {self.leader} both lead {self.term}")
             self._become_follower(sender)
-        self._leader_heard_ms = now_ms
-        self._failed_campaigns = 0
-        self.election_due_ms = now_ms + self._election_timeout_ms()
+        self.election.leader_heard_ms = now_ms
+        self.election.failed = 0
+        self.election.due_ms = now_ms + self._election_timeout_ms()
 
     def _on_install_snapshot(
         self, sender: str, message: InstallSnapshot, now_ms: int, context: object
@@ -527,7 +519,7 @@ class Raft:
         if not 0 < message.last_index <= NUMBER_MAX:
             raise RemoteProtocolError(f"a snapshot up to {message.last_index} is out of range")
         if not self._is_newer(message.term):
-            self._messages.append(Envelope(sender, SnapshotResponse(self.term), context))
+            self._out.messages.append(Envelope(sender, SnapshotResponse(self.term), context))
             return
         self._on_leader(sender, now_ms)
         if self.log.term_at(message.last_index) == message.last_term:
@@ -535,7 +527,7 @@ class Raft:
             self.commit_index = max(self.commit_index, message.last_index)
         if not self.wants_snapshot(message):
             answer = SnapshotResponse(self.term, message.size, done=True)
-            self._messages.append(Envelope(sender, answer, context))
+            self._out.messages.append(Envelope(sender, answer, context))
 
     def wants_snapshot(self, message: InstallSnapshot) -> bool:
         """Whether a chunk given to step() is from our leader and its snapshot exceeds our commit
@@ -590,8 +582,8 @@ class Raft:
         self.log.truncate(index, self.setup.trim)
         self._configure()
         self._durable.truncate(index)
-        self._messages_after.clear()  # They acknowledge entries that may be gone.
-        batches = self._batches
+        self._out.messages_after.clear()  # They acknowledge entries that may be gone.
+        batches = self._out.batches
         while batches and batches[-1].first_index >= index:
             batches.pop()
         if batches and batches[-1].last_index >= index:
@@ -601,7 +593,7 @@ class Raft:
         if not self._is_newer(message.term) or self._leading is None:
             return
         if self._leading.on_response(sender, message, now_ms):
-            self._commit_due = True
+            self._out.commit_due = True
 
     # ---- membership (Raft, section 6; dissertation, chapter 4) ----
 
@@ -620,7 +612,7 @@ class Raft:
         }
         if self._leading is not None:
             self._leading.configure(self._configuration, self._peers, self._now_ms)
-            self._commit_due = True
+            self._out.commit_due = True
 
     def set_initial_configuration(self, configuration: Configuration) -> None:
         """Replaces the assumed initial configuration by the one that a member has reported."""
@@ -658,8 +650,8 @@ class Raft:
         The owner received nothing meanwhile, so that time must not count against a candidate that
         got our vote, nor against our own campaign.
         """
-        self.election_due_ms += ms
-        self._vote_retry_due_ms += ms
+        self.election.due_ms += ms
+        self.election.retry_due_ms += ms
 
     def on_durable(self, index: int, term: int) -> None:
         """The log writer has made every entry up to (index, term) durable.
@@ -667,7 +659,7 @@ class Raft:
         Call it in the order of the batches in Readys, at best once for each Ready.
         """
         self._durable.on_durable(index, term)
-        self._commit_due = True
+        self._out.commit_due = True
 
     def on_stored_read(self, to: str, first_index: int, batches: list[EntryBatch]) -> None:
         """Answers a StoredRead with entries from first_index on; none when they are not on disk
@@ -712,8 +704,8 @@ class Raft:
         self._configure()
         self._durable.reset(index)
         self.commit_index = index
-        self._batches.clear()
-        self._messages_after.clear()  # They acknowledge entries that are gone.
+        self._out.batches.clear()
+        self._out.messages_after.clear()  # They acknowledge entries that are gone.
         return True
 
     def on_capabilities(
@@ -743,7 +735,7 @@ class Raft:
         capabilities.may_lose_entries = may_lose_entries
         if self._leading is not None and peer in self._peers:
             self._leading.on_capabilities(peer, last_index)
-            self._commit_due = True  # Its earlier acknowledgements may count from now on.
+            self._out.commit_due = True  # Its earlier acknowledgements may count from now on.
 
     def on_restarted(self, peer: str, last_index: int) -> None:
         """A peer has restarted with a log up to last_index. It may differ from the log it had."""
@@ -764,28 +756,28 @@ class Raft:
         snapshots: list[str] = []
         read_index: ReadIndex | None = None
         if leading is not None:
-            if self._commit_due:
+            if self._out.commit_due:
                 self.commit_index = leading.advance_commit(
                     self._durable.durable_index, self.commit_index
                 )
             read_index = self._read_rounds.advance(leading, self.commit_index)
-            leading.send_entries(self._now_ms, self._messages, reads, snapshots)
-            leading.send_commit_notices(self._now_ms, self._messages)
-            leading.send_read_round(self._now_ms, self._messages)
+            leading.send_entries(self._now_ms, self._out.messages, reads, snapshots)
+            leading.send_commit_notices(self._now_ms, self._out.messages)
+            leading.send_read_round(self._now_ms, self._out.messages)
             if self._transfer is not None:
-                self._transfer.send_timeout_now(leading, self.log, self._now_ms, self._messages)
-        self._commit_due = False
-        messages, self._messages = self._messages, []
-        messages_after, self._messages_after = self._messages_after, []
-        batches, self._batches = self._batches, []
+                self._transfer.send_timeout_now(leading, self.log, self._now_ms, self._out.messages)
+        self._out.commit_due = False
+        messages, self._out.messages = self._out.messages, []
+        messages_after, self._out.messages_after = self._out.messages_after, []
+        batches, self._out.batches = self._out.batches, []
         for batch in batches:
             self._durable.add(batch)
         commit_index = self.commit_index
         commit_term = self.log.term_at(commit_index)
         assert commit_term is not None
         hard_state = None
-        if self._hard_state[0] != self.term or self._hard_state[1] != self.voted_for:
-            hard_state = self._hard_state = HardState(self.term, self.voted_for)
+        if self._out.hard_state[0] != self.term or self._out.hard_state[1] != self.voted_for:
+            hard_state = self._out.hard_state = HardState(self.term, self.voted_for)
         return Ready(
             hard_state,
             messages,

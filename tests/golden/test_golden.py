@@ -216,7 +216,7 @@ class Story:
                 self.rafts[other].on_capabilities(peer, 4, True, transfer=True)
 
     def do_timeout(self, peer: str) -> None:
-        self.now_ms = max(self.now_ms, self.rafts[peer].election_due_ms)
+        self.now_ms = max(self.now_ms, self.rafts[peer].election.due_ms)
         self.rafts[peer].tick(self.now_ms)
         self._ready(peer)
 

@@ -272,7 +272,7 @@ def campaign_span(raft: Raft) -> int:
     raft.step("n2", Vote(raft.term + 1, True, pre_vote=True), now_ms)
     raft.ready()
     assert [raft.role] == [Role.CANDIDATE]
-    return raft.election_due_ms - now_ms
+    return raft.election.due_ms - now_ms
 
 
 def test_failed_campaigns_take_longer_until_there_is_a_leader() -> None:

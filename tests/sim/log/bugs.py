@@ -97,8 +97,8 @@ LOG_BUGS = (
         (
             Patch(
                 CORE,
-                "hard_state = self._hard_state = HardState(self.term, self.voted_for)",
-                "self._hard_state = HardState(self.term, self.voted_for)\n"
+                "hard_state = self._out.hard_state = HardState(self.term, self.voted_for)",
+                "self._out.hard_state = HardState(self.term, self.voted_for)\n"
                 "            hard_state = HardState(self.term, None)",
             ),
         ),
@@ -163,8 +163,8 @@ LOG_BUGS = (
         (
             Patch(
                 CORE,
-                "            self._messages_after.append(",
-                "            self._messages.append(",
+                "            self._out.messages_after.append(",
+                "            self._out.messages.append(",
             ),
         ),
         first_seed=9,

@@ -73,7 +73,7 @@ class PeerGroup:
         core = self.peers[names[0]].core
         hellos_ms = self.now_ms + 20
         self.run_until(lambda: self.now_ms > hellos_ms)
-        core.election_due_ms = self.now_ms
+        core.election.due_ms = self.now_ms
         self.run_until(lambda: core.role is Role.LEADER and core.commit_index > 0)
 
     def start(self, name: str, others: tuple[str, ...], *, voter: bool = False) -> Peer:
