@@ -30,16 +30,11 @@ enum klk_error {
 
 /* ---- crc32c.c ---- */
 
-enum klk_crc32c_kind { KLK_CRC32C_SLICED = 0, KLK_CRC32C_SSE42 = 1, KLK_CRC32C_ARM = 2 };
-
 /* CRC32C (Castagnoli, RFC 3720 appendix B.4) of size bytes, continued from value (0 at first). */
 uint32_t klk_crc32c(uint32_t value, const uint8_t *data, size_t size);
 
 /* The same without special instructions, for tests and other processors. */
 uint32_t klk_crc32c_sliced(uint32_t value, const uint8_t *data, size_t size);
-
-/* Which of enum klk_crc32c_kind klk_crc32c() uses on this processor. */
-int klk_crc32c_kind(void);
 
 /* ---- frame.c: records and blocks (docs/disk-format.md) ---- */
 

@@ -19,7 +19,6 @@ typedef uint32_t crc_function(uint32_t crc, const uint8_t *data, size_t size);
 /* crc_load() fills them before main(); constant afterwards. */
 static uint32_t table[8][256];
 static crc_function *crc_fastest;
-static int crc_kind;
 
 static uint64_t load_u64(const uint8_t *data) {
     uint64_t value;
@@ -124,17 +123,14 @@ static int arm_has_crc(void) {
 __attribute__((constructor)) static void crc_load(void) {
     table_fill();
     crc_fastest = crc_sliced;
-    crc_kind = KLK_CRC32C_SLICED;
 #if defined(KLK_CRC_X86)
     __builtin_cpu_init();
     if (__builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul")) {
         crc_fastest = crc_sse42;
-        crc_kind = KLK_CRC32C_SSE42;
     }
 #elif defined(KLK_CRC_ARM)
     if (arm_has_crc()) {
         crc_fastest = crc_arm;
-        crc_kind = KLK_CRC32C_ARM;
     }
 #endif
 }
@@ -146,5 +142,3 @@ uint32_t klk_crc32c(uint32_t value, const uint8_t *data, size_t size) {
 uint32_t klk_crc32c_sliced(uint32_t value, const uint8_t *data, size_t size) {
     return ~crc_sliced(~value, data, size);
 }
-
-int klk_crc32c_kind(void) { return crc_kind; }

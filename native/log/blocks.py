@@ -19,11 +19,6 @@ def crc32c_sliced(data: Readable, value: int = 0) -> int:
     return int(lib.klk_crc32c_sliced(value, buffer, len(buffer)))
 
 
-def crc32c_backend() -> str:
-    """The implementation of crc32c() on this processor: `sse4.2`, `arm` or `slice-by-8`."""
-    return ("slice-by-8", "sse4.2", "arm")[lib.klk_crc32c_kind()]
-
-
 def block_encode(
     first_index: int, term: int, records: Sequence[tuple[int, bytes | None, bytes]]
 ) -> bytes:
