@@ -22,21 +22,15 @@ class NoJava(PipelineError):
 class TableUnreachable(PipelineError, Unavailable):
     """No table server answers, or none can serve the request."""
 
-    def __init__(self, urls: tuple[str, ...], why: object) -> None:
-        super().__init__(
-            f"{why}; is one of {', '.join(urls)} (option urls) the zerodb url of a node that runs, "
-            "and do most nodes of its cluster run? Option timeoutMs says how long to wait"
-        )
+    def __init__(self, why: object) -> None:
+        super().__init__(f"{why} (options urls and timeoutMs)")
 
 
 class LogUnreachable(PipelineError, Unavailable):
     """No node of the cluster answers, or there is no leader."""
 
-    def __init__(self, urls: tuple[str, ...], cluster: str, why: object) -> None:
-        super().__init__(
-            f"{why}; does a node of cluster {cluster!r} (option cluster) run at one of "
-            f"{', '.join(urls)} (option urls), and do most of its nodes run?"
-        )
+    def __init__(self, why: object) -> None:
+        super().__init__(f"{why} (options urls and cluster)")
 
 
 class WrongCheckpoint(PipelineError):
@@ -89,11 +83,8 @@ class ReplayExpired(PipelineError, Refused):
 class FarmUnreachable(PipelineError, Unavailable):
     """No server of the farm answers, or there is no leader."""
 
-    def __init__(self, urls: tuple[str, ...], farm: str, why: object) -> None:
-        super().__init__(
-            f"{why}; does a server of the farm {farm!r} (option farm) run at one of "
-            f"{', '.join(urls)} (option urls), and do most of its servers run?"
-        )
+    def __init__(self, why: object) -> None:
+        super().__init__(f"{why} (options urls and farm)")
 
 
 class FarmRefuses(PipelineError, Refused):

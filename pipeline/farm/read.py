@@ -56,7 +56,7 @@ class FarmView(LogPositions):
         try:
             yield
         except FarmTimeout as error:
-            raise FarmUnreachable(self._options.urls, self._options.farm, error) from error
+            raise FarmUnreachable(error) from error
         except FarmDenied as error:
             raise FarmRefuses(error) from error
         # The server has no such farm, or a local file is missing.

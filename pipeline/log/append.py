@@ -46,7 +46,7 @@ def append(options: LogWriteOptions, origin: Origin, batches: Iterator[pyarrow.R
                 log.reach(options.timeout_ms)
                 return log.append_many(rows.data(), reqids=reqids)
             except LogTimeout as error:
-                raise LogUnreachable(options.urls, options.cluster, error) from error
+                raise LogUnreachable(error) from error
             except LogExpired as error:
                 time = datetime.fromtimestamp(time_us // MICROSECONDS, UTC).isoformat()
                 raise ReplayExpired(time, error.reason) from error

@@ -46,8 +46,7 @@ class LogView(LogPositions):
         try:
             yield
         except LogTimeout as error:
-            options = self._options
-            raise LogUnreachable(options.urls, options.cluster, error) from error
+            raise LogUnreachable(error) from error
         except LogCompacted as error:
             raise self.compacted(1, error.last_index) from error
 

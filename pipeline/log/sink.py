@@ -46,7 +46,7 @@ def check_reached(options: LogWriteOptions) -> None:
         try:
             log.reach(options.timeout_ms)
         except LogTimeout as error:
-            raise LogUnreachable(options.urls, options.cluster, error) from error
+            raise LogUnreachable(error) from error
 
 
 class LogWriter(DataSourceArrowWriter):

@@ -36,4 +36,4 @@ def connected_table(options: TableReadOptions | TableWriteOptions) -> Iterator["
             table.server()
             yield table
     except TableTimeout as error:
-        raise TableUnreachable(options.urls, error) from error
+        raise TableUnreachable(error) from error

@@ -142,8 +142,7 @@ class TableReader(DataSourceReader):
         try:
             yield from self._rows(partition)
         except TableTimeout as error:
-            urls = (partition.url,) if partition.url else self.options.urls
-            raise TableUnreachable(urls, error) from error
+            raise TableUnreachable(error) from error
 
     def _rows(self, partition: TablePartition) -> Generator[pa.RecordBatch, None, None]:
         left = self.options.row_limit

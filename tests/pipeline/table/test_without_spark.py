@@ -66,7 +66,7 @@ def test_an_unreachable_server_is_reported_with_the_way_out(
     cluster: TableServers, tmp_path: Path, options: dict[str, str]
 ) -> None:
     """In the driver; and in a task, when it is the task that finds out."""
-    words = r"within 0\.05 s; .*is one of .* \(option urls\)"
+    words = r"within 0\.05 s; .*\(options urls and timeoutMs\)"
     with pytest.raises(table_errors.TableUnreachable, match=words):
         reader_of([f"ipc://{tmp_path}/none"], timeoutMs=50, **options).partitions()
     for server in cluster.servers:

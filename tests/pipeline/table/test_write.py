@@ -249,7 +249,10 @@ def test_an_unreachable_server_is_reported_in_the_driver(tmp_path: Path, kind: s
     from kelek.pipeline.table.kind import KIND
 
     options = given(f"ipc://{tmp_path}/none", 3, timeoutMs=50)
-    with pytest.raises(table_errors.TableUnreachable, match=r"for 50 ms; .*none \(option urls\)"):
+    with pytest.raises(
+        table_errors.TableUnreachable,
+        match=r"none within 0\.05 s; .*\(options urls and timeoutMs\)",
+    ):
         getattr(KIND, kind)(options, binary_schema(), overwrite=False)
 
 
