@@ -4,6 +4,7 @@ It drives `supervisor`, `kelek.Log`, `kelek.Table` and `kelek.Broker` from outsi
 program.
 """
 
+import logging
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -345,6 +346,7 @@ def main(short: bool, flights: int | None, **options: Any) -> None:
     while it kills a worker. In the end Spark joins the flights with weather and planes and writes
     the delays into another table. It leaves that step out where Spark cannot be installed.
     """
+    logging.getLogger("kelek").setLevel(logging.ERROR)  # It waits for the nodes that it kills.
     run(Options(flights=flights or (SHORT_FLIGHTS if short else None), **options))
 
 
