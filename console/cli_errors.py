@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
-from importlib.abc import InspectLoader
+from importlib.machinery import SourceFileLoader
 from types import CodeType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -127,7 +127,7 @@ def docstrings(module: str) -> dict[str, str]:
     """
     spec = importlib.util.find_spec(module)
     assert spec is not None
-    assert isinstance(spec.loader, InspectLoader)
+    assert isinstance(spec.loader, SourceFileLoader)
     code = spec.loader.get_code(module)
     assert code is not None
     functions = [each for each in code.co_consts if isinstance(each, CodeType)]
