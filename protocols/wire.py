@@ -17,6 +17,7 @@ C decodes the messages of the hot path by the batch (native/).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from operator import itemgetter
 from sys import maxsize
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -162,19 +163,35 @@ class Layout(Generic[V]):
         self.check = check
         self.parts = tuple(part for part in parts if not isinstance(part, Cases))
         self.cases = next((part for part in parts if isinstance(part, Cases)), None)
-        self._shapes: dict[Any, _Shape] = {}  # By status.
-        self._by_frame: dict[Any, list[_Shape]] = {}  # By the decoded status frame.
-        self._shape = None  # Of a message without Cases.
-        if self.cases is None:
-            self._shape = _Shape(value, self.parts, self.given, ignores_more)
-            return
-        self._status, type_ = self.cases.field, self.cases.type
+        self.ignores_more = ignores_more
+
+    @cached_property
+    def _shape(self) -> "_Shape | None":
+        """The shape of a message without Cases, which processes that do not use it never make."""
+        if self.cases is not None:
+            return None
+        return _Shape(self.value, self.parts, self.given, self.ignores_more)
+
+    @cached_property
+    def _shapes(self) -> "dict[Any, _Shape]":
+        """The shapes by status."""
+        assert self.cases is not None
+        shapes = {}
         for case in self.cases.cases:
-            frame = type_.encode(case.status)
-            parts_ = (*self.parts, Unused("", frame), *case.parts)
-            shape = _Shape(value, parts_, {**self.given, self._status: case.status}, ignores_more)
-            self._shapes[case.status] = shape
-            self._by_frame.setdefault(type_.decode(frame), []).append(shape)
+            parts = (*self.parts, Unused("", self.cases.type.encode(case.status)), *case.parts)
+            given = {**self.given, self.cases.field: case.status}
+            shapes[case.status] = _Shape(self.value, parts, given, self.ignores_more)
+        return shapes
+
+    @cached_property
+    def _by_frame(self) -> "dict[Any, list[_Shape]]":
+        """The shapes by the decoded status frame."""
+        assert self.cases is not None
+        shapes: dict[Any, list[_Shape]] = {}
+        type_ = self.cases.type
+        for status, shape in self._shapes.items():
+            shapes.setdefault(type_.decode(type_.encode(status)), []).append(shape)
+        return shapes
 
     def decode(self, frames: Sequence[bytes], cluster: bytes = b"") -> V:
         """Decodes a message, whose ident must be `cluster`.
@@ -251,7 +268,10 @@ class Layout(Generic[V]):
 
         message_id   the value of the message's Id, if it has one
         """
-        shape = self._shape or self._shapes[getattr(message, self._status)]
+        shape = self._shape
+        if shape is None:
+            assert self.cases is not None
+            shape = self._shapes[getattr(message, self.cases.field)]
         frames = shape.frames.copy()
         for position, _ in shape.idents:
             frames[position] = cluster

@@ -12,15 +12,13 @@ The machine is the Failover's `FailoverService`: it writes the questions and rep
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from ..connections import ClientAction, Connect, Disconnect, Send, Warn
 from .limits import BYTES_PER_MS, NEVER_MS, NOTICE_MS, SERVERS_MAX, SILENCE_MS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailoverPolicy:
+class FailoverPolicy(NamedTuple):
     """How the client of one service finds, keeps and leaves a server. Times in milliseconds.
 
     kind              what a server is called, as in "is a broker running there?"
