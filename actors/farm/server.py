@@ -99,37 +99,22 @@ class FarmServer(Actor):
     def admit(self, cluster: str, user: str, connection: InboundStream) -> AdmittedConnection:
         if self._users is None:
             (replica,) = self.replicas.values()
-            return AdmittedConnection(
-                replica, user, replica.accept(PeerSession(is_server=True), connection)
-            )
-        replica = self.replicas[cluster]
-        return AdmittedConnection(
-            replica, user, replica.accept(self._users.session(cluster, user), connection)
-        )
+            session = PeerSession(is_server=True)
+        else:
+            replica, session = self.replicas[cluster], self._users.session(cluster, user)
+        return AdmittedConnection(replica, replica.accept(session, connection))
 
     def _reload_users(self, now_ms: int) -> None:
         """Disconnects users whose password was changed or removed."""
-        if self._users is None:
-            return
-        try:
-            disconnect = self._users.reload(now_ms)
-        except OperatorError as error:
-            self.log_problem(error)
-            return
-        for name, users in disconnect.items():
-            self.replicas[name].disconnect_users(users)
-            self.log("users", farm=name, count=len(self._users.by_farm[name].secrets))
+        if self._users is not None:
+            for name, users in self._users.reload(now_ms).items():
+                self.replicas[name].disconnect_users(users)
+                self.log("users", farm=name, count=len(self._users.by_farm[name].secrets))
 
     def _reload_secret(self, now_ms: int) -> None:
         """Uses a changed password of ours for new links."""
-        if self._secret is None:
-            return
-        try:
-            former = self._secret.text
-            if not self._secret.reload(now_ms):
-                return
-        except OperatorError as error:
-            self.log_problem(error)
+        former = self._secret.text if self._secret is not None else ""
+        if self._secret is None or not self._secret.reload(now_ms):
             return
         for replica in self.replicas.values():
             replica.link_settings = replica.link_settings._replace(
@@ -138,11 +123,7 @@ class FarmServer(Actor):
         self.log("secret", user=self._settings.user)
 
     def _reload_tls(self, now_ms: int) -> None:
-        try:
-            if not self._tls.reload(now_ms):
-                return
-        except OperatorError as error:
-            self.log_problem(error)
+        if not self._tls.reload(now_ms):
             return
         self._listener.context = self._tls.server
         for replica in self.replicas.values():
@@ -153,9 +134,11 @@ class FarmServer(Actor):
 
     def on_wake(self, now_ms: int) -> None:
         self.poll.read_on()
-        self._reload_users(now_ms)
-        self._reload_secret(now_ms)
-        self._reload_tls(now_ms)
+        for reload in (self._reload_users, self._reload_secret, self._reload_tls):
+            try:
+                reload(now_ms)
+            except OperatorError as error:
+                self.log_problem(error)
         for replica in self.replicas.values():
             replica.run_once(now_ms)
         self._listener.check(now_ms)

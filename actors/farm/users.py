@@ -8,6 +8,7 @@ import os
 import stat
 from collections.abc import Mapping
 
+from ...protocols.failover.limits import NEVER_MS
 from ...protocols.garlicfarm.server.inbound import PeerSession
 from ...protocols.garlicfarm.wire.htdigest import (
     FILE_BYTES_MAX,
@@ -20,8 +21,33 @@ from ..topology.farm import FarmSettings
 
 CHECK_INTERVAL_MS = 1000  # How often files are checked.
 FORMER_PASSWORD_MS = 600_000  # A servers' user may use the former password for so long.
-NEVER_MS = 1 << 62
 SECRET_BYTES_MAX = 4096
+
+
+class WatchedFiles:
+    """Files that their owner loads, and loads again when they have changed."""
+
+    def __init__(self, *paths: str) -> None:
+        self._paths = paths
+        self._versions = [*map(_version, paths)]
+        self._next_check_ms = 0
+
+    def have_changed(self, now_ms: int) -> bool:
+        """Checks the files at most once in CHECK_INTERVAL_MS. It reports a change once."""
+        if now_ms < self._next_check_ms:
+            return False
+        self._next_check_ms = now_ms + CHECK_INTERVAL_MS
+        before, self._versions = self._versions, [*map(_version, self._paths)]
+        return self._versions != before
+
+
+def _version(path: str) -> tuple[int, ...]:
+    """Values that change with the file; empty if it cannot be seen."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return ()
+    return (found.st_mtime_ns, found.st_size, found.st_ino, found.st_mode)
 
 
 class SecretFile:
@@ -30,39 +56,34 @@ class SecretFile:
     def __init__(self, path: str, location: str) -> None:
         """Raises OperatorError."""
         self._path, self._location = path, location
-        self._next_check_ms = 0
-        self.text, self._version = self._load()
+        self._file = WatchedFiles(path)
+        self.text = self._load()
 
-    def _load(self) -> tuple[str, tuple[int, ...]]:
-        text, version = _read(self._path, self._location, SECRET_BYTES_MAX)
+    def _load(self) -> str:
+        text = _read(self._path, self._location, SECRET_BYTES_MAX)
         secret = text.removesuffix("\n").removesuffix("\r")
         if not secret:
             problem = f"{self._path} is empty"
             raise OperatorError(self._location, problem, "write the password into it")
-        return secret, version
+        return secret
 
     def reload(self, now_ms: int) -> bool:
         """Whether the password has changed. After an error the old password stays, and the error
         is reported once. Raises OperatorError.
         """
-        if now_ms < self._next_check_ms:
+        if not self._file.have_changed(now_ms):
             return False
-        self._next_check_ms = now_ms + CHECK_INTERVAL_MS
-        version = file_version(self._path)
-        if version == self._version:
-            return False
-        self._version, before = version, self.text
-        self.text, self._version = self._load()
+        before, self.text = self.text, self._load()
         return self.text != before
 
 
-def _read(path: str, location: str, bytes_max: int) -> tuple[str, tuple[int, ...]]:
-    """A file's text and version. Raises OperatorError."""
+def _read(path: str, location: str, bytes_max: int) -> str:
+    """A file's text. Raises OperatorError."""
     try:
         with open(path, encoding="utf-8") as file:
-            found = os.fstat(file.fileno())
-            if stat.S_IMODE(found.st_mode) & 0o077:
-                problem = f"others can read {path} (mode {stat.S_IMODE(found.st_mode):04o})"
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            if mode & 0o077:
+                problem = f"others can read {path} (mode {mode:04o})"
                 raise OperatorError(location, problem, f"chmod 600 {path}")
             text = file.read(bytes_max + 1)
     except OSError as error:
@@ -71,19 +92,7 @@ def _read(path: str, location: str, bytes_max: int) -> tuple[str, tuple[int, ...
         raise OperatorError(location, f"{path} is not UTF-8", "replace it") from error
     if len(text) > bytes_max:
         raise OperatorError(location, f"{path} is too large", "replace it")
-    return text, _version(found)
-
-
-def file_version(path: str) -> tuple[int, ...]:
-    """Values that change with the file; empty if it cannot be seen."""
-    try:
-        return _version(os.stat(path))
-    except OSError:
-        return ()
-
-
-def _version(found: os.stat_result) -> tuple[int, ...]:
-    return (found.st_mtime_ns, found.st_size, found.st_ino, found.st_mode)
+    return text
 
 
 class FarmUsers:
@@ -94,8 +103,7 @@ class FarmUsers:
         self._path, self._location = path, location
         self._farms = farms
         self.by_farm: dict[str, Users] = {}
-        self._version: tuple[int, ...] = ()
-        self._next_check_ms = 0
+        self._file = WatchedFiles(path)
         self._former_until_ms = NEVER_MS
         self._load()
         for name, users in self.by_farm.items():
@@ -105,8 +113,7 @@ class FarmUsers:
                 raise OperatorError(location, problem, way_out)
 
     def _load(self) -> None:
-        text, version = _read(self._path, self._location, FILE_BYTES_MAX)
-        self._version = version
+        text = _read(self._path, self._location, FILE_BYTES_MAX)
         try:
             self.by_farm = {name: users_of(text, name) for name in self._farms}
         except PasswordFileError as error:
@@ -120,15 +127,10 @@ class FarmUsers:
 
         Returns the users to disconnect, by farm; empty if nothing has changed.
         """
-        if now_ms < self._next_check_ms:
-            return {}
-        self._next_check_ms = now_ms + CHECK_INTERVAL_MS
         if now_ms >= self._former_until_ms:
             return self._drop_former()
-        version = file_version(self._path)
-        if version == self._version:
+        if not self._file.have_changed(now_ms):
             return {}
-        self._version = version
         before = self.by_farm
         self._load()
         return {
@@ -163,10 +165,6 @@ class FarmUsers:
         disconnect = {name: set(users.former) for name, users in self.by_farm.items()}
         self.by_farm = {name: users._replace(former={}) for name, users in self.by_farm.items()}
         return disconnect
-
-    def secrets(self, farm: str, user: str) -> object:
-        """The stored hashes of a user; None if there is no such user."""
-        return self.by_farm[farm].secrets.get(user)
 
     def session(self, farm: str, user: str) -> PeerSession:
         """What a user may do."""

@@ -10,7 +10,6 @@ import trustme
 
 import kelek
 from kelek.actors.farm import listener
-from kelek.actors.farm import tls as farm_tls
 from kelek.actors.farm import users as farm_users
 from kelek.protocols.garlicfarm.server import append_policy, membership
 from kelek.protocols.garlicfarm.wire import codec, handshake
@@ -222,7 +221,7 @@ def test_the_password_file_is_reloaded() -> None:
 
 def test_certificates_are_reloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The CA changes too; open connections stay. Unusable files are reported and ignored."""
-    monkeypatch.setattr(farm_tls, "CHECK_INTERVAL_MS", 50)
+    monkeypatch.setattr(farm_users, "CHECK_INTERVAL_MS", 50)
     with FarmServers(ids=(1, 2)) as farm:
         farm.start()
         farm.append(b"first")
