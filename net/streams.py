@@ -35,43 +35,6 @@ class _Buffer(threading.local):
 _buffer = _Buffer()
 
 
-def keep_alive(sock: socket.socket, idle_s: int, interval_s: int = 0) -> None:
-    """Sends small messages at once, and probes a silent peer after idle_s.
-
-    interval_s   between two probes; 0: the system's
-    """
-    with contextlib.suppress(OSError):  # The other side may have closed it already.
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if hasattr(socket, "TCP_KEEPIDLE"):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle_s)
-        if interval_s and hasattr(socket, "TCP_KEEPINTVL"):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval_s)
-
-
-def begin_connect(family: int, address: Any) -> socket.socket:
-    """A socket whose connection is being made: it becomes writable when that ends (connect_error).
-
-    Raises OSError when the attempt fails at once.
-    """
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setblocking(False)
-        error = sock.connect_ex(address)
-        if error not in (0, errno.EINPROGRESS):
-            raise OSError(error, os.strerror(error))
-    except OSError:
-        sock.close()
-        raise
-    return sock
-
-
-def connect_error(sock: socket.socket) -> OSError | None:
-    """How an attempt to connect has ended; None: it has succeeded."""
-    error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-    return OSError(error, os.strerror(error)) if error else None
-
-
 class StreamPoll:
     """Waits for any number of connections as one source of a poll loop."""
 
@@ -92,10 +55,11 @@ class StreamPoll:
             self._epoll.modify(fd, mask)
 
     def remove(self, fd: int) -> None:
-        """To be called before the descriptor is closed."""
+        """To be called before the stream is closed."""
         del self._handlers[fd], self._masks[fd]
         self._unread.pop(fd, None)
-        self._epoll.unregister(fd)
+        with contextlib.suppress(OSError):  # TLS has closed it, after an error at its start.
+            self._epoll.unregister(fd)
 
     def more(self, fd: int) -> None:
         """TLS holds unread bytes, which no poll shows: the next wake comes at once."""
@@ -128,18 +92,81 @@ class TcpStream:
     `error` is None while it is open and when the other side has closed it.
     """
 
-    __slots__ = ("_sock", "_tls", "ended", "error", "fd", "more", "needs_out", "out", "secured")
+    __slots__ = (
+        "_context",
+        "_server_name",
+        "_sock",
+        "_tls",
+        "connected",
+        "ended",
+        "error",
+        "fd",
+        "more",
+        "needs_out",
+        "out",
+        "secured",
+    )  # fmt: skip
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        context: ssl.SSLContext | None = None,
+        server_name: str | None = None,
+        connected: bool = True,
+    ) -> None:
+        """A connection that was accepted, or one of connect().
+
+        context   of TLS; None: plain TCP
+        """
         self._sock = sock
-        self._tls = isinstance(sock, ssl.SSLSocket)
+        self._context = context  # Of TLS that has not begun.
+        self._server_name = server_name  # Of a connection that we open.
+        self._tls = context is not None
         self.fd = sock.fileno()
-        self.secured = not self._tls  # The handshake of TLS is complete.
+        self.connected = connected  # TCP is connected.
+        self.secured = connected and not self._tls  # The handshake of TLS is complete.
         self.out = bytearray()  # Bytes that wait to be sent.
         self.needs_out = False  # The next step waits until the socket is writable.
         self.more = False  # The last read reached its limit: more bytes may wait.
         self.ended = False
         self.error: Exception | None = None
+
+    @classmethod
+    def connect(
+        cls, family: int, address: Any, context: ssl.SSLContext | None, server_name: str
+    ) -> "TcpStream":
+        """Starts to connect. The socket becomes writable when TCP is connected or has failed: then
+        call secure(). Raises OSError when the attempt fails at once.
+
+        server_name   the name in the server's certificate
+        """
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.setblocking(False)
+            error = sock.connect_ex(address)
+            if error not in (0, errno.EINPROGRESS):
+                raise OSError(error, os.strerror(error))
+        except OSError:
+            sock.close()
+            raise
+        return cls(sock, context, server_name, connected=False)
+
+    def keep_alive(self, idle_s: int, interval_s: int = 0) -> None:
+        """Sends small messages at once, and probes a silent peer after idle_s.
+
+        interval_s   between two probes; 0: the system's
+        """
+        sock = self._sock
+        with contextlib.suppress(OSError):  # The other side may have closed it already.
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if hasattr(socket, "TCP_KEEPIDLE"):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle_s)
+            if interval_s and hasattr(socket, "TCP_KEEPINTVL"):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval_s)
+
+    def fileno(self) -> int:
+        return self.fd
 
     @property
     def why(self) -> str:
@@ -152,19 +179,31 @@ class TcpStream:
         return f"{reason}: {detail}" if detail else str(reason)
 
     def secure(self) -> bool:
-        """Continues the handshake of TLS; returns whether it is complete."""
-        sock = self._sock
-        assert isinstance(sock, ssl.SSLSocket)
+        """Continues to connect, by TCP and then TLS; returns whether that is complete."""
         self.needs_out = False
         try:
-            sock.do_handshake()
+            if not self.connected:
+                error = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                if error:
+                    raise OSError(error, os.strerror(error))
+                self.connected = True
+            if self._context is not None:
+                context, self._context = self._context, None
+                self._sock = context.wrap_socket(  # The descriptor is unchanged.
+                    self._sock,
+                    server_side=self._server_name is None,
+                    server_hostname=self._server_name,
+                    do_handshake_on_connect=False,
+                )
+            if isinstance(self._sock, ssl.SSLSocket):
+                self._sock.do_handshake()
         except ssl.SSLWantReadError:
             return False
         except ssl.SSLWantWriteError:
             self.needs_out = True
             return False
-        except (OSError, ValueError) as error:  # ValueError: of a certificate's names.
-            self._end(error)
+        except (OSError, ValueError) as failure:  # ValueError: of a certificate's names.
+            self._end(failure)
             return False
         self.secured = True
         return True

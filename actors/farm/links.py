@@ -4,13 +4,12 @@ A link that fails or ends is retried after a pause. FarmPeer handles its message
 """
 
 import os
-import socket
 import ssl
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
 from ...net.sockets import KEEPALIVE_IDLE_S
-from ...net.streams import IN, OUT, StreamPoll, TcpStream, begin_connect, connect_error, keep_alive
+from ...net.streams import IN, OUT, StreamPoll, TcpStream
 from ...protocols.errors import RemoteProtocolError
 from ...protocols.garlicfarm.wire.handshake import (
     ChallengeCache,
@@ -93,7 +92,6 @@ class FarmLink:
         self._stream: TcpStream | None = None
         self._handshake: ClientHandshake | None = None
         self._challenges = ChallengeCache()
-        self._sock: socket.socket | None = None
         self._attempts = 0
         self._challenges_answered = 0  # Since the last pause.
         self._uses_former_password = False  # It tries the former password.
@@ -136,52 +134,25 @@ class FarmLink:
             if not found:
                 raise OSError("no address")
             family, socket_address = found[self._attempts % len(found)]
-            self._sock = begin_connect(family, socket_address)
-            keep_alive(self._sock, KEEPALIVE_IDLE_S)
-            self._owner.poll.add(self._sock.fileno(), OUT, self._on_ready)
+            name = settings.server_name or parse_address(self.endpoint).host
+            self._stream = TcpStream.connect(family, socket_address, settings.context, name)
+            self._stream.keep_alive(KEEPALIVE_IDLE_S)
+            self._owner.poll.add(self._stream.fd, OUT, self._on_ready)
             self.state, self.deadline_ms = LinkState.CONNECT, now_ms + CONNECT_TIMEOUT_MS
         except (OSError, RemoteProtocolError) as error:
             self.fail(getattr(error, "strerror", None) or str(error))
 
     def _on_ready(self) -> None:
-        if self.state is LinkState.CONNECT:
-            self._on_connected()
-        if self.state is LinkState.TLS:
-            self._secure()
-        elif self.state >= LinkState.HEAD:
-            self._transfer()
-
-    def _on_connected(self) -> None:
-        sock, settings = self._sock, self._owner.link_settings
-        assert sock is not None
-        error = connect_error(sock)
-        if error is not None:
-            self.fail(error.strerror or str(error))
-            return
-        if settings.context is not None:
-            name = settings.server_name or parse_address(self.endpoint).host
-            self._owner.poll.remove(sock.fileno())
-            try:
-                sock = settings.context.wrap_socket(
-                    sock, server_hostname=name, do_handshake_on_connect=False
-                )
-            except (OSError, ValueError) as failure:  # ValueError: the host is not a valid name.
-                self._sock = None
-                sock.close()
-                self.fail(str(failure))
-                return
-            self._owner.poll.add(sock.fileno(), IN, self._on_ready)
-        self._sock, self._stream = None, TcpStream(sock)
-        self.state = LinkState.TLS
-
-    def _secure(self) -> None:
         stream = self._stream
         assert stream is not None
-        if stream.secured or stream.secure():
+        if self.state >= LinkState.HEAD:
+            self._transfer()
+        elif stream.secure():
             self._start_handshake()
         elif stream.ended:
-            self.fail(f"TLS: {stream.why}")
+            self.fail(f"TLS: {stream.why}" if stream.connected else stream.why)
         else:
+            self.state = LinkState.TLS
             self._update_poll()
 
     def _start_handshake(self) -> None:
@@ -289,12 +260,10 @@ class FarmLink:
         self._owner.on_link_down(self.server_id, failure if is_new else "")
 
     def _close(self) -> None:
-        for each in (self._stream, self._sock):
-            if each is not None:
-                fd = each.fd if isinstance(each, TcpStream) else each.fileno()
-                self._owner.poll.remove(fd)
-                each.close()
-        self._stream = self._sock = self._handshake = None
+        if self._stream is not None:
+            self._owner.poll.remove(self._stream.fd)
+            self._stream.close()
+        self._stream = self._handshake = None
 
     def close(self) -> None:
         """Closes the link for good."""

@@ -11,7 +11,7 @@ from collections import Counter
 from typing import NamedTuple, Protocol
 
 from ...net.sockets import KEEPALIVE_IDLE_S
-from ...net.streams import IN, OUT, StreamPoll, TcpStream, keep_alive
+from ...net.streams import IN, OUT, StreamPoll, TcpStream
 from ...protocols.garlicfarm.server.inbound import PartialRequest
 from ...protocols.garlicfarm.wire.handshake import HEAD_TIMEOUT_MS, Reply, ServerHandshake
 from ...protocols.garlicfarm.wire.values import Address
@@ -35,10 +35,9 @@ class ConnectionOwner(Protocol):
 
 
 class AdmittedConnection(NamedTuple):
-    """An authenticated connection: its owner, user and number."""
+    """An authenticated connection: its owner and number."""
 
     owner: ConnectionOwner
-    user: str
     number: int  # From FarmPeer.accept().
 
 
@@ -261,17 +260,8 @@ class FarmListener:
     def add(self, sock: socket.socket) -> None:
         """Serves an accepted connection."""
         sock.setblocking(False)
-        keep_alive(sock, KEEPALIVE_IDLE_S)
-        if self.context is not None:
-            try:
-                sock = self.context.wrap_socket(
-                    sock, server_side=True, do_handshake_on_connect=False
-                )
-            except OSError:  # It has ended.
-                self.host.counters["accept_failed"] += 1
-                sock.close()
-                return
-        stream = TcpStream(sock)
+        stream = TcpStream(sock, self.context)
+        stream.keep_alive(KEEPALIVE_IDLE_S)
         connection = InboundStream(self, stream)
         self.connections[stream.fd] = connection
         self.poll.add(stream.fd, IN, connection.on_ready)

@@ -10,11 +10,10 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable
-from enum import IntEnum
 from typing import NamedTuple
 
 from ...net.clock import monotonic_ms
-from ...net.streams import TcpStream, begin_connect, connect_error, keep_alive
+from ...net.streams import TcpStream
 from ...protocols.connections import Warn
 from ...protocols.garlicfarm.client.client import FarmClient
 from ...protocols.garlicfarm.client.values import ConnectFailure, FailureKind, OpenConnection
@@ -40,14 +39,6 @@ class ConnectSettings(NamedTuple):
     proxy: Address | None = None
 
 
-class ConnectionStage(IntEnum):
-    """The progress of a connection."""
-
-    CONNECT = 0
-    SECURE = 1
-    UP = 2
-
-
 class _Connection:
     """One socket, or the attempts at one: a host may have several addresses."""
 
@@ -55,10 +46,9 @@ class _Connection:
         "address",
         "addresses",
         "has_received",
+        "is_up",
         "number",
         "problem",
-        "socket",
-        "stage",
         "stream",
         "wants_write",
     )  # fmt: skip
@@ -68,9 +58,8 @@ class _Connection:
         self.address = action.address
         self.addresses: deque[tuple[int, tuple[object, ...]]] = deque()
         self.problem = "no address"
-        self.socket: socket.socket | None = None
-        self.stream: TcpStream | None = None  # Once TCP is connected.
-        self.stage = ConnectionStage.CONNECT
+        self.stream: TcpStream | None = None
+        self.is_up = False  # TCP and TLS are connected.
         self.wants_write = True  # Whether it polls for room to write.
         self.has_received = False  # Whether any bytes have arrived.
 
@@ -150,37 +139,33 @@ class FarmLinks:
 
     def _connect(self, connection: _Connection) -> None:
         """Tries the next address of the host."""
+        name = self._settings.server_name or connection.address.host
         while connection.addresses:
             family, address = connection.addresses.popleft()
             try:
-                sock = begin_connect(family, address)
+                stream = TcpStream.connect(family, address, self._settings.tls, name)
             except OSError as error:
                 connection.problem = error_text(error)
                 continue
-            keep_alive(sock, KEEPALIVE_S, KEEPALIVE_S)
-            connection.socket, connection.stage, connection.wants_write = (
-                sock,
-                ConnectionStage.CONNECT,
-                True,
-            )
-            self.resources.add(sock)
-            self._files[sock.fileno()] = connection
-            self._watch(sock, True)
+            stream.keep_alive(KEEPALIVE_S, KEEPALIVE_S)
+            connection.stream, connection.wants_write = stream, True
+            self.resources.add(stream)
+            self._files[stream.fd] = connection
+            self._watch(stream, True)
             return
         self._fail(connection, ConnectFailure(FailureKind.LOST, connection.problem))
 
     def _close(self, number: int) -> None:
         connection = self._connections.pop(number, None)
         if connection is not None:
-            self._release_socket(connection)
+            self._close_stream(connection)
 
-    def _release_socket(self, connection: _Connection) -> None:
-        if connection.socket is not None:
-            fd = connection.socket.fileno()
-            self._poll.unregister(fd)
-            del self._files[fd]
-            self.resources.close_socket(connection.socket)
-            connection.socket = connection.stream = None
+    def _close_stream(self, connection: _Connection) -> None:
+        stream, connection.stream = connection.stream, None
+        if stream is not None:
+            self._poll.unregister(stream.fd)
+            del self._files[stream.fd]
+            self.resources.close_socket(stream)
 
     def _fail(self, connection: _Connection, failure: ConnectFailure | None) -> None:
         self._close(connection.number)
@@ -190,23 +175,23 @@ class FarmLinks:
 
     def _on_event(self, connection: _Connection) -> None:
         """Continues a connection that is readable or writable, or has ended."""
-        try:
-            if connection.stage is ConnectionStage.CONNECT and not self._finish_connect(connection):
-                return
-        except OSError as error:
-            self._on_broken(connection, error)
-            return
         stream = connection.stream
         assert stream is not None
-        if connection.stage is ConnectionStage.SECURE and not stream.secure():
-            if stream.ended:
-                self._ended(connection, stream)
-            else:
-                self._set_wants_write(connection, stream.needs_out)
-            return
-        if connection.stage is not ConnectionStage.UP:
-            self._on_up(connection)
-        self._read(connection)
+        if connection.is_up:
+            self._read(connection)
+        elif stream.secure():
+            connection.is_up = True
+            self._set_wants_write(connection, False)
+            self.client.on_open(connection.number, monotonic_ms())
+            self._read(connection)
+        elif not stream.ended:
+            self._set_wants_write(connection, stream.needs_out)
+        elif stream.connected:
+            self._ended(connection, stream)
+        else:
+            connection.problem = error_text(stream.error)
+            self._close_stream(connection)
+            self._connect(connection)
 
     def _read_rest(self) -> None:
         """Reads what the last round has left unread."""
@@ -215,48 +200,16 @@ class FarmLinks:
             self._read(connection)
 
     def _ended(self, connection: _Connection, stream: TcpStream) -> None:
-        if isinstance(stream.error, ssl.SSLError):
-            self._fail(connection, tls_failure(stream.error, connection.stage))
-        else:
-            self._on_broken(connection, stream.error)
-
-    def _on_broken(self, connection: _Connection, error: Exception | None) -> None:
         """The server closed the connection, or it broke."""
-        text = "it closed the connection" if error is None else error_text(error)
-        if (
-            connection.stage is ConnectionStage.UP
-            and not connection.has_received
-            and self._settings.tls is None
-        ):
-            text = f"{text} without sending anything; does it require TLS?"
-        elif error is None:
-            self._fail(connection, None)
-            return
-        self._fail(connection, ConnectFailure(FailureKind.LOST, text))
-
-    def _finish_connect(self, connection: _Connection) -> bool:
-        sock, tls = connection.socket, self._settings.tls
-        assert sock is not None
-        error = connect_error(sock)
-        if error is not None:
-            connection.problem = error_text(error)
-            self._release_socket(connection)
-            self._connect(connection)
-            return False
-        if tls is None:
-            connection.stream = TcpStream(sock)
-            return True
-        name = self._settings.server_name or connection.address.host
-        secure = tls.wrap_socket(sock, server_hostname=name, do_handshake_on_connect=False)
-        self.resources.replace(sock, secure)
-        connection.socket, connection.stream = secure, TcpStream(secure)
-        connection.stage = ConnectionStage.SECURE  # The descriptor is unchanged.
-        return True
-
-    def _on_up(self, connection: _Connection) -> None:
-        connection.stage = ConnectionStage.UP
-        self._set_wants_write(connection, False)
-        self.client.on_open(connection.number, monotonic_ms())
+        error, failure = stream.error, None
+        if isinstance(error, ssl.SSLError):
+            failure = tls_failure(error, connection.is_up)
+        elif connection.is_up and not connection.has_received and self._settings.tls is None:
+            text = f"{error_text(error)} without sending anything; does it require TLS?"
+            failure = ConnectFailure(FailureKind.LOST, text)
+        elif error is not None:
+            failure = ConnectFailure(FailureKind.LOST, error_text(error))
+        self._fail(connection, failure)
 
     def _read(self, connection: _Connection) -> None:
         stream = connection.stream
@@ -277,7 +230,7 @@ class FarmLinks:
         """Sends the output of the machine's connections, as much as the sockets take."""
         for number, output in list(self.client.connections.items()):
             connection = self._connections.get(number)
-            if output.out and connection is not None and connection.stage is ConnectionStage.UP:
+            if output.out and connection is not None and connection.is_up:
                 stream = connection.stream
                 assert stream is not None
                 stream.out = output.out
@@ -288,16 +241,16 @@ class FarmLinks:
                     self._set_wants_write(connection, stream.needs_out)
 
     def _set_wants_write(self, connection: _Connection, wants_write: bool) -> None:
-        if connection.socket is not None and connection.wants_write != wants_write:
+        if connection.stream is not None and connection.wants_write != wants_write:
             connection.wants_write = wants_write
-            self._watch(connection.socket, wants_write)
+            self._watch(connection.stream, wants_write)
 
-    def _watch(self, sock: socket.socket, wants_write: bool) -> None:
-        self._poll.register(sock, select.POLLIN | (select.POLLOUT if wants_write else 0))
-        self.resources.watch(sock, wants_write)
+    def _watch(self, stream: TcpStream, wants_write: bool) -> None:
+        self._poll.register(stream, select.POLLIN | (select.POLLOUT if wants_write else 0))
+        self.resources.watch(stream, wants_write)
 
 
-def tls_failure(error: ssl.SSLError, stage: ConnectionStage) -> ConnectFailure:
+def tls_failure(error: ssl.SSLError, is_up: bool) -> ConnectFailure:
     """The failure for a TLS error, with a hint."""
     if isinstance(error, ssl.SSLCertVerificationError):
         why = error.verify_message.rstrip(".")
@@ -315,12 +268,14 @@ def tls_failure(error: ssl.SSLError, stage: ConnectionStage) -> ConnectFailure:
         return ConnectFailure(
             FailureKind.UNTRUSTED, "the server uses another version of TLS; allow 1.2"
         )
-    if stage is ConnectionStage.UP or isinstance(error, ssl.SSLEOFError):
+    if is_up or isinstance(error, ssl.SSLEOFError):
         return ConnectFailure(FailureKind.LOST, "it closed the connection during TLS")
     return ConnectFailure(FailureKind.LOST, f"TLS failed: {reason or error}")
 
 
-def error_text(error: Exception) -> str:
-    """The system's text for an error: "connection refused"."""
+def error_text(error: Exception | None) -> str:
+    """The system's text for an error: "connection refused". None: the end of a connection."""
+    if error is None:
+        return "it closed the connection"
     code = getattr(error, "errno", None)
     return os.strerror(code).lower() if code else str(error)

@@ -89,11 +89,6 @@ class Resources:
         loop = None if self._loop is None else self._loop()
         return None if loop is None or loop.is_closed() else loop
 
-    def replace(self, old: Closable, new: Closable) -> None:
-        """Replaces a socket object by another one for the same descriptor."""
-        self.sockets.pop(old, None)
-        self.add(new)
-
     def close_socket(self, socket: Closable) -> None:
         self.sockets.pop(socket, None)
         loop = self._open_loop()
