@@ -3,7 +3,7 @@
 import json
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -175,31 +175,33 @@ def make_connect_settings(
     return ConnectSettings(make_tls(ca_file, tuning.tls), tuning.server_name)
 
 
-def checked_values(values: Iterable[bytes]) -> Iterable[bytes]:
-    """Raises TypeError, FarmTooLarge."""
-    if isinstance(values, bytes | bytearray | memoryview | str):
-        raise TypeError("values must be a list: append([value])")
-    return values
-
-
 class _MemberChange:
     """A member change that a caller waits for."""
 
-    def __init__(
-        self, request: Request, server_id: int, is_done: Callable[[Mapping[int, str]], bool]
-    ) -> None:
-        self.request = request
-        self.server_id = server_id
+    def __init__(self, server_id: int, endpoint: str | None = None) -> None:
+        """endpoint: of the server to add; None: it is removed."""
+        self.server_id, self.endpoint = server_id, endpoint
         self.name = f"server {server_id}"
-        self.is_done = is_done  # Takes the members' endpoints by id.
+        self.request = remove_server_request(server_id)
+        if endpoint is not None:
+            self.request = add_server_request(ClusterServer(server_id, endpoint))
         self.term = 0  # The leader's term in its answer.
+
+    @property
+    def adds(self) -> bool:
+        return self.endpoint is not None
 
     def is_over(self, status: Mapping[str, Any]) -> bool:
         """Whether the leader that started the change has dropped it. A removal continues under
         the next leader, because a leader that leaves hands over first.
         """
-        adds = self.request.type is MessageType.ADD_SERVER
-        return adds and status.get("state") == "leader" and status.get("term") == self.term
+        return self.adds and status.get("state") == "leader" and status.get("term") == self.term
+
+    def is_joining(self, status: Mapping[str, Any]) -> bool:
+        """Whether the server to remove is just being added; the removal then cancels that."""
+        current = status.get("change") or {}
+        is_early = current.get("stage") in ("invite", "feed")
+        return not self.adds and is_early and current.get("server") == self.server_id
 
 
 class FarmOperations(ClientBase):
@@ -292,7 +294,9 @@ class FarmOperations(ClientBase):
         """Groups values into requests."""
         entries: list[FarmLogEntry] = []
         size = 0
-        for value in checked_values(values):
+        if isinstance(values, bytes | bytearray | memoryview | str):
+            raise TypeError("values must be a list: append([value])")
+        for value in values:
             if not isinstance(value, bytes):
                 raise TypeError(f"a value must be bytes, not {type(value).__name__}")
             if not value:
@@ -332,14 +336,21 @@ class FarmOperations(ClientBase):
     def _get(self, view: str, timeout_ms: int | None = None) -> Operation[dict[str, Any]]:
         """A view of any server."""
         deadline_ms = self._deadline_ms if timeout_ms is None else monotonic_ms() + timeout_ms
-        query = self._client.query(ViewQuery(view, deadline_ms))
-        try:
-            yield _done(query)
-        finally:
-            self._client.cancel_query(query)
+        query = ViewQuery(view, deadline_ms)
+        yield from self._run_queries(query)
         if query.failure is not None:
             raise self._error_of(query.failure)
         return _object(query.body)
+
+    def _run_queries(self, *queries: ViewQuery) -> Operation[None]:
+        """Waits for concurrent queries, which have deadlines."""
+        for query in queries:
+            self._client.query(query)
+        try:
+            yield Wait(lambda: all(query.done for query in queries), limited=False)
+        finally:
+            for query in queries:
+                self._client.cancel_query(query)
 
     @operation
     def status(self) -> Operation[dict[str, Any]]:
@@ -369,13 +380,7 @@ class FarmOperations(ClientBase):
         """Queries the status of these servers concurrently, once each."""
         deadline_ms = monotonic_ms() + min(STATUS_MS, self.timeout_ms)
         queries = [ViewQuery("status", deadline_ms, address, is_once=True) for address in servers]
-        for query in queries:
-            self._client.query(query)
-        try:
-            yield Wait(lambda: all(query.done for query in queries), limited=False)
-        finally:
-            for query in queries:
-                self._client.cancel_query(query)
+        yield from self._run_queries(*queries)
         return queries
 
     def _from_leader(self, view: str) -> Operation[dict[str, Any]]:
@@ -394,11 +399,7 @@ class FarmOperations(ClientBase):
         if address is None:
             return None
         query = ViewQuery(view, monotonic_ms() + STATUS_MS, address, is_once=True)
-        self._client.query(query)
-        try:
-            yield _done(query)
-        finally:
-            self._client.cancel_query(query)
+        yield from self._run_queries(query)
         return None if query.body is None else _object(query.body)
 
     @operation
@@ -635,12 +636,7 @@ class FarmOperations(ClientBase):
 
         Returns False if it is a member already. Raises FarmDenied, FarmRefused, FarmTimeout.
         """
-        server = ClusterServer(checked_id(server_id), checked_endpoint(endpoint))
-
-        def is_done(found: Mapping[int, str]) -> bool:
-            return found.get(server_id) == server.endpoint
-
-        change = _MemberChange(add_server_request(server), server_id, is_done)
+        change = _MemberChange(checked_id(server_id), checked_endpoint(endpoint))
         return self._change_members(change, wait)
 
     @operation
@@ -650,9 +646,7 @@ class FarmOperations(ClientBase):
 
         Returns False if it is not a member. Raises FarmDenied, FarmRefused, FarmTimeout.
         """
-        request = remove_server_request(checked_id(server_id))
-        change = _MemberChange(request, server_id, lambda found: server_id not in found)
-        return self._change_members(change, wait)
+        return self._change_members(_MemberChange(checked_id(server_id)), wait)
 
     def _change_members(self, change: _MemberChange, wait: bool) -> Operation[bool]:
         """Requests a change until the leader accepts it, or it is done; returns whether there
@@ -664,7 +658,8 @@ class FarmOperations(ClientBase):
             if has_http_api:
                 status = yield from FarmOperations.status(self)
                 members = {each.id: each.endpoint for each in _members(status)}
-                if change.is_done(members) and not self._is_joining(change, status):
+                is_done = members.get(change.server_id) == change.endpoint
+                if is_done and not change.is_joining(status):
                     return is_started
                 if is_started and status.get("change") is None and change.is_over(status):
                     raise FarmRefused(
@@ -674,8 +669,7 @@ class FarmOperations(ClientBase):
                     )
                 self._check_change(change, status)
             is_busy = has_http_api and status.get("change") is not None
-            is_busy = is_busy and not self._is_joining(change, status)
-            if not is_busy:
+            if not is_busy or change.is_joining(status):
                 response = yield from self._submit_exclusive(change.request, deadline_ms)
                 is_started = is_started or response.is_accepted
                 change.term = response.term
@@ -684,13 +678,6 @@ class FarmOperations(ClientBase):
             if monotonic_ms() >= deadline_ms or not (has_http_api or is_started):
                 raise self._change_error(change, is_started)
             yield Sleep(CHANGE_POLL_MS)
-
-    def _is_joining(self, change: _MemberChange, status: Mapping[str, Any]) -> bool:
-        """Whether the server to remove is just being added; the removal then cancels that."""
-        current = status.get("change") or {}
-        removes = change.request.type is MessageType.REMOVE_SERVER
-        is_early = current.get("stage") in ("invite", "feed")
-        return removes and is_early and current.get("server") == change.server_id
 
     def _submit_exclusive(self, request: Request, deadline_ms: int) -> Operation[Response]:
         """The leader's immediate answer to a request."""
@@ -707,7 +694,7 @@ class FarmOperations(ClientBase):
     def _change_error(self, change: _MemberChange, is_started: bool) -> FarmError:
         if is_started:
             text = f"the change of {change.name} is still in progress; kelek farm status shows it"
-            if change.request.type is MessageType.ADD_SERVER:
+            if change.adds:
                 text += f", kelek farm remove {change.server_id} cancels it"
             return FarmTimeout(text)
         return FarmRefused(
@@ -719,7 +706,7 @@ class FarmOperations(ClientBase):
         """Raises an error if the leader would refuse the change for good."""
         self._check_admin(status)
         members = _members(status)
-        if change.request.type is MessageType.REMOVE_SERVER:
+        if not change.adds:
             if [server.id for server in members] == [change.server_id]:
                 raise FarmRefused(f"{change.name} is the only member and cannot be removed")
             return
@@ -750,9 +737,9 @@ class FarmOperations(ClientBase):
         return FarmTimeout(self._client.explain().text)
 
 
-def _done(view: FarmCommand | ViewQuery) -> Wait:
+def _done(command: FarmCommand) -> Wait:
     """Waits until it is done; the client state machine has the deadline."""
-    return Wait(lambda: view.done, limited=False)
+    return Wait(lambda: command.done, limited=False)
 
 
 def _object(body: bytes | None) -> dict[str, Any]:
