@@ -18,15 +18,17 @@ static uint64_t mix(uint64_t hash, uint64_t word) {
     return hash ^ hash >> 29;
 }
 
-uint64_t klk_exchange_hash(const struct klk_exchange *exchange, uint64_t seed, const uint8_t *name,
-                           uint32_t size) {
+static uint64_t hash_of(const struct klk_exchange *exchange, uint64_t seed,
+                        struct klk_octets octets) {
+    const uint8_t *data = octets.data;
+    uint32_t size = octets.size;
     uint64_t word, hash = mix(exchange->setup.seed ^ seed, size);
-    for (; size >= sizeof word; size -= (uint32_t)sizeof word, name += sizeof word) {
-        memcpy(&word, name, sizeof word);
+    for (; size >= sizeof word; size -= (uint32_t)sizeof word, data += sizeof word) {
+        memcpy(&word, data, sizeof word);
         hash = mix(hash, word);
     }
     word = 0;
-    memcpy(&word, name, size);
+    if (size) memcpy(&word, data, size);
     hash = mix(hash, word) * 0xff51afd7ed558ccdu;
     return hash ^ hash >> 32;
 }
@@ -73,67 +75,75 @@ static struct node *table_first(const struct table *table, uint64_t hash) {
     return table->buckets[hash & (table->size - 1)];
 }
 
-static void name_set(struct name *name, const uint8_t *bytes, uint32_t size) {
-    name->size = (uint8_t)size;
-    memcpy(name->bytes, bytes, size);
+static int name_is(const struct klk_name *name, struct klk_octets octets) {
+    return name->size == octets.size &&
+           (!octets.size || memcmp(name->bytes, octets.data, octets.size) == 0);
 }
 
-static int name_is(const struct name *name, const uint8_t *bytes, uint32_t size) {
-    return name->size == size && (!size || memcmp(name->bytes, bytes, size) == 0);
-}
-
-/* ---- services ---- */
-
-struct service *klk_service_find(const struct klk_exchange *exchange, const uint8_t *name,
-                                 uint32_t size) {
-    uint64_t hash = klk_exchange_hash(exchange, 1, name, size);
-    for (struct node *node = table_first(&exchange->services, hash); node; node = node->next) {
-        struct service *service = KLK_OF(node, struct service, node);
-        if (node->hash == hash && name_is(&service->name, name, size)) return service;
+/* The next element with this name in a chain, from a node on; NULL: none. */
+static struct named *named_next(struct node *node, uint64_t hash, struct klk_octets name) {
+    for (; node; node = node->next) {
+        struct named *named = KLK_OF(node, struct named, node);
+        if (node->hash == hash && name_is(&named->name, name)) return named;
     }
     return NULL;
 }
 
-struct service *klk_service_get(struct klk_exchange *exchange, const uint8_t *name, uint32_t size) {
-    struct service *service = klk_service_find(exchange, name, size);
+static struct named *named_find(const struct klk_exchange *exchange, const struct table *table,
+                                struct klk_octets name) {
+    uint64_t hash = hash_of(exchange, 0, name);
+    return named_next(table_first(table, hash), hash, name);
+}
+
+static void named_add(const struct klk_exchange *exchange, struct table *table,
+                      struct named *named, struct klk_octets name) {
+    named->name.size = (uint8_t)name.size;
+    memcpy(named->name.bytes, name.data, name.size);
+    named->node.hash = hash_of(exchange, 0, name);
+    table_add(table, &named->node);
+}
+
+static int is_valid(struct klk_octets name) {
+    return name.size && name.size <= KLK_EXCHANGE_NAME_MAX;
+}
+
+/* ---- services ---- */
+
+static struct service *service_find(const struct klk_exchange *exchange, struct klk_octets name) {
+    return (struct service *)(void *)named_find(exchange, &exchange->services, name);
+}
+
+struct service *klk_service_get(struct klk_exchange *exchange, struct klk_octets name) {
+    struct service *service = service_find(exchange, name);
     if (service || exchange->services.count >= exchange->setup.services_max) return service;
     service = calloc(1, sizeof *service);
     if (!service) return NULL;
-    name_set(&service->name, name, size);
     klk_link_init(&service->dirty);
     klk_link_init(&service->ready);
     klk_link_init(&service->client_queues);
     klk_link_init(&service->redelivery);
-    service->node.hash = klk_exchange_hash(exchange, 1, name, size);
-    table_add(&exchange->services, &service->node);
+    named_add(exchange, &exchange->services, &service->named, name);
     return service;
 }
 
 void klk_service_free_unused(struct klk_exchange *exchange, struct service *service) {
     if (service->workers || service->waiting || service->working) return;
     klk_link_remove(&service->dirty);
-    table_remove(&exchange->services, &service->node);
+    table_remove(&exchange->services, &service->named.node);
     free(service);
 }
 
-int klk_service_is_durable(const struct klk_exchange *exchange, const uint8_t *name,
-                           uint32_t size) {
-    if (!exchange->durable.count) return 0;
-    uint64_t hash = klk_exchange_hash(exchange, 4, name, size);
-    for (struct node *node = table_first(&exchange->durable, hash); node; node = node->next)
-        if (node->hash == hash && name_is(&KLK_OF(node, struct durable, node)->name, name, size))
-            return 1;
-    return 0;
+int klk_service_is_durable(const struct klk_exchange *exchange, struct klk_octets name) {
+    return exchange->durable.count && named_find(exchange, &exchange->durable, name);
 }
 
 int klk_exchange_add_durable(struct klk_exchange *exchange, const uint8_t *service, uint32_t size) {
-    if (!size || size > KLK_EXCHANGE_NAME_MAX) return KLK_EINVAL;
-    if (klk_service_is_durable(exchange, service, size)) return KLK_OK;
-    struct durable *durable = calloc(1, sizeof *durable);
+    struct klk_octets name = {service, size};
+    if (!is_valid(name)) return KLK_EINVAL;
+    if (klk_service_is_durable(exchange, name)) return KLK_OK;
+    struct named *durable = calloc(1, sizeof *durable);
     if (!durable) return KLK_ESPACE;
-    name_set(&durable->name, service, size);
-    durable->node.hash = klk_exchange_hash(exchange, 4, service, size);
-    table_add(&exchange->durable, &durable->node);
+    named_add(exchange, &exchange->durable, durable, name);
     return KLK_OK;
 }
 
@@ -146,23 +156,9 @@ static void service_wake(struct klk_exchange *exchange, struct service *service)
 
 struct client *klk_client_next(const struct klk_exchange *exchange, struct klk_octets id,
                                const struct client *behind) {
-    uint64_t hash = klk_exchange_hash(exchange, 2, id.data, id.size);
-    struct node *node = behind ? behind->node.next : table_first(&exchange->clients, hash);
-    for (; node; node = node->next) {
-        struct client *client = KLK_OF(node, struct client, node);
-        if (node->hash == hash && name_is(&client->id, id.data, id.size)) return client;
-    }
-    return NULL;
-}
-
-static struct client *client_named(const struct klk_exchange *exchange, struct klk_octets name) {
-    uint64_t hash = klk_exchange_hash(exchange, 5, name.data, name.size);
-    struct node *node = table_first(&exchange->clients_by_name, hash);
-    for (; node; node = node->next) {
-        struct client *client = KLK_OF(node, struct client, by_name);
-        if (node->hash == hash && name_is(&client->name, name.data, name.size)) return client;
-    }
-    return NULL;
+    uint64_t hash = hash_of(exchange, 0, id);
+    struct node *first = behind ? behind->by_id.node.next : table_first(&exchange->clients, hash);
+    return (struct client *)(void *)named_next(first, hash, id);
 }
 
 /* Whether a connection has the most clients allowed. */
@@ -177,21 +173,21 @@ static int is_crowded(const struct klk_exchange *exchange, struct klk_octets id)
  * back. */
 static void client_move(struct klk_exchange *exchange, struct client *client,
                         struct klk_octets id) {
-    uint64_t hash = klk_exchange_hash(exchange, 2, id.data, id.size);
+    uint64_t hash = hash_of(exchange, 0, id);
     if (hash == client->previous_hash || is_crowded(exchange, id)) return;
-    table_remove(&exchange->clients, &client->node);
-    client->previous_hash = client->node.hash;
-    client->node.hash = hash;
-    name_set(&client->id, id.data, id.size);
-    table_add(&exchange->clients, &client->node);
+    table_remove(&exchange->clients, &client->by_id.node);
+    client->previous_hash = client->by_id.node.hash;
+    named_add(exchange, &exchange->clients, &client->by_id, id);
 }
 
 struct client *klk_client_find(struct klk_exchange *exchange, struct klk_octets id,
                                struct klk_octets name) {
     struct client *client = NULL;
     while ((client = klk_client_next(exchange, id, client)) != NULL)
-        if (name_is(&client->name, name.data, name.size)) return client;
-    if (!name.size || !(client = client_named(exchange, name))) return NULL;
+        if (name_is(&client->by_name.name, name)) return client;
+    struct named *named = name.size ? named_find(exchange, &exchange->clients_by_name, name) : NULL;
+    if (!named) return NULL;
+    client = KLK_OF(named, struct client, by_name);
     client_move(exchange, client, id);
     return client;
 }
@@ -203,37 +199,29 @@ struct client *klk_client_get(struct klk_exchange *exchange, struct klk_octets i
     if (name.size && is_crowded(exchange, id)) return NULL;
     client = calloc(1, sizeof *client);
     if (!client) return NULL;
-    name_set(&client->id, id.data, id.size);
     klk_link_init(&client->client_queues);
-    client->node.hash = klk_exchange_hash(exchange, 2, id.data, id.size);
-    table_add(&exchange->clients, &client->node);
+    named_add(exchange, &exchange->clients, &client->by_id, id);
     client->by_number.hash = exchange->next_client++;
-    for (int i = 0; i < 8; i++)
-        client->number[i] = (uint8_t)(client->by_number.hash >> (56 - 8 * i));
+    klk_put_u64_big(client->number, client->by_number.hash);
     table_add(&exchange->clients_by_number, &client->by_number);
-    if (name.size) {
-        name_set(&client->name, name.data, name.size);
-        client->by_name.hash = klk_exchange_hash(exchange, 5, name.data, name.size);
-        table_add(&exchange->clients_by_name, &client->by_name);
-    }
+    if (name.size) named_add(exchange, &exchange->clients_by_name, &client->by_name, name);
     return client;
 }
 
 struct client *klk_client_numbered(const struct klk_exchange *exchange, struct klk_octets number) {
-    uint64_t wanted = 0;
-    if (number.size != sizeof wanted) return NULL;
-    for (uint32_t i = 0; i < number.size; i++) wanted = wanted << 8 | number.data[i];
+    if (number.size != sizeof(uint64_t)) return NULL;
+    uint64_t wanted = klk_get_u64_big(number.data);
     struct node *node = table_first(&exchange->clients_by_number, wanted);
-    for (; node; node = node->next)
-        if (node->hash == wanted) return KLK_OF(node, struct client, by_number);
-    return NULL;
+    while (node && node->hash != wanted) node = node->next;
+    return node ? KLK_OF(node, struct client, by_number) : NULL;
 }
 
 void klk_client_free_unused(struct klk_exchange *exchange, struct client *client) {
     if (client->inflight) return;
-    table_remove(&exchange->clients, &client->node);
+    table_remove(&exchange->clients, &client->by_id.node);
     table_remove(&exchange->clients_by_number, &client->by_number);
-    if (client->name.size) table_remove(&exchange->clients_by_name, &client->by_name);
+    if (client->by_name.name.size)
+        table_remove(&exchange->clients_by_name, &client->by_name.node);
     free(client);
 }
 
@@ -263,26 +251,22 @@ static void line_settle(struct client_queue *client_queue) {
 
 /* ---- requests ---- */
 
-static uint64_t request_hash(const struct klk_exchange *exchange, const struct client *client,
-                             const uint8_t *id, uint32_t size) {
-    return klk_exchange_hash(exchange, client->by_number.hash, id, size);
-}
-
 struct request *klk_request_find(const struct klk_exchange *exchange, const struct client *client,
-                                 const uint8_t *id, uint32_t size) {
-    uint64_t hash = request_hash(exchange, client, id, size);
+                                 struct klk_octets id) {
+    uint64_t hash = hash_of(exchange, client->by_number.hash, id);
     for (struct node *node = table_first(&exchange->requests, hash); node; node = node->next) {
         struct request *request = KLK_OF(node, struct request, node);
-        if (node->hash != hash || request->client != client || request->id_size != size) continue;
-        if (memcmp(klk_request_id(request), id, size) == 0) return request;
+        if (node->hash == hash && request->client == client && request->id_size == id.size &&
+            memcmp(klk_request_id(request), id.data, id.size) == 0)
+            return request;
     }
     return NULL;
 }
 
-uint64_t klk_new_request_bytes(const struct klk_new_request *added) {
-    uint64_t body = added->offsets[added->frames] - added->offsets[0];
-    uint64_t client = added->client->inflight ? 0 : CLIENT_OVERHEAD;
-    return REQUEST_OVERHEAD + client + body + added->id_size + 4ull * added->frames;
+uint64_t klk_request_cost(const struct client *client, const struct klk_asking *asking) {
+    uint64_t body = asking->offsets[asking->frames] - asking->offsets[0];
+    uint64_t overhead = REQUEST_OVERHEAD + (client->inflight ? 0 : CLIENT_OVERHEAD);
+    return overhead + body + asking->id.size + 4ull * asking->frames;
 }
 
 static int is_due_before(const struct request *request, const struct request *other) {
@@ -342,42 +326,43 @@ static void request_wait_no_more(struct klk_exchange *exchange, struct request *
     request->client_queue = NULL;
 }
 
-struct request *klk_request_add(struct klk_exchange *exchange,
-                                const struct klk_new_request *added) {
-    uint32_t body_size = added->offsets[added->frames] - added->offsets[0];
-    if (!due_fit(exchange)) return NULL;
-    struct client_queue *client_queue = line_get(added->client, added->service);
-    if (!client_queue) return NULL;
+int klk_request_add(struct klk_exchange *exchange, struct client *client, struct service *service,
+                    const struct klk_asking *asking, int64_t now_ms) {
+    uint32_t body_size = asking->offsets[asking->frames] - asking->offsets[0];
+    uint8_t named_mode = asking->credit ? KLK_PARTS_NUMBERED : KLK_PARTS_UNWANTED;
+    if (!due_fit(exchange)) return KLK_ESPACE;
+    struct client_queue *client_queue = line_get(client, service);
+    if (!client_queue) return KLK_ESPACE;
     struct request *request =
-        malloc(sizeof *request + 4 * (size_t)added->frames + body_size + added->id_size);
+        malloc(sizeof *request + 4 * (size_t)asking->frames + body_size + asking->id.size);
     if (!request) {
         line_settle(client_queue);
-        return NULL;
+        return KLK_ESPACE;
     }
-    *request = (struct request){.client = added->client,
-                                .service = added->service,
+    *request = (struct request){.client = client,
+                                .service = service,
                                 .client_queue = client_queue,
                                 .number = ++exchange->number,
-                                .bytes = klk_new_request_bytes(added),
-                                .expires_ms = added->expires_ms,
-                                .deadline_ms = added->deadline_ms,
+                                .bytes = klk_request_cost(client, asking),
+                                .expires_ms = now_ms + exchange->setup.request_ttl_ms,
+                                .deadline_ms = asking->deadline_ms,
                                 .body_size = body_size,
-                                .frames = added->frames,
-                                .framing = added->framing,
-                                .parts_mode = added->parts_mode,
-                                .credit = added->credit,
-                                .id_size = (uint8_t)added->id_size};
-    for (uint32_t i = 0; i < added->frames; i++)
-        request->sizes[i] = added->offsets[i + 1] - added->offsets[i];
-    if (body_size) memcpy(klk_request_body(request), added->body, body_size);
-    memcpy(klk_request_id(request), added->id, added->id_size);
-    request->node.hash = request_hash(exchange, added->client, added->id, added->id_size);
+                                .frames = asking->frames,
+                                .framing = (uint8_t)asking->framing,
+                                .parts_mode = asking->name.size ? named_mode : KLK_PARTS_PLAIN,
+                                .credit = asking->credit,
+                                .id_size = (uint8_t)asking->id.size};
+    for (uint32_t i = 0; i < asking->frames; i++)
+        request->sizes[i] = asking->offsets[i + 1] - asking->offsets[i];
+    if (body_size) memcpy(klk_request_body(request), asking->body, body_size);
+    memcpy(klk_request_id(request), asking->id.data, asking->id.size);
+    request->node.hash = hash_of(exchange, client->by_number.hash, asking->id);
     table_add(&exchange->requests, &request->node);
     klk_link_insert(&request->place, &client_queue->requests);
     exchange->bytes += request->bytes;
-    added->client->inflight++;
+    client->inflight++;
     request_wait(exchange, request);
-    return request;
+    return KLK_OK;
 }
 
 void klk_request_assign(struct klk_exchange *exchange, struct request *request,
@@ -414,7 +399,6 @@ static void collected_free(struct klk_exchange *exchange, struct request *reques
     if (!collected) return;
     exchange->bytes -= collected->bytes_max;
     free(collected->bytes);
-    free(collected->sizes);
     free(collected);
     request->collected = NULL;
 }
@@ -450,56 +434,45 @@ static void request_return(struct klk_exchange *exchange, struct request *reques
 
 /* ---- PARTIALs of clients with a single answer (RFC 7) ---- */
 
-static int collected_fit(struct klk_exchange *exchange, struct collected *collected, uint64_t size,
-                         uint32_t frames) {
-    /* Each frame counts with the four bytes of its size, so that empty ones are bounded, too. */
-    uint64_t need = collected->used + size + 4ull * ((uint64_t)collected->frames + frames);
+/* Makes room for so many bytes more. Returns 0: the limits or the memory do not allow it. */
+static int collected_fit(struct klk_exchange *exchange, struct collected *collected,
+                         uint64_t size) {
+    uint64_t need = collected->used + size;
     uint64_t room = exchange->setup.bytes_max - exchange->bytes + collected->bytes_max;
     if (need > exchange->setup.collected_bytes_max || need > room) return 0;
-    if (need > collected->bytes_max) {
-        uint64_t bytes_max = 2 * need < room ? 2 * need : need;
-        uint8_t *bytes = realloc(collected->bytes, bytes_max);
-        if (!bytes) return 0;
-        exchange->bytes += bytes_max - collected->bytes_max;
-        collected->bytes = bytes;
-        collected->bytes_max = bytes_max;
-    }
-    if (collected->frames + frames > collected->frames_max) {
-        uint32_t frames_max = 2 * (collected->frames + frames);
-        uint32_t *sizes = realloc(collected->sizes, 4 * (size_t)frames_max);
-        if (!sizes) return 0;
-        collected->sizes = sizes;
-        collected->frames_max = frames_max;
-    }
+    if (need <= collected->bytes_max) return 1;
+    uint64_t bytes_max = 2 * need < room ? 2 * need : need;
+    uint8_t *bytes = realloc(collected->bytes, bytes_max);
+    if (!bytes) return 0;
+    exchange->bytes += bytes_max - collected->bytes_max;
+    collected->bytes = bytes;
+    collected->bytes_max = bytes_max;
     return 1;
 }
 
 void klk_request_collect(struct klk_exchange *exchange, struct request *request,
                          const uint8_t *bytes, const uint32_t *offsets, uint32_t frames) {
     struct collected *collected = request->collected;
-    uint64_t size = offsets[frames] - offsets[0];
     if (!collected) collected = request->collected = calloc(1, sizeof *collected);
     if (!collected || collected->overflowed) return;
-    if (!collected_fit(exchange, collected, size, frames)) {
+    if (!collected_fit(exchange, collected, offsets[frames] - offsets[0] + 4ull * frames)) {
         collected->overflowed = 1;
         return;
     }
-    if (size) memcpy(collected->bytes + collected->used, bytes, size);
-    for (uint32_t i = 0; i < frames; i++)
-        collected->sizes[collected->frames++] = offsets[i + 1] - offsets[i];
-    collected->used += size;
+    for (uint32_t i = 0; i < frames; i++) {
+        uint32_t size = offsets[i + 1] - offsets[i];
+        memcpy(collected->bytes + collected->used, &size, sizeof size);
+        if (size) memcpy(collected->bytes + collected->used + 4, bytes, size);
+        collected->used += 4 + size;
+        bytes += size;
+    }
+    collected->frames += frames;
 }
 
 /* ---- workers ---- */
 
-struct worker *klk_worker_find(const struct klk_exchange *exchange, const uint8_t *id,
-                               uint32_t size) {
-    uint64_t hash = klk_exchange_hash(exchange, 3, id, size);
-    for (struct node *node = table_first(&exchange->workers, hash); node; node = node->next) {
-        struct worker *worker = KLK_OF(node, struct worker, node);
-        if (node->hash == hash && name_is(&worker->id, id, size)) return worker;
-    }
-    return NULL;
+struct worker *klk_worker_find(const struct klk_exchange *exchange, struct klk_octets id) {
+    return (struct worker *)(void *)named_find(exchange, &exchange->workers, id);
 }
 
 void klk_worker_touch(struct klk_exchange *exchange, struct worker *worker, int64_t now_ms) {
@@ -510,26 +483,24 @@ void klk_worker_touch(struct klk_exchange *exchange, struct worker *worker, int6
 int klk_exchange_worker_add(struct klk_exchange *exchange, const uint8_t *id, uint32_t id_size,
                             const uint8_t *service_name, uint32_t service_size, uint32_t framing,
                             uint32_t window, int wants, int64_t now_ms) {
-    if (!id_size || id_size > KLK_EXCHANGE_NAME_MAX || !service_size) return KLK_EINVAL;
-    if (service_size > KLK_EXCHANGE_NAME_MAX || framing > KLK_FRAMING_MDP2) return KLK_EINVAL;
+    struct klk_octets routing_id = {id, id_size}, name = {service_name, service_size};
+    if (!is_valid(routing_id) || !is_valid(name) || framing > KLK_FRAMING_MDP2) return KLK_EINVAL;
     if (!window || window > KLK_EXCHANGE_WINDOW_MAX) return KLK_EINVAL;
-    if (klk_worker_find(exchange, id, id_size)) return KLK_EINVAL;
-    struct service *service = klk_service_get(exchange, service_name, service_size);
+    if (klk_worker_find(exchange, routing_id)) return KLK_EINVAL;
+    struct service *service = klk_service_get(exchange, name);
     if (!service) return KLK_ESPACE;
     struct worker *worker = calloc(1, sizeof *worker);
     if (!worker) {
         klk_service_free_unused(exchange, service);
         return KLK_ESPACE;
     }
-    name_set(&worker->id, id, id_size);
     worker->service = service;
     worker->framing = (uint8_t)framing;
     worker->window = framing == KLK_FRAMING_TEXT ? window : 1;
     worker->wants = (uint8_t)wants;
     worker->number = exchange->next_worker++;
     worker->last_seen_ms = worker->sent_ms = now_ms;
-    worker->node.hash = klk_exchange_hash(exchange, 3, id, id_size);
-    table_add(&exchange->workers, &worker->node);
+    named_add(exchange, &exchange->workers, &worker->named, routing_id);
     klk_link_init(&worker->requests);
     klk_link_insert(&worker->by_last_seen, &exchange->by_last_seen);
     klk_link_insert(&worker->ready, &service->ready);
@@ -539,9 +510,8 @@ int klk_exchange_worker_add(struct klk_exchange *exchange, const uint8_t *id, ui
 }
 
 int64_t klk_exchange_worker_remove(struct klk_exchange *exchange, const uint8_t *id,
-                                   uint32_t id_size,
-                                int64_t now_ms) {
-    struct worker *worker = klk_worker_find(exchange, id, id_size);
+                                   uint32_t id_size, int64_t now_ms) {
+    struct worker *worker = klk_worker_find(exchange, (struct klk_octets){id, id_size});
     if (!worker) return KLK_EINVAL;
     struct service *service = worker->service;
     int64_t count = 0;
@@ -558,25 +528,18 @@ int64_t klk_exchange_worker_remove(struct klk_exchange *exchange, const uint8_t 
     }
     klk_link_remove(&worker->ready);
     klk_link_remove(&worker->by_last_seen);
-    table_remove(&exchange->workers, &worker->node);
+    table_remove(&exchange->workers, &worker->named.node);
     free(worker);
     service->workers--;
     klk_service_free_unused(exchange, service);
     return count;
 }
 
-uint32_t klk_exchange_silent_worker(const struct klk_exchange *exchange, int64_t before_ms,
-                                    uint8_t *id) {
-    if (klk_link_is_empty(&exchange->by_last_seen)) return 0;
-    const struct worker *worker = KLK_OF(exchange->by_last_seen.next, struct worker, by_last_seen);
-    if (worker->last_seen_ms >= before_ms) return 0;
-    memcpy(id, worker->id.bytes, worker->id.size);
-    return worker->id.size;
-}
-
-int64_t klk_exchange_last_seen_ms(const struct klk_exchange *exchange) {
+int64_t klk_exchange_last_seen_ms(const struct klk_exchange *exchange, struct klk_name *id) {
     if (klk_link_is_empty(&exchange->by_last_seen)) return -1;
-    return KLK_OF(exchange->by_last_seen.next, struct worker, by_last_seen)->last_seen_ms;
+    const struct worker *worker = KLK_OF(exchange->by_last_seen.next, struct worker, by_last_seen);
+    *id = worker->named.name;
+    return worker->last_seen_ms;
 }
 
 int64_t klk_exchange_expires_ms(const struct klk_exchange *exchange) {
@@ -618,11 +581,8 @@ uint32_t klk_exchange_client_remove(struct klk_exchange *exchange, const uint8_t
 
 struct klk_exchange *klk_exchange_open(const struct klk_exchange_setup *setup) {
     if (!setup->inflight_max || !setup->services_max || !setup->request_ttl_ms) return NULL;
-    if (!setup->client_header_size || setup->client_header_size > KLK_EXCHANGE_NAME_MAX ||
-        !setup->worker_header_size || setup->worker_header_size > KLK_EXCHANGE_NAME_MAX ||
-        !setup->deadline_header_size || setup->deadline_header_size > KLK_EXCHANGE_NAME_MAX ||
-        !setup->named_header_size || setup->named_header_size > KLK_EXCHANGE_NAME_MAX)
-        return NULL;
+    for (int i = 0; i < KLK_HEADERS; i++)
+        if (!setup->headers[i].size) return NULL;
     struct klk_exchange *exchange = calloc(1, sizeof *exchange);
     if (!exchange) return NULL;
     exchange->setup = *setup;
@@ -673,15 +633,6 @@ void klk_exchange_close(struct klk_exchange *exchange) {
     free(exchange);
 }
 
-int klk_exchange_refusal(struct klk_exchange *exchange, int refusal, const uint8_t *data,
-                         uint32_t size) {
-    if (refusal < 0 || refusal >= KLK_REFUSALS) return KLK_EINVAL;
-    if (size > sizeof exchange->refusals[0]) return KLK_EINVAL;
-    memcpy(exchange->refusals[refusal], data, size);
-    exchange->refusal_sizes[refusal] = size;
-    return KLK_OK;
-}
-
 const uint64_t *klk_exchange_counters(const struct klk_exchange *exchange) {
     return exchange->counters;
 }
@@ -705,8 +656,7 @@ static void service_tell(const struct klk_exchange *exchange, const struct servi
                                       .workers = service->workers,
                                       .waiting = service->waiting,
                                       .working = service->working,
-                                      .name_size = service->name.size};
-    memcpy(info->name, service->name.bytes, service->name.size);
+                                      .name = service->named.name};
     if (!klk_link_is_empty(&service->redelivery))
         info->oldest_ms = first_ms(&service->redelivery, ttl_ms);
     for (const struct link *at = service->client_queues.next;
@@ -716,13 +666,10 @@ static void service_tell(const struct klk_exchange *exchange, const struct servi
     }
 }
 
-int klk_exchange_service(const struct klk_exchange *exchange, const uint8_t *name, uint32_t size,
-                         struct klk_service_info *info) {
-    if (!size || size > KLK_EXCHANGE_NAME_MAX) return KLK_EINVAL;
-    const struct service *service = klk_service_find(exchange, name, size);
-    if (!service) return KLK_EINVAL;
-    service_tell(exchange, service, info);
-    return KLK_OK;
+uint32_t klk_exchange_service_workers(const struct klk_exchange *exchange, const uint8_t *name,
+                                      uint32_t size) {
+    const struct service *service = service_find(exchange, (struct klk_octets){name, size});
+    return service ? service->workers : 0;
 }
 
 uint32_t klk_exchange_services(const struct klk_exchange *exchange, struct klk_service_info *infos,
@@ -731,7 +678,7 @@ uint32_t klk_exchange_services(const struct klk_exchange *exchange, struct klk_s
     for (uint32_t i = 0; i < exchange->services.size; i++)
         for (struct node *node = exchange->services.buckets[i]; node && count < room;
              node = node->next)
-            service_tell(exchange, KLK_OF(node, struct service, node), &infos[count++]);
+            service_tell(exchange, (struct service *)(void *)node, &infos[count++]);
     return exchange->services.count;
 }
 
@@ -742,17 +689,14 @@ uint32_t klk_exchange_workers(const struct klk_exchange *exchange, struct klk_wo
          at != &exchange->by_last_seen && count < room;
          at = at->next) {
         const struct worker *worker = KLK_OF(at, struct worker, by_last_seen);
-        struct klk_worker_info *info = &infos[count++];
-        *info = (struct klk_worker_info){.done = worker->done,
-                                         .number = worker->number,
-                                         .last_seen_ms = worker->last_seen_ms,
-                                         .window = worker->window,
-                                         .load = worker->load,
-                                         .framing = worker->framing,
-                                         .id_size = worker->id.size,
-                                         .service_size = worker->service->name.size};
-        memcpy(info->id, worker->id.bytes, worker->id.size);
-        memcpy(info->service, worker->service->name.bytes, worker->service->name.size);
+        infos[count++] = (struct klk_worker_info){.done = worker->done,
+                                                  .number = worker->number,
+                                                  .last_seen_ms = worker->last_seen_ms,
+                                                  .window = worker->window,
+                                                  .load = worker->load,
+                                                  .framing = worker->framing,
+                                                  .id = worker->named.name,
+                                                  .service = worker->service->named.name};
     }
     return exchange->workers.count;
 }

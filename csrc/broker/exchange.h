@@ -40,6 +40,24 @@ enum klk_exchange_stop {
     KLK_STOP_DURABLE         /* a request for a durable service */
 };
 
+/* A service, a routing id, a header: up to KLK_EXCHANGE_NAME_MAX octets. */
+struct klk_name {
+    uint8_t size;
+    uint8_t bytes[255];
+};
+
+/* The headers of the specification's framing. */
+enum klk_exchange_header {
+    KLK_HEADER_CLIENT,
+    KLK_HEADER_WORKER,
+    KLK_HEADER_DEADLINE, /* of clients that send a deadline */
+    KLK_HEADER_NAMED,    /* of clients that send deadline, credit and name */
+    KLK_HEADERS
+};
+
+/* An error for a client: two frames of a FINAL. */
+enum klk_refusal { KLK_REFUSAL_CLIENT, KLK_REFUSAL_QUEUE, KLK_REFUSAL_EXPIRED, KLK_REFUSALS };
+
 struct klk_exchange_setup {
     uint64_t seed;               /* secret, so that no client can choose names that collide */
     uint64_t first_number;       /* of clients, workers and runs, as peers see them */
@@ -49,18 +67,9 @@ struct klk_exchange_setup {
     uint32_t inflight_max;       /* requests of one client */
     uint32_t services_max;
     uint32_t request_ttl_ms;     /* the longest wait for a worker */
-    uint32_t client_header_size;
-    uint32_t worker_header_size;
-    uint32_t deadline_header_size;
-    uint32_t named_header_size;
-    uint8_t client_header[255];
-    uint8_t worker_header[255];
-    uint8_t deadline_header[255]; /* of clients that send a deadline */
-    uint8_t named_header[255];    /* of clients that send deadline, credit and name */
+    struct klk_name headers[KLK_HEADERS];
+    struct klk_name refusals[KLK_REFUSALS]; /* the second body frame; the first one is KLK-ERROR */
 };
-
-/* An error for a client: two frames of a FINAL. */
-enum klk_refusal { KLK_REFUSAL_CLIENT, KLK_REFUSAL_QUEUE, KLK_REFUSAL_EXPIRED, KLK_REFUSALS };
 
 struct klk_worker_info {
     uint64_t done; /* FINALs */
@@ -69,10 +78,8 @@ struct klk_worker_info {
     uint32_t window;
     uint32_t load;
     uint32_t framing;
-    uint32_t id_size;
-    uint32_t service_size;
-    uint8_t id[255];
-    uint8_t service[255];
+    struct klk_name id;
+    struct klk_name service;
 };
 
 struct klk_service_info {
@@ -82,8 +89,7 @@ struct klk_service_info {
     uint32_t workers;
     uint32_t waiting;
     uint32_t working;
-    uint32_t name_size;
-    uint8_t name[255];
+    struct klk_name name;
 };
 
 struct klk_exchange;
@@ -91,11 +97,6 @@ struct klk_exchange;
 /* A new exchange; NULL: no memory, or an invalid limit. */
 struct klk_exchange *klk_exchange_open(const struct klk_exchange_setup *setup);
 void klk_exchange_close(struct klk_exchange *exchange);
-
-/* The second body frame of a refusal, at most 512 bytes; the first one is KLK-ERROR.
- * Returns KLK_OK or KLK_EINVAL. */
-int klk_exchange_refusal(struct klk_exchange *exchange, int refusal, const uint8_t *data,
-                         uint32_t size);
 
 /* Leaves the requests for this service to the caller. Returns KLK_OK, KLK_EINVAL or KLK_ESPACE. */
 int klk_exchange_add_durable(struct klk_exchange *exchange, const uint8_t *service, uint32_t size);
@@ -151,13 +152,8 @@ int64_t klk_exchange_worker_remove(struct klk_exchange *exchange, const uint8_t 
                                    uint32_t id_size,
                                 int64_t now_ms);
 
-/* The worker with the longest silence, if it was last seen before before_ms: writes its routing id
- * into id, which has room for 255 bytes. Returns its size, or 0. */
-uint32_t klk_exchange_silent_worker(const struct klk_exchange *exchange, int64_t before_ms,
-                                    uint8_t *id);
-
-/* When the worker with the longest silence was last seen; -1: no workers. */
-int64_t klk_exchange_last_seen_ms(const struct klk_exchange *exchange);
+/* When the worker with the longest silence was last seen; -1: no workers. Writes its routing id. */
+int64_t klk_exchange_last_seen_ms(const struct klk_exchange *exchange, struct klk_name *id);
 
 /* When the next waiting request expires; -1: none waits. */
 int64_t klk_exchange_expires_ms(const struct klk_exchange *exchange);
@@ -181,17 +177,17 @@ int klk_exchange_probe(struct klk_exchange *exchange, int64_t now_ms, struct klk
 /* A part for a client was dropped: cancels the request of this id. MDP's parts have no id: cancels
  * all of the client's requests in work. Returns their number, or KLK_EFULL. */
 int klk_exchange_drop_part(struct klk_exchange *exchange, const uint8_t *client,
-                           uint32_t client_size,
-                      const uint8_t *id, uint32_t id_size, struct klk_messages *workers);
+                           uint32_t client_size, const uint8_t *id, uint32_t id_size,
+                           struct klk_messages *workers);
 int klk_exchange_drop_mdp_part(struct klk_exchange *exchange, const uint8_t *client,
-                          uint32_t client_size, struct klk_messages *workers);
+                               uint32_t client_size, struct klk_messages *workers);
 
 /* The number of requests, and their bytes. */
 uint64_t klk_exchange_held(const struct klk_exchange *exchange, uint64_t *bytes);
 
-/* The state of a service. Returns KLK_OK, or KLK_EINVAL: no such service. */
-int klk_exchange_service(const struct klk_exchange *exchange, const uint8_t *name, uint32_t size,
-                         struct klk_service_info *info);
+/* The number of a service's workers. */
+uint32_t klk_exchange_service_workers(const struct klk_exchange *exchange, const uint8_t *name,
+                                      uint32_t size);
 
 /* All services, or workers: up to room of them. Returns the total number. */
 uint32_t klk_exchange_services(const struct klk_exchange *exchange, struct klk_service_info *infos,

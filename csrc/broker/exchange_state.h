@@ -24,13 +24,14 @@ struct table {
     uint32_t count;
 };
 
-struct name {
-    uint8_t size;
-    uint8_t bytes[KLK_EXCHANGE_NAME_MAX];
+/* An element that is found by its name; most structs begin with it. */
+struct named {
+    struct node node;
+    struct klk_name name;
 };
 
 struct service {
-    struct node node;
+    struct named named;
     struct link dirty; /* of services that may have something to dispatch */
     struct link ready; /* workers with room, the one that has had it the longest first */
     struct link client_queues; /* with requests, the one whose turn it is first */
@@ -40,19 +41,12 @@ struct service {
     uint32_t workers;
     uint32_t waiting;
     uint32_t working;
-    struct name name;
-};
-
-/* A service whose requests the caller handles. */
-struct durable {
-    struct node node;
-    struct name name;
 };
 
 struct client {
-    struct node node; /* by its routing id; several clients may have the same */
+    struct named by_id;   /* the routing id of its newest connection; several may have the same */
+    struct named by_name; /* its name, a secret; empty: none, and in no table */
     struct node by_number;
-    struct node by_name; /* of a client with a name */
     struct link client_queues;
     uint64_t previous_hash; /* the hash of its previous routing id */
     int64_t last_seen_ms;
@@ -61,8 +55,6 @@ struct client {
     uint32_t inflight;
     uint8_t is_gone;   /* it can't be reached */
     uint8_t number[8]; /* as workers see it, big-endian */
-    struct name id;    /* the routing id of its newest connection */
-    struct name name;  /* its name, a secret; empty: none */
 };
 
 struct client_queue {
@@ -74,7 +66,7 @@ struct client_queue {
 };
 
 struct worker {
-    struct node node;
+    struct named named; /* by its routing id */
     struct link ready; /* alone while it has no room */
     struct link by_last_seen; /* in the exchange's list */
     struct link requests;
@@ -87,18 +79,15 @@ struct worker {
     uint32_t load;
     uint8_t framing;
     uint8_t wants; /* enum klk_wants */
-    struct name id;
 };
 
 /* PARTIALs that an RFC 7 client gets with the last answer. */
 struct collected {
-    uint8_t *bytes;
-    uint32_t *sizes;
+    uint8_t *bytes; /* of each frame a u32 size, and its bytes */
     uint32_t frames;
-    uint32_t frames_max;
+    int overflowed;
     uint64_t used;
     uint64_t bytes_max;
-    int overflowed;
 };
 
 /* How a request's client accepts parts. */
@@ -142,7 +131,7 @@ struct klk_exchange {
     struct table clients_by_name;
     struct table requests;
     struct table workers;
-    struct table durable;
+    struct table durable; /* services whose requests the caller handles */
     struct link dirty;
     struct link by_last_seen;
     struct request **expiry_heap; /* from 1 on: waiting requests by expiry */
@@ -155,8 +144,6 @@ struct klk_exchange {
     uint64_t bytes;
     uint64_t counters[KLK_EXCHANGE_COUNTERS];
     uint32_t patient; /* answers since serve.c last sent some, of services with waiting requests */
-    uint32_t refusal_sizes[KLK_REFUSALS];
-    uint8_t refusals[KLK_REFUSALS][512];
 };
 
 #define KLK_OF(link, type, member) ((type *)(void *)((char *)(link) - offsetof(type, member)))
@@ -192,23 +179,28 @@ static inline uint8_t *klk_request_id(struct request *request) {
     return klk_request_body(request) + request->body_size;
 }
 
-uint64_t klk_exchange_hash(const struct klk_exchange *exchange, uint64_t seed, const uint8_t *name,
-                           uint32_t size);
+static inline void klk_put_u64_big(uint8_t *out, uint64_t value) {
+    for (int i = 0; i < 8; i++) out[i] = (uint8_t)(value >> (56 - 8 * i));
+}
 
-struct service *klk_service_find(const struct klk_exchange *exchange, const uint8_t *name,
-                                 uint32_t size);
-/* Whether the caller handles its requests. */
-int klk_service_is_durable(const struct klk_exchange *exchange, const uint8_t *name, uint32_t size);
-/* Finds or makes it; NULL: no memory, or too many. */
-struct service *klk_service_get(struct klk_exchange *exchange, const uint8_t *name, uint32_t size);
-/* Frees a service without workers and requests. */
-void klk_service_free_unused(struct klk_exchange *exchange, struct service *service);
+static inline uint64_t klk_get_u64_big(const uint8_t *data) {
+    uint64_t value = 0;
+    for (int i = 0; i < 8; i++) value = value << 8 | data[i];
+    return value;
+}
 
 /* Octets of a message. */
 struct klk_octets {
     const uint8_t *data;
     uint32_t size;
 };
+
+/* Whether the caller handles the requests for this service. */
+int klk_service_is_durable(const struct klk_exchange *exchange, struct klk_octets name);
+/* Finds or makes it; NULL: no memory, or too many. */
+struct service *klk_service_get(struct klk_exchange *exchange, struct klk_octets name);
+/* Frees a service without workers and requests. */
+void klk_service_free_unused(struct klk_exchange *exchange, struct service *service);
 
 /* Finds a client by routing id and name, or by name alone after a new connection, which it then
  * uses. NULL: none. */
@@ -224,28 +216,26 @@ struct client *klk_client_next(const struct klk_exchange *exchange, struct klk_o
 /* Frees a client without requests. */
 void klk_client_free_unused(struct klk_exchange *exchange, struct client *client);
 
-struct worker *klk_worker_find(const struct klk_exchange *exchange, const uint8_t *id,
-                               uint32_t size);
+struct worker *klk_worker_find(const struct klk_exchange *exchange, struct klk_octets id);
 /* Marks a worker as seen. */
 void klk_worker_touch(struct klk_exchange *exchange, struct worker *worker, int64_t now_ms);
 
 struct request *klk_request_find(const struct klk_exchange *exchange, const struct client *client,
-                                 const uint8_t *id, uint32_t size);
+                                 struct klk_octets id);
 
-/* The contents of a new request. */
-struct klk_new_request {
-    struct client *client;
-    struct service *service;
-    const uint8_t *id;
-    uint32_t id_size;
+/* A client's message, as it was read. */
+struct klk_asking {
+    struct klk_octets client;
+    struct klk_octets name; /* empty: it has no name */
+    struct klk_octets service;
+    struct klk_octets id;
     const uint8_t *body;
-    const uint32_t *offsets; /* of its frames, and the end of the last one */
+    const uint32_t *offsets; /* of the body's frames, and the end of the last one */
     uint32_t frames;
-    uint8_t framing;
-    uint8_t parts_mode;
-    int64_t credit;
     int64_t deadline_ms;
-    int64_t expires_ms;
+    int64_t credit;
+    int framing;
+    uint8_t command;
 };
 
 /* When a waiting request ends: its client's deadline, or request_ttl_ms. */
@@ -257,10 +247,11 @@ static inline struct request *klk_request_due(const struct klk_exchange *exchang
     return exchange->expiry_count ? exchange->expiry_heap[1] : NULL;
 }
 
-/* The cost of the request in bytes. */
-uint64_t klk_new_request_bytes(const struct klk_new_request *added);
-/* Queues a request; NULL: no memory. */
-struct request *klk_request_add(struct klk_exchange *exchange, const struct klk_new_request *added);
+/* The cost of a new request in bytes. */
+uint64_t klk_request_cost(const struct client *client, const struct klk_asking *asking);
+/* Queues a request. Returns KLK_OK or KLK_ESPACE. */
+int klk_request_add(struct klk_exchange *exchange, struct client *client, struct service *service,
+                    const struct klk_asking *asking, int64_t now_ms);
 /* Gives a request to a worker with room. */
 void klk_request_assign(struct klk_exchange *exchange, struct request *request,
                         struct worker *worker);

@@ -49,8 +49,9 @@ static const uint8_t ACTIONS[][8] = {
     {ACT_NONE, ACT_READY, ACT_NONE, ACT_PARTIAL, ACT_FINAL, ACT_HEARTBEAT, ACT_DISCONNECT,
      ACT_NONE},
 };
-static const char *const MDP_CLIENTS[] = {NULL, "MDPC01", "MDPC02"};
-static const char *const MDP_WORKERS[] = {NULL, "MDPW01", "MDPW02"};
+/* By framing; the setup has the headers of the specification's framing. */
+static const struct klk_name MDP_CLIENTS[] = {{0}, {6, "MDPC01"}, {6, "MDPC02"}};
+static const struct klk_name MDP_WORKERS[] = {{0}, {6, "MDPW01"}, {6, "MDPW02"}};
 static const uint8_t ERROR_FRAME[] = {'K', 'L', 'K', '-', 'E', 'R', 'R', 'O', 'R'};
 
 /* ---- parsing ---- */
@@ -64,7 +65,9 @@ struct reader {
 
 static uint32_t frames_left(const struct reader *reader) { return reader->end - reader->first; }
 
+/* The next frame; empty behind the last one. */
 static struct klk_octets frame_next(struct reader *reader) {
+    if (reader->first == reader->end) return (struct klk_octets){NULL, 0};
     const struct klk_messages *in = reader->in;
     uint32_t f = reader->first++;
     return (struct klk_octets){in->bytes + in->offsets[f], in->offsets[f + 1] - in->offsets[f]};
@@ -72,6 +75,10 @@ static struct klk_octets frame_next(struct reader *reader) {
 
 static int frame_is(struct klk_octets frame, const void *data, uint32_t size) {
     return frame.size == size && memcmp(frame.data, data, size) == 0;
+}
+
+static int frame_names(struct klk_octets frame, const struct klk_name *name) {
+    return frame_is(frame, name->bytes, name->size);
 }
 
 static int is_name(struct klk_octets frame) {
@@ -89,25 +96,14 @@ static int begins(struct klk_octets frame, const char *prefix) {
     return frame.size >= size && memcmp(frame.data, prefix, size) == 0;
 }
 
-static uint64_t get_u64_big(const uint8_t *data) {
-    uint64_t value = 0;
-    for (int i = 0; i < 8; i++) value = value << 8 | data[i];
-    return value;
-}
-
-static void put_u64_big(uint8_t *data, uint64_t value) {
-    for (int i = 0; i < 8; i++) data[i] = (uint8_t)(value >> (56 - 8 * i));
-}
-
 /* Parses the header. Returns the framing, or -1; own is the specification's header. */
-static int framing_read(struct reader *reader, const uint8_t *own, uint32_t own_size,
-                        const char *const *mdp) {
-    if (!frames_left(reader)) return -1;
+static int framing_read(struct reader *reader, const struct klk_name *own,
+                        const struct klk_name *mdp) {
     struct klk_octets frame = frame_next(reader);
-    if (frame_is(frame, own, own_size)) return KLK_FRAMING_TEXT;
-    if (frame_is(frame, mdp[KLK_FRAMING_MDP2], 6)) return KLK_FRAMING_MDP2;
-    if (frame.size || !frames_left(reader)) return -1;
-    return frame_is(frame_next(reader), mdp[KLK_FRAMING_MDP1], 6) ? KLK_FRAMING_MDP1 : -1;
+    if (frame_names(frame, own)) return KLK_FRAMING_TEXT;
+    if (frame_names(frame, &mdp[KLK_FRAMING_MDP2])) return KLK_FRAMING_MDP2;
+    if (frame.size || !frame_names(frame_next(reader), &mdp[KLK_FRAMING_MDP1])) return -1;
+    return KLK_FRAMING_MDP1;
 }
 
 /* ---- writing ---- */
@@ -124,33 +120,53 @@ static void frames_add(struct frames *frames, const void *data, uint32_t size) {
     frames->bytes += size;
 }
 
+static void frames_name(struct frames *frames, const struct klk_name *name) {
+    frames_add(frames, name->bytes, name->size);
+}
+
 static void frames_write(struct klk_messages *out, const struct frames *frames) {
     for (uint32_t i = 0; i < frames->count; i++)
         klk_messages_frame(out, frames->items[i].data, frames->items[i].size);
 }
 
+/* Writes a whole message. Returns KLK_OK or KLK_EFULL. */
+static int frames_send(struct klk_messages *out, const struct frames *frames) {
+    if (!klk_messages_fit(out, frames->bytes, frames->count)) return KLK_EFULL;
+    frames_write(out, frames);
+    klk_messages_end(out);
+    return KLK_OK;
+}
+
 static void frames_client(const struct klk_exchange *exchange, const struct request *request,
                           const uint8_t *command, struct frames *frames) {
-    const struct name *client = &request->client->id, *service = &request->service->name;
-    frames_add(frames, client->bytes, client->size);
-    if (request->framing == KLK_FRAMING_MDP1) frames_add(frames, "", 0);
-    if (request->framing == KLK_FRAMING_TEXT)
-        frames_add(frames, exchange->setup.client_header, exchange->setup.client_header_size);
-    else
-        frames_add(frames, MDP_CLIENTS[request->framing], 6);
-    if (request->framing != KLK_FRAMING_MDP1) frames_add(frames, command, 1);
-    frames_add(frames, service->bytes, service->size);
+    int framing = request->framing;
+    frames_name(frames, &request->client->by_id.name);
+    if (framing == KLK_FRAMING_MDP1) frames_add(frames, "", 0);
+    frames_name(frames, framing == KLK_FRAMING_TEXT ? &exchange->setup.headers[KLK_HEADER_CLIENT]
+                                                    : &MDP_CLIENTS[framing]);
+    if (framing != KLK_FRAMING_MDP1) frames_add(frames, command, 1);
+    frames_name(frames, &request->service->named.name);
 }
 
 static void frames_worker(const struct klk_exchange *exchange, const struct worker *worker,
                           const void *command, uint32_t size, struct frames *frames) {
-    frames_add(frames, worker->id.bytes, worker->id.size);
-    if (worker->framing == KLK_FRAMING_MDP1) frames_add(frames, "", 0);
-    if (worker->framing == KLK_FRAMING_TEXT)
-        frames_add(frames, exchange->setup.worker_header, exchange->setup.worker_header_size);
-    else
-        frames_add(frames, MDP_WORKERS[worker->framing], 6);
+    int framing = worker->framing;
+    frames_name(frames, &worker->named.name);
+    if (framing == KLK_FRAMING_MDP1) frames_add(frames, "", 0);
+    frames_name(frames, framing == KLK_FRAMING_TEXT ? &exchange->setup.headers[KLK_HEADER_WORKER]
+                                                    : &MDP_WORKERS[framing]);
     frames_add(frames, command, size);
+}
+
+/* Writes a command without further frames to a worker. Returns KLK_OK or KLK_EFULL. */
+static int command_write(const struct klk_exchange *exchange, struct worker *worker,
+                         const void *command, uint32_t size, int64_t now_ms,
+                         struct klk_messages *workers) {
+    struct frames frames = {0};
+    frames_worker(exchange, worker, command, size, &frames);
+    int result = frames_send(workers, &frames);
+    if (result == KLK_OK) worker->sent_ms = now_ms;
+    return result;
 }
 
 /* Writes CREDIT or CANCEL to a request's worker, if it knows them. Returns KLK_OK or KLK_EFULL. */
@@ -164,12 +180,9 @@ static int order_write(struct klk_exchange *exchange, struct request *request,
     frames_add(&frames, request->client->number, sizeof request->client->number);
     frames_add(&frames, "", 0);
     frames_add(&frames, klk_request_id(request), request->id_size);
-    put_u64_big(amount, credit);
+    klk_put_u64_big(amount, credit);
     if (command == CREDIT_COMMAND) frames_add(&frames, amount, sizeof amount);
-    if (!klk_messages_fit(workers, frames.bytes, frames.count)) return KLK_EFULL;
-    frames_write(workers, &frames);
-    klk_messages_end(workers);
-    return KLK_OK;
+    return frames_send(workers, &frames);
 }
 
 /* The client accepts so many more octets of parts. */
@@ -213,60 +226,61 @@ static int cancel(struct klk_exchange *exchange, struct request *request,
     return KLK_OK;
 }
 
-/* Writes an error to a request's client, and ends the request. MDP has no errors. */
-static int refuse(struct klk_exchange *exchange, struct request *request, int refusal,
-                  struct klk_messages *clients) {
+/* Writes an error to a client of the specification's framing. Returns KLK_OK or KLK_EFULL. */
+static int error_write(const struct klk_exchange *exchange, struct klk_octets client,
+                       struct klk_octets service, struct klk_octets id, int refusal,
+                       struct klk_messages *clients) {
     static const uint8_t command = CLIENT_FINAL;
+    struct frames frames = {0};
+    frames_add(&frames, client.data, client.size);
+    frames_name(&frames, &exchange->setup.headers[KLK_HEADER_CLIENT]);
+    frames_add(&frames, &command, 1);
+    frames_add(&frames, service.data, service.size);
+    frames_add(&frames, id.data, id.size);
+    frames_add(&frames, ERROR_FRAME, sizeof ERROR_FRAME);
+    frames_name(&frames, &exchange->setup.refusals[refusal]);
+    return frames_send(clients, &frames);
+}
+
+/* Ends a waiting request whose time is over; its client gets an error, but MDP has none. */
+static int expire(struct klk_exchange *exchange, struct request *request,
+                  struct klk_messages *clients) {
     if (request->framing == KLK_FRAMING_TEXT && !request->client->is_gone) {
-        struct frames frames = {0};
-        frames_client(exchange, request, &command, &frames);
-        frames_add(&frames, klk_request_id(request), request->id_size);
-        frames_add(&frames, ERROR_FRAME, sizeof ERROR_FRAME);
-        frames_add(&frames, exchange->refusals[refusal], exchange->refusal_sizes[refusal]);
-        if (!klk_messages_fit(clients, frames.bytes, frames.count)) return KLK_EFULL;
-        frames_write(clients, &frames);
-        klk_messages_end(clients);
+        const struct klk_name *client = &request->client->by_id.name;
+        const struct klk_name *service = &request->service->named.name;
+        int result = error_write(exchange, (struct klk_octets){client->bytes, client->size},
+                                 (struct klk_octets){service->bytes, service->size},
+                                 (struct klk_octets){klk_request_id(request), request->id_size},
+                                 KLK_REFUSAL_EXPIRED, clients);
+        if (result != KLK_OK) return result;
     }
     klk_request_end(exchange, request);
+    exchange->counters[KLK_EXCHANGE_EXPIRED]++;
     return KLK_OK;
 }
 
 /* ---- requests ---- */
-
-struct asking {
-    struct klk_octets client;
-    struct klk_octets name; /* empty: it has no name */
-    struct klk_octets service;
-    struct klk_octets id;
-    int64_t deadline_ms;
-    int64_t credit;
-    int framing;
-    uint8_t command;
-};
 
 /* Which of kelek's headers a message has; 0: none. */
 enum own_header { OWN_NONE, OWN_DEADLINE, OWN_NAMED };
 
 static enum own_header own_header(const struct klk_exchange_setup *setup,
                                   struct klk_octets header) {
-    if (frame_is(header, setup->named_header, setup->named_header_size)) return OWN_NAMED;
-    if (frame_is(header, setup->deadline_header, setup->deadline_header_size))
-        return OWN_DEADLINE;
-    return OWN_NONE;
+    if (frame_names(header, &setup->headers[KLK_HEADER_NAMED])) return OWN_NAMED;
+    return frame_names(header, &setup->headers[KLK_HEADER_DEADLINE]) ? OWN_DEADLINE : OWN_NONE;
 }
 
 /* Parses the frame after the request id of an extension. Returns 0: it is malformed. */
 static int options_read(struct reader *reader, enum own_header own, int64_t now_ms,
-                        struct asking *asking) {
+                        struct klk_asking *asking) {
     if (own == OWN_NONE) return 1;
-    if (!frames_left(reader)) return 0;
     struct klk_octets options = frame_next(reader);
     if (own == OWN_DEADLINE ? options.size != DEADLINE_BYTES : options.size <= OPTIONS_BYTES)
         return 0;
-    uint64_t left_ms = get_u64_big(options.data);
+    uint64_t left_ms = klk_get_u64_big(options.data);
     if (left_ms < (uint64_t)(INT64_MAX - now_ms)) asking->deadline_ms = now_ms + (int64_t)left_ms;
     if (own == OWN_DEADLINE) return 1;
-    uint64_t credit = get_u64_big(options.data + DEADLINE_BYTES);
+    uint64_t credit = klk_get_u64_big(options.data + DEADLINE_BYTES);
     asking->credit = credit < (uint64_t)CREDIT_MAX ? (int64_t)credit : CREDIT_MAX;
     asking->name =
         (struct klk_octets){options.data + OPTIONS_BYTES, options.size - OPTIONS_BYTES};
@@ -275,85 +289,71 @@ static int options_read(struct reader *reader, enum own_header own, int64_t now_
 
 /* Returns KLK_OK, or a stop. */
 static int request_read(const struct klk_exchange *exchange, struct reader *reader, int64_t now_ms,
-                        struct asking *asking) {
+                        struct klk_asking *asking) {
     const struct klk_exchange_setup *setup = &exchange->setup;
-    asking->deadline_ms = INT64_MAX;
-    asking->command = CLIENT_REQUEST;
+    *asking = (struct klk_asking){.deadline_ms = INT64_MAX, .command = CLIENT_REQUEST};
     asking->client = frame_next(reader);
     if (!is_name(asking->client)) return KLK_STOP_INVALID;
     uint32_t first = reader->first;
-    asking->framing =
-        framing_read(reader, setup->client_header, setup->client_header_size, MDP_CLIENTS);
+    asking->framing = framing_read(reader, &setup->headers[KLK_HEADER_CLIENT], MDP_CLIENTS);
     enum own_header own = OWN_NONE;
     if (asking->framing < 0) {
         reader->first = first;
-        own = frames_left(reader) ? own_header(setup, frame_next(reader)) : OWN_NONE;
+        own = own_header(setup, frame_next(reader));
         if (own == OWN_NONE) return KLK_STOP_INVALID;
         asking->framing = KLK_FRAMING_TEXT;
     }
     if (asking->framing != KLK_FRAMING_MDP1) {
-        if (!frames_left(reader)) return KLK_STOP_INVALID;
         struct klk_octets command = frame_next(reader);
         asking->command = command.size == 1 ? command.data[0] : 0;
         int is_own = asking->command == CLIENT_CREDIT || asking->command == CLIENT_CANCEL;
         if (asking->command != CLIENT_REQUEST && !(is_own && own == OWN_NAMED))
             return KLK_STOP_INVALID;
     }
-    if (!frames_left(reader)) return KLK_STOP_INVALID;
     asking->service = frame_next(reader);
     if (!is_printable(asking->service)) return KLK_STOP_INVALID;
     if (asking->framing == KLK_FRAMING_TEXT) {
-        if (!frames_left(reader)) return KLK_STOP_INVALID;
         asking->id = frame_next(reader);
         if (!is_name(asking->id)) return KLK_STOP_INVALID;
     }
     if (!options_read(reader, own, now_ms, asking)) return KLK_STOP_INVALID;
-    if (!frames_left(reader) != (asking->command != CLIENT_REQUEST)) return KLK_STOP_INVALID;
+    asking->frames = frames_left(reader);
+    asking->offsets = reader->in->offsets + reader->first;
+    asking->body = reader->in->bytes + asking->offsets[0];
+    if (!asking->frames != (asking->command != CLIENT_REQUEST)) return KLK_STOP_INVALID;
     if (begins(asking->service, "mmi.") || begins(asking->service, "titanic.") ||
         begins(asking->service, "klk."))
         return KLK_STOP_INTERNAL;
-    if (klk_service_is_durable(exchange, asking->service.data, asking->service.size))
-        return KLK_STOP_DURABLE;
-    return KLK_OK;
+    return klk_service_is_durable(exchange, asking->service) ? KLK_STOP_DURABLE : KLK_OK;
 }
 
 /* Which limit a request exceeds: the client's or the queue's. -1: none. */
-static int over(const struct klk_exchange *exchange, const struct klk_new_request *added) {
-    uint64_t bytes = klk_new_request_bytes(added);
-    if (added->client->inflight >= exchange->setup.inflight_max) return KLK_REFUSAL_CLIENT;
-    if (!added->service || exchange->bytes + bytes > exchange->setup.bytes_max ||
-        added->service->bytes + bytes > exchange->setup.service_bytes_max)
+static int over(const struct klk_exchange *exchange, const struct client *client,
+                const struct service *service, const struct klk_asking *asking) {
+    uint64_t bytes = klk_request_cost(client, asking);
+    if (client->inflight >= exchange->setup.inflight_max) return KLK_REFUSAL_CLIENT;
+    if (!service || exchange->bytes + bytes > exchange->setup.bytes_max ||
+        service->bytes + bytes > exchange->setup.service_bytes_max)
         return KLK_REFUSAL_QUEUE;
     return -1;
 }
 
-/* Like refuse(), for a message that made no request. */
-static int refuse_asking(struct klk_exchange *exchange, const struct asking *asking, int refusal,
-                         struct klk_messages *clients) {
-    static const uint8_t command = CLIENT_FINAL;
-    if (asking->framing == KLK_FRAMING_TEXT) {
-        struct frames frames = {0};
-        frames_add(&frames, asking->client.data, asking->client.size);
-        frames_add(&frames, exchange->setup.client_header, exchange->setup.client_header_size);
-        frames_add(&frames, &command, 1);
-        frames_add(&frames, asking->service.data, asking->service.size);
-        frames_add(&frames, asking->id.data, asking->id.size);
-        frames_add(&frames, ERROR_FRAME, sizeof ERROR_FRAME);
-        frames_add(&frames, exchange->refusals[refusal], exchange->refusal_sizes[refusal]);
-        if (!klk_messages_fit(clients, frames.bytes, frames.count)) return KLK_EFULL;
-        frames_write(clients, &frames);
-        klk_messages_end(clients);
-    }
-    exchange->counters[KLK_EXCHANGE_REFUSED]++;
-    return KLK_OK;
+static int refuse(struct klk_exchange *exchange, const struct klk_asking *asking, int refusal,
+                  struct klk_messages *clients) {
+    int result = KLK_OK;
+    if (asking->framing == KLK_FRAMING_TEXT) /* MDP has no errors. */
+        result = error_write(exchange, asking->client, asking->service, asking->id, refusal,
+                             clients);
+    exchange->counters[KLK_EXCHANGE_REFUSED] += result == KLK_OK;
+    return result;
 }
 
 /* A REQUEST with the id of one that is in work. */
 static int request_repeat(struct klk_exchange *exchange, struct request *request,
-                          const struct asking *asking, struct klk_messages *clients,
+                          const struct klk_asking *asking, struct klk_messages *clients,
                           struct klk_messages *workers) {
     /* It is cancelled, and its id becomes free when its worker answers. */
-    if (request->is_abandoned) return refuse_asking(exchange, asking, KLK_REFUSAL_CLIENT, clients);
+    if (request->is_abandoned) return refuse(exchange, asking, KLK_REFUSAL_CLIENT, clients);
     if (asking->name.size) {
         int result = credit_set(exchange, request, asking->credit, workers);
         if (result != KLK_OK) return result;
@@ -363,14 +363,13 @@ static int request_repeat(struct klk_exchange *exchange, struct request *request
 }
 
 /* CREDIT or CANCEL; it has no effect after the answer. */
-static int command_take(struct klk_exchange *exchange, const struct asking *asking, int64_t now_ms,
-                        struct klk_messages *workers) {
+static int command_take(struct klk_exchange *exchange, const struct klk_asking *asking,
+                        int64_t now_ms, struct klk_messages *workers) {
     struct client *client = klk_client_find(exchange, asking->client, asking->name);
     if (!client) return KLK_OK;
     client->is_gone = 0;
     client->last_seen_ms = now_ms;
-    struct request *request =
-        klk_request_find(exchange, client, asking->id.data, asking->id.size);
+    struct request *request = klk_request_find(exchange, client, asking->id);
     if (!request || request->is_abandoned) return KLK_OK;
     if (asking->command == CLIENT_CANCEL) return cancel(exchange, request, workers);
     if (!asking->credit) return parts_unwanted(exchange, request, workers);
@@ -378,43 +377,30 @@ static int command_take(struct klk_exchange *exchange, const struct asking *aski
     return credit_add(exchange, request, asking->credit, workers);
 }
 
-static int request_take(struct klk_exchange *exchange, struct reader *reader,
-                        struct asking *asking, int64_t now_ms, struct klk_messages *clients,
-                        struct klk_messages *workers) {
-    struct klk_octets id = asking->id, name = asking->service;
+static int request_take(struct klk_exchange *exchange, struct klk_asking *asking, int64_t now_ms,
+                        struct klk_messages *clients, struct klk_messages *workers) {
     uint8_t made[8];
     struct client *client = klk_client_get(exchange, asking->client, asking->name);
-    if (!client) return refuse_asking(exchange, asking, KLK_REFUSAL_QUEUE, clients);
+    if (!client) return refuse(exchange, asking, KLK_REFUSAL_QUEUE, clients);
     client->is_gone = 0;
     client->last_seen_ms = now_ms;
     if (!client->inflight) client->sent_ms = now_ms;
-    struct request *known = NULL;
     if (asking->framing != KLK_FRAMING_TEXT) {
-        id = (struct klk_octets){made, sizeof made};
+        asking->id = (struct klk_octets){made, sizeof made};
         do { /* The next request number, unless the client has used it as an id. */
-            put_u64_big(made, exchange->number + 1);
-        } while (klk_request_find(exchange, client, made, sizeof made) && ++exchange->number);
-    } else if ((known = klk_request_find(exchange, client, id.data, id.size)) != NULL) {
-        return request_repeat(exchange, known, asking, clients, workers);
+            klk_put_u64_big(made, exchange->number + 1);
+        } while (klk_request_find(exchange, client, asking->id) && ++exchange->number);
+    } else {
+        struct request *known = klk_request_find(exchange, client, asking->id);
+        if (known) return request_repeat(exchange, known, asking, clients, workers);
     }
-    uint8_t parts_mode = asking->credit ? KLK_PARTS_NUMBERED : KLK_PARTS_UNWANTED;
-    struct klk_new_request added = {.client = client,
-                              .service = klk_service_get(exchange, name.data, name.size),
-                              .id = id.data,
-                              .id_size = id.size,
-                              .body = reader->in->bytes + reader->in->offsets[reader->first],
-                              .offsets = reader->in->offsets + reader->first,
-                              .frames = frames_left(reader),
-                              .framing = (uint8_t)asking->framing,
-                              .parts_mode = asking->name.size ? parts_mode : KLK_PARTS_PLAIN,
-                              .credit = asking->credit,
-                              .deadline_ms = asking->deadline_ms,
-                              .expires_ms = now_ms + exchange->setup.request_ttl_ms};
-    int refusal = over(exchange, &added);
-    if (refusal < 0 && !klk_request_add(exchange, &added)) refusal = KLK_REFUSAL_QUEUE;
+    struct service *service = klk_service_get(exchange, asking->service);
+    int refusal = over(exchange, client, service, asking);
+    if (refusal < 0 && klk_request_add(exchange, client, service, asking, now_ms) != KLK_OK)
+        refusal = KLK_REFUSAL_QUEUE;
     if (refusal >= 0) {
-        int result = refuse_asking(exchange, asking, refusal, clients);
-        if (added.service) klk_service_free_unused(exchange, added.service);
+        int result = refuse(exchange, asking, refusal, clients);
+        if (service) klk_service_free_unused(exchange, service);
         klk_client_free_unused(exchange, client);
         return result;
     }
@@ -427,25 +413,23 @@ int klk_exchange_receive_requests(struct klk_exchange *exchange, const struct kl
                                struct klk_messages *workers, int32_t *stop) {
     for (; *position < in->messages; ++*position) {
         struct reader reader = {in, in->firsts[*position], in->firsts[*position + 1]};
-        struct asking asking = {0};
+        struct klk_asking asking;
         *stop = request_read(exchange, &reader, now_ms, &asking);
         if (*stop != KLK_OK) return KLK_MORE;
-        int result =
-            asking.command == CLIENT_REQUEST
-                ? request_take(exchange, &reader, &asking, now_ms, clients, workers)
-                : command_take(exchange, &asking, now_ms, workers);
+        int result = asking.command == CLIENT_REQUEST
+                         ? request_take(exchange, &asking, now_ms, clients, workers)
+                         : command_take(exchange, &asking, now_ms, workers);
         if (result != KLK_OK) return result;
     }
     return KLK_OK;
 }
 
 uint32_t klk_exchange_count_durable(const struct klk_exchange *exchange,
-                                    const struct klk_messages *in,
-                           uint32_t position) {
+                                    const struct klk_messages *in, uint32_t position) {
     uint32_t count = 0;
     for (; position < in->messages; position++, count++) {
         struct reader reader = {in, in->firsts[position], in->firsts[position + 1]};
-        struct asking asking = {0};
+        struct klk_asking asking;
         if (request_read(exchange, &reader, 0, &asking) != KLK_STOP_DURABLE) break;
     }
     return count;
@@ -460,7 +444,7 @@ static struct request *answered(const struct klk_exchange *exchange, const struc
     if (!client) return NULL;
     struct request *request;
     if (worker->framing == KLK_FRAMING_TEXT) {
-        request = klk_request_find(exchange, client, id.data, id.size);
+        request = klk_request_find(exchange, client, id);
     } else { /* An MDP worker has at most one. */
         if (klk_link_is_empty(&worker->requests)) return NULL;
         request = KLK_OF(worker->requests.next, struct request, place);
@@ -482,18 +466,22 @@ static int answer_write(struct klk_exchange *exchange, struct request *request, 
     if (request->framing == KLK_FRAMING_TEXT)
         frames_add(&frames, klk_request_id(request), request->id_size);
     if (is_numbered) {
-        put_u64_big(place, (uint64_t)request->run << 32 | request->parts);
+        klk_put_u64_big(place, (uint64_t)request->run << 32 | request->parts);
         frames_add(&frames, place, sizeof place);
     }
     uint64_t bytes = frames.bytes + in->offsets[reader->end] - in->offsets[reader->first];
     int is_bare = !frames_left(reader); /* A client's message has at least one frame of body. */
     uint64_t count = (uint64_t)frames.count + frames_left(reader) + (uint64_t)is_bare;
-    if (collected) bytes += collected->used, count += collected->frames;
+    if (collected) bytes += collected->used - 4ull * collected->frames, count += collected->frames;
     if (!klk_messages_fit(clients, bytes, count)) return KLK_EFULL;
     frames_write(clients, &frames);
     const uint8_t *at = collected ? collected->bytes : NULL;
-    for (uint32_t i = 0; collected && i < collected->frames; at += collected->sizes[i++])
-        klk_messages_frame(clients, at, collected->sizes[i]);
+    for (uint32_t i = 0; collected && i < collected->frames; i++) {
+        uint32_t size;
+        memcpy(&size, at, sizeof size);
+        klk_messages_frame(clients, at + 4, size);
+        at += 4 + size;
+    }
     for (uint32_t f = reader->first; f < reader->end; f++)
         klk_messages_frame(clients, in->bytes + in->offsets[f],
                            in->offsets[f + 1] - in->offsets[f]);
@@ -539,17 +527,6 @@ static int action_of(int framing, struct klk_octets command) {
     return ACTIONS[framing][command.data[0]];
 }
 
-static int pong(struct klk_exchange *exchange, struct worker *worker, int64_t now_ms,
-                struct klk_messages *workers) {
-    struct frames frames = {0};
-    frames_worker(exchange, worker, "PONG", PING_BYTES, &frames);
-    if (!klk_messages_fit(workers, frames.bytes, frames.count)) return KLK_EFULL;
-    frames_write(workers, &frames);
-    klk_messages_end(workers);
-    worker->sent_ms = now_ms;
-    return KLK_OK;
-}
-
 /* Parses address, empty frame and id. Returns 0: malformed. */
 static int answer_read(struct reader *reader, int framing, struct klk_octets *address,
                        struct klk_octets *id) {
@@ -565,13 +542,10 @@ static int answer_read(struct reader *reader, int framing, struct klk_octets *ad
 /* Handles one message of a worker. Returns KLK_OK, KLK_EFULL, or KLK_MORE with a stop. */
 static int worker_take(struct klk_exchange *exchange, struct reader *reader, int64_t now_ms,
                        struct klk_messages *clients, struct klk_messages *workers, int32_t *stop) {
-    const struct klk_exchange_setup *setup = &exchange->setup;
     struct klk_octets sender = frame_next(reader), address = {NULL, 0}, id = {NULL, 0};
-    int framing =
-        framing_read(reader, setup->worker_header, setup->worker_header_size, MDP_WORKERS);
-    int action =
-        framing < 0 || !frames_left(reader) ? ACT_NONE : action_of(framing, frame_next(reader));
-    struct worker *worker = klk_worker_find(exchange, sender.data, sender.size);
+    int framing = framing_read(reader, &exchange->setup.headers[KLK_HEADER_WORKER], MDP_WORKERS);
+    int action = framing < 0 ? ACT_NONE : action_of(framing, frame_next(reader));
+    struct worker *worker = klk_worker_find(exchange, sender);
     int is_answer = action == ACT_PARTIAL || action == ACT_FINAL;
     *stop = KLK_OK;
     if (action == ACT_NONE || (worker && worker->framing != framing && action != ACT_DISCONNECT))
@@ -592,8 +566,9 @@ static int worker_take(struct klk_exchange *exchange, struct reader *reader, int
         }
         int result = answer_take(exchange, request, action == ACT_FINAL, reader, now_ms, clients);
         if (result != KLK_OK) return result;
-    } else if (action == ACT_PING && pong(exchange, worker, now_ms, workers) != KLK_OK) {
-        return KLK_EFULL;
+    } else if (action == ACT_PING) {
+        int result = command_write(exchange, worker, "PONG", PING_BYTES, now_ms, workers);
+        if (result != KLK_OK) return result;
     }
     klk_worker_touch(exchange, worker, now_ms);
     return KLK_OK;
@@ -624,10 +599,10 @@ static int request_write(struct klk_exchange *exchange, struct request *request,
         frames_add(&frames, klk_request_id(request), request->id_size);
         if (worker->wants != KLK_WANTS_NOTHING) {
             uint64_t credit = request->credit < 0 ? 0 : (uint64_t)request->credit;
-            put_u64_big(options, request->deadline_ms == INT64_MAX
+            klk_put_u64_big(options, request->deadline_ms == INT64_MAX
                                      ? UINT64_MAX
                                      : (uint64_t)(request->deadline_ms - now_ms));
-            put_u64_big(options + DEADLINE_BYTES,
+            klk_put_u64_big(options + DEADLINE_BYTES,
                         request->parts_mode == KLK_PARTS_NUMBERED ? credit : UINT64_MAX);
             frames_add(&frames, options,
                        worker->wants == KLK_WANTS_CREDIT ? OPTIONS_BYTES : DEADLINE_BYTES);
@@ -662,9 +637,8 @@ static int service_dispatch(struct klk_exchange *exchange, struct service *servi
             exchange->counters[KLK_EXCHANGE_CANCELLED]++;
             klk_request_end(exchange, request);
         } else if (request->deadline_ms <= now_ms) {
-            int result = refuse(exchange, request, KLK_REFUSAL_EXPIRED, clients);
+            int result = expire(exchange, request, clients);
             if (result != KLK_OK) return result;
-            exchange->counters[KLK_EXCHANGE_EXPIRED]++;
         } else {
             struct worker *worker = KLK_OF(service->ready.next, struct worker, ready);
             int result = request_write(exchange, request, worker, now_ms, workers);
@@ -694,9 +668,8 @@ int klk_exchange_expire(struct klk_exchange *exchange, int64_t now_ms,
                         struct klk_messages *clients) {
     struct request *request;
     while ((request = klk_request_due(exchange)) && klk_request_due_ms(request) <= now_ms) {
-        int result = refuse(exchange, request, KLK_REFUSAL_EXPIRED, clients);
+        int result = expire(exchange, request, clients);
         if (result != KLK_OK) return result;
-        exchange->counters[KLK_EXCHANGE_EXPIRED]++;
     }
     return KLK_OK;
 }
@@ -707,12 +680,9 @@ int klk_exchange_heartbeat(struct klk_exchange *exchange, int64_t before_ms, int
          at != &exchange->by_last_seen; at = at->next) {
         struct worker *worker = KLK_OF(at, struct worker, by_last_seen);
         if (worker->framing == KLK_FRAMING_TEXT || worker->sent_ms >= before_ms) continue;
-        struct frames frames = {0};
-        frames_worker(exchange, worker, &HEARTBEATS[worker->framing], 1, &frames);
-        if (!klk_messages_fit(workers, frames.bytes, frames.count)) return KLK_EFULL;
-        frames_write(workers, &frames);
-        klk_messages_end(workers);
-        worker->sent_ms = now_ms;
+        const uint8_t *command = &HEARTBEATS[worker->framing];
+        int result = command_write(exchange, worker, command, 1, now_ms, workers);
+        if (result != KLK_OK) return result;
     }
     return KLK_OK;
 }
@@ -725,16 +695,14 @@ static int alive_write(struct klk_exchange *exchange, struct client *client, int
                        struct klk_messages *clients) {
     static const uint8_t command = CLIENT_ALIVE;
     int64_t pause_ms = KLK_EXCHANGE_PROBE_MS / 2 + (now_ms - client->last_seen_ms) / 8;
-    if (!client->name.size || now_ms - client->sent_ms < pause_ms) return KLK_OK;
+    if (!client->by_name.name.size || now_ms - client->sent_ms < pause_ms) return KLK_OK;
     struct frames frames = {0};
-    frames_add(&frames, client->id.bytes, client->id.size);
-    frames_add(&frames, exchange->setup.client_header, exchange->setup.client_header_size);
+    frames_name(&frames, &client->by_id.name);
+    frames_name(&frames, &exchange->setup.headers[KLK_HEADER_CLIENT]);
     frames_add(&frames, &command, 1);
-    if (!klk_messages_fit(clients, frames.bytes, frames.count)) return KLK_EFULL;
-    frames_write(clients, &frames);
-    klk_messages_end(clients);
-    client->sent_ms = now_ms;
-    return KLK_OK;
+    int result = frames_send(clients, &frames);
+    if (result == KLK_OK) client->sent_ms = now_ms;
+    return result;
 }
 
 static int request_look(struct klk_exchange *exchange, struct request *request, int64_t now_ms,
@@ -763,12 +731,12 @@ int klk_exchange_probe(struct klk_exchange *exchange, int64_t now_ms, struct klk
 }
 
 int klk_exchange_drop_part(struct klk_exchange *exchange, const uint8_t *client,
-                           uint32_t client_size,
-                      const uint8_t *id, uint32_t id_size, struct klk_messages *workers) {
-    struct klk_octets routing_id = {client, client_size};
+                           uint32_t client_size, const uint8_t *id, uint32_t id_size,
+                           struct klk_messages *workers) {
+    struct klk_octets routing_id = {client, client_size}, request_id = {id, id_size};
     struct client *found = NULL;
     while ((found = klk_client_next(exchange, routing_id, found)) != NULL) {
-        struct request *request = klk_request_find(exchange, found, id, id_size);
+        struct request *request = klk_request_find(exchange, found, request_id);
         if (!request || request->is_abandoned) continue;
         int result = cancel(exchange, request, workers);
         return result == KLK_OK ? 1 : result;
@@ -777,16 +745,16 @@ int klk_exchange_drop_part(struct klk_exchange *exchange, const uint8_t *client,
 }
 
 int klk_exchange_drop_mdp_part(struct klk_exchange *exchange, const uint8_t *client,
-                          uint32_t client_size, struct klk_messages *workers) {
+                               uint32_t client_size, struct klk_messages *workers) {
+    struct klk_octets routing_id = {client, client_size};
     int count = 0;
     for (struct link *at = exchange->by_last_seen.next;
          at != &exchange->by_last_seen; at = at->next) {
         struct worker *worker = KLK_OF(at, struct worker, by_last_seen);
         for (struct link *of = worker->requests.next; of != &worker->requests; of = of->next) {
             struct request *request = KLK_OF(of, struct request, place);
-            const struct name *id = &request->client->id;
-            if (request->framing == KLK_FRAMING_TEXT || id->size != client_size ||
-                memcmp(id->bytes, client, client_size) != 0 || request->is_abandoned)
+            if (request->framing == KLK_FRAMING_TEXT || request->is_abandoned ||
+                !frame_names(routing_id, &request->client->by_id.name))
                 continue;
             int result = cancel(exchange, request, workers);
             if (result != KLK_OK) return result;

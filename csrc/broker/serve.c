@@ -7,7 +7,8 @@
 #include "budget.h"
 #include "exchange_state.h"
 
-typedef int (*receive_batch)(struct klk_serve *, uint32_t *position, int64_t now_ms);
+typedef int (*receive_batch)(struct klk_exchange *, const struct klk_messages *, uint32_t *,
+                             int64_t, struct klk_messages *, struct klk_messages *, int32_t *);
 
 enum { LEFT = 1 }; /* The caller must handle something. */
 enum { HELD_MS = 1 };
@@ -36,19 +37,6 @@ static int others_ready(const struct klk_poll *poll, const struct klk_poll_item 
     return 0;
 }
 
-static int take_answers(struct klk_serve *serve, uint32_t *position, int64_t now_ms) {
-    int32_t stop;
-    return klk_exchange_receive_answers(serve->exchange, serve->workers.drain->arena, position,
-                                        now_ms,
-                                     serve->clients.out, serve->workers.out, &stop);
-}
-
-static int take_requests(struct klk_serve *serve, uint32_t *position, int64_t now_ms) {
-    int32_t stop;
-    return klk_exchange_receive_requests(serve->exchange, serve->clients.drain->arena, position,
-                                         now_ms, serve->clients.out, serve->workers.out, &stop);
-}
-
 /* Receives from a ROUTER. An item that stays ready tells the caller to continue there. Returns
  * KLK_OK, LEFT when the caller must handle messages from serve->position on, or KLK_EOS. */
 static int router_receive(struct klk_serve *serve, struct klk_served_router *router,
@@ -61,7 +49,10 @@ static int router_receive(struct klk_serve *serve, struct klk_served_router *rou
     /* A message that needs more room is read by the caller, which also counts dropped ones. */
     item->ready = result == KLK_ESPACE || router->drain->dropped != dropped ? KLK_POLL_IN : 0;
     serve->position = 0;
-    return receive(serve, &serve->position, now_ms) == KLK_OK ? KLK_OK : LEFT;
+    int32_t stop;
+    result = receive(serve->exchange, router->drain->arena, &serve->position, now_ms,
+                     serve->clients.out, serve->workers.out, &stop);
+    return result == KLK_OK ? KLK_OK : LEFT;
 }
 
 /* Sends a ROUTER's messages. Returns KLK_OK, LEFT when some were not sent, or KLK_EOS. */
@@ -102,10 +93,11 @@ static int wake(struct klk_serve *serve, struct klk_poll_item *clients,
                 struct klk_poll_item *workers, int64_t now_ms) {
     /* Answers first, because they make room for requests. */
     serve->served = KLK_SERVED_ANSWERS;
-    int result = router_receive(serve, &serve->workers, workers, take_answers, now_ms);
+    int result = router_receive(serve, &serve->workers, workers, klk_exchange_receive_answers,
+                                now_ms);
     if (result != KLK_OK) return result;
     serve->served = KLK_SERVED_REQUESTS;
-    result = router_receive(serve, &serve->clients, clients, take_requests, now_ms);
+    result = router_receive(serve, &serve->clients, clients, klk_exchange_receive_requests, now_ms);
     if (result != KLK_OK) return result;
     serve->served = KLK_SERVED_ALL;
     result = klk_exchange_dispatch(serve->exchange, now_ms, serve->clients.out, serve->workers.out);

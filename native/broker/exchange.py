@@ -56,10 +56,7 @@ class Wants(IntEnum):
 class ExchangeSetup(NamedTuple):
     """Headers and limits of an exchange."""
 
-    client_header: bytes
-    worker_header: bytes
-    deadline_header: bytes  # Of clients that send a deadline with each request.
-    named_header: bytes  # Of clients that send a deadline, credit for parts, and their name.
+    headers: tuple[bytes, bytes, bytes, bytes]  # protocols/majordomo/values.Headers
     # To a client over its limit, a full queue, an expired request.
     refusals: tuple[bytes, bytes, bytes]
     inflight_max: int = 4096  # Requests of one client.
@@ -117,29 +114,22 @@ class Exchange:
         """ValueError: a header is empty or too long, or a limit is 0."""
         self.clients = Frames()
         self.workers = Frames()
-        numbers = {
-            name: getattr(setup, name)
-            for name in ExchangeSetup._fields
-            if isinstance(getattr(setup, name), int)
-        }
-        made = ffi.new("struct klk_exchange_setup *", numbers)
-        made.seed = int.from_bytes(os.urandom(8), "little")
-        for name in ("client_header", "worker_header", "deadline_header", "named_header"):
-            header = getattr(setup, name)
-            if not 0 < len(header) <= lib.KLK_EXCHANGE_NAME_MAX:
-                raise ValueError(f"{name} has {len(header)} bytes")
-            ffi.memmove(getattr(made, name), header, len(header))
-            setattr(made, f"{name}_size", len(header))
-        self._exchange: Any = lib.klk_exchange_open(made)
+        if not all(0 < len(header) <= NAME_BYTES_MAX for header in setup.headers):
+            raise ValueError(f"a header is empty or too long: {setup.headers}")
+        fields = setup._asdict()
+        durable_services = fields.pop("durable_services")
+        for names in ("headers", "refusals"):
+            fields[names] = [{"size": len(it), "bytes": it} for it in fields[names]]
+        fields["seed"] = int.from_bytes(os.urandom(8), "little")
+        self._exchange: Any = lib.klk_exchange_open(ffi.new("struct klk_exchange_setup *", fields))
         if not self._exchange:
-            raise ValueError(f"no exchange can be made with {numbers}")
+            raise ValueError(f"no exchange can be made with {setup}")
         weakref.finalize(self, lib.klk_exchange_close, self._exchange)
-        for number, refusal in enumerate(setup.refusals):
-            self._check(lib.klk_exchange_refusal(self._exchange, number, refusal, len(refusal)))
-        for service in setup.durable_services:
+        for service in durable_services:
             self._check(lib.klk_exchange_add_durable(self._exchange, service, len(service)))
         self._position = ffi.new("uint32_t *")
         self._stop = ffi.new("int32_t *")
+        self._silent_id = ffi.new("struct klk_name *")
 
     @property
     def counters(self) -> dict[str, int]:
@@ -155,18 +145,7 @@ class Exchange:
         Returns (position, None) after the last message, or the position of a message that the
         caller must handle, and why.
         """
-        return self._receive(
-            lambda: lib.klk_exchange_receive_requests(
-                self._exchange,
-                arena._struct,
-                self._position,
-                now_ms,
-                self.clients._struct,
-                self.workers._struct,
-                self._stop,
-            ),
-            position,
-        )
+        return self._receive(lib.klk_exchange_receive_requests, arena, position, now_ms)
 
     def count_durable(self, arena: Arena, position: int) -> int:
         """How many consecutive messages from a position on are requests of durable services; for
@@ -175,28 +154,20 @@ class Exchange:
 
     def receive_answers(self, arena: Arena, position: int, now_ms: int) -> tuple[int, Stop | None]:
         """Receives messages of workers, like receive_requests()."""
-        return self._receive(
-            lambda: lib.klk_exchange_receive_answers(
-                self._exchange,
-                arena._struct,
-                self._position,
-                now_ms,
-                self.clients._struct,
-                self.workers._struct,
-                self._stop,
-            ),
-            position,
-        )
+        return self._receive(lib.klk_exchange_receive_answers, arena, position, now_ms)
 
-    def _receive(self, call: Any, position: int) -> tuple[int, Stop | None]:
+    def _receive(
+        self, receive: Any, arena: Arena, position: int, now_ms: int
+    ) -> tuple[int, Stop | None]:
         self._position[0] = position
-        result = self._fill(call)
+        out = self.clients._struct, self.workers._struct, self._stop
+        result = self._fill(receive, arena._struct, self._position, now_ms, *out)
         stop = _STOPS[self._stop[0]] if result == lib.KLK_MORE else None
         return int(self._position[0]), stop
 
-    def _fill(self, call: Any) -> int:
+    def _fill(self, function: Any, *arguments: Any) -> int:
         """Repeats a call until its output has room."""
-        while (result := int(call())) == lib.KLK_EFULL:
+        while (result := int(function(self._exchange, *arguments))) == lib.KLK_EFULL:
             self.clients._double()
             self.workers._double()
         self._check(result)
@@ -211,23 +182,15 @@ class Exchange:
 
     def dispatch(self, now_ms: int) -> None:
         """Sends waiting requests to workers with room."""
-        self._fill(
-            lambda: lib.klk_exchange_dispatch(
-                self._exchange, now_ms, self.clients._struct, self.workers._struct
-            )
-        )
+        self._fill(lib.klk_exchange_dispatch, now_ms, self.clients._struct, self.workers._struct)
 
     def expire(self, now_ms: int) -> None:
         """Ends requests that waited for request_ttl_ms, or whose clients' time is over."""
-        self._fill(lambda: lib.klk_exchange_expire(self._exchange, now_ms, self.clients._struct))
+        self._fill(lib.klk_exchange_expire, now_ms, self.clients._struct)
 
     def heartbeat(self, before_ms: int, now_ms: int) -> None:
         """Sends HEARTBEATs to MDP workers that were sent nothing since before_ms."""
-        self._fill(
-            lambda: lib.klk_exchange_heartbeat(
-                self._exchange, before_ms, now_ms, self.workers._struct
-            )
-        )
+        self._fill(lib.klk_exchange_heartbeat, before_ms, now_ms, self.workers._struct)
 
     def add_worker(self, worker: NewWorker, now_ms: int) -> bool:
         """False: it is a worker already, breaks a limit, or there are too many services."""
@@ -257,46 +220,29 @@ class Exchange:
     def probe_clients(self, now_ms: int) -> None:
         """Every PROBE_MS: sends a sign of life to waiting clients, and cancels the requests in work
         of disconnected ones."""
-        self._fill(
-            lambda: lib.klk_exchange_probe(
-                self._exchange, now_ms, self.clients._struct, self.workers._struct
-            )
-        )
+        self._fill(lib.klk_exchange_probe, now_ms, self.clients._struct, self.workers._struct)
 
     def drop_part(self, client: bytes, request_id: bytes) -> bool:
         """Cancels a request after a part of its answer was dropped. False: it has ended already."""
-        count = self._fill(
-            lambda: lib.klk_exchange_drop_part(
-                self._exchange,
-                client,
-                len(client),
-                request_id,
-                len(request_id),
-                self.workers._struct,
-            )
-        )
-        return count > 0
+        names = client, len(client), request_id, len(request_id)
+        return self._fill(lib.klk_exchange_drop_part, *names, self.workers._struct) > 0
 
     def drop_mdp_part(self, client: bytes) -> None:
         """Like drop_part() for an MDP client: cancels all of its requests in work."""
-        self._fill(
-            lambda: lib.klk_exchange_drop_mdp_part(
-                self._exchange, client, len(client), self.workers._struct
-            )
-        )
+        self._fill(lib.klk_exchange_drop_mdp_part, client, len(client), self.workers._struct)
 
     def silent_worker(self, before_ms: int) -> bytes | None:
         """The worker with the longest silence, if it was last seen before before_ms."""
-        routing_id = ffi.new("uint8_t[]", NAME_BYTES_MAX)
-        size = lib.klk_exchange_silent_worker(self._exchange, before_ms, routing_id)
-        return bytes(ffi.buffer(routing_id, size)) if size else None
+        last_seen_ms = self.last_seen_ms
+        is_silent = last_seen_ms is not None and last_seen_ms < before_ms
+        return _bytes(self._silent_id) if is_silent else None
 
     # ---- status ----
 
     @property
     def last_seen_ms(self) -> int | None:
         """When the worker with the longest silence was last seen."""
-        last_seen_ms = lib.klk_exchange_last_seen_ms(self._exchange)
+        last_seen_ms = lib.klk_exchange_last_seen_ms(self._exchange, self._silent_id)
         return None if last_seen_ms < 0 else int(last_seen_ms)
 
     @property
@@ -311,33 +257,39 @@ class Exchange:
         size = ffi.new("uint64_t *")
         return int(lib.klk_exchange_held(self._exchange, size)), int(size[0])
 
-    def service(self, name: bytes) -> ServiceInfo | None:
-        """None: no workers and no requests."""
-        info = ffi.new("struct klk_service_info *")
-        if lib.klk_exchange_service(self._exchange, name, len(name), info) < 0:
-            return None
-        return _service(info)
+    def has_workers(self, service: bytes) -> bool:
+        """Whether a service has workers."""
+        return bool(lib.klk_exchange_service_workers(self._exchange, service, len(service)))
 
     def services(self) -> list[ServiceInfo]:
         """All services with workers or requests."""
-        infos = self._all("struct klk_service_info[]", lib.klk_exchange_services)
-        return sorted(map(_service, infos))
+        return sorted(
+            ServiceInfo(
+                _bytes(info.name),
+                info.workers,
+                info.waiting,
+                info.bytes,
+                info.working,
+                info.done,
+                None if info.oldest_ms < 0 else info.oldest_ms,
+            )
+            for info in self._all("struct klk_service_info[]", lib.klk_exchange_services)
+        )
 
     def worker_infos(self) -> list[WorkerInfo]:
         """All workers, the longest silent first."""
-        infos = self._all("struct klk_worker_info[]", lib.klk_exchange_workers)
         return [
             WorkerInfo(
                 info.number,
-                bytes(ffi.buffer(info.id, info.id_size)),
-                bytes(ffi.buffer(info.service, info.service_size)),
+                _bytes(info.id),
+                _bytes(info.service),
                 info.framing,
                 info.window,
                 info.load,
                 info.done,
                 info.last_seen_ms,
             )
-            for info in infos
+            for info in self._all("struct klk_worker_info[]", lib.klk_exchange_workers)
         ]
 
     def _all(self, kind: str, call: Any) -> Any:
@@ -347,13 +299,5 @@ class Exchange:
         return infos
 
 
-def _service(info: Any) -> ServiceInfo:
-    return ServiceInfo(
-        bytes(ffi.buffer(info.name, info.name_size)),
-        info.workers,
-        info.waiting,
-        info.bytes,
-        info.working,
-        info.done,
-        None if info.oldest_ms < 0 else info.oldest_ms,
-    )
+def _bytes(name: Any) -> bytes:
+    return bytes(ffi.buffer(name.bytes, name.size))

@@ -259,8 +259,7 @@ class BrokerMachine:
         """RFC 8: mmi.service tells whether a service has a worker. Kelek's services list rows, a
         row a frame."""
         if service == values.MMI_SERVICE:
-            found = (exchange.service(body[0]) for exchange in self._exchanges)
-            is_there = any(info and info.workers for info in found)
+            is_there = any(exchange.has_workers(body[0]) for exchange in self._exchanges)
             return [values.MMI_FOUND if is_there else values.MMI_NOT_FOUND]
         if service == values.OWN_FEATURES:
             return [values.FEATURE_NAMED]
@@ -453,12 +452,8 @@ class BrokerMachine:
 
 
 def _exchange_setup(setup: BrokerSetup, durable_services: tuple[bytes, ...]) -> ExchangeSetup:
-    headers = setup.headers
     return ExchangeSetup(
-        headers.client,
-        headers.worker,
-        headers.deadline,
-        headers.named,
+        setup.headers,
         (
             _refusal(Failure(values.BUSY, "this client has too many requests in work")),
             _refusal(Failure(values.BUSY, "too many requests wait for this service")),

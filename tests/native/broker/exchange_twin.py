@@ -12,6 +12,7 @@ from kelek.native.broker.exchange import (
     Stop,
     Wants,
 )
+from kelek.protocols.majordomo.values import Headers
 
 Message = list[bytes]
 TEXT, MDP1, MDP2 = range(3)
@@ -123,6 +124,7 @@ class ExchangeTwin:
 
     def __init__(self, setup: ExchangeSetup) -> None:
         self.setup = setup
+        self.headers = Headers(*setup.headers)
         self.clients: list[Message] = []
         self.workers: list[Message] = []
         self.requests: dict[tuple[ClientTwin, bytes], RequestTwin] = {}
@@ -146,6 +148,7 @@ class ExchangeTwin:
 
     def _read_request(self, message: Message, now_ms: int) -> QueuedRequest:
         client, *frames = message
+        headers = self.headers
         setup, request_id, deadline_ms, name, credit = self.setup, b"", None, b"", 0
         command = b"\1"
         if frames[:2] == [b"", MDP_CLIENTS[MDP1]]:
@@ -154,10 +157,10 @@ class ExchangeTwin:
             require(bool(frames))
             header, *frames = frames
             framing = MDP2 if header == MDP_CLIENTS[MDP2] else TEXT
-            own = (setup.deadline_header, setup.named_header)
-            require(header in (setup.client_header, MDP_CLIENTS[MDP2], *own) and bool(frames))
+            own = (headers.deadline, headers.named)
+            require(header in (headers.client, MDP_CLIENTS[MDP2], *own) and bool(frames))
             command, *frames = frames
-            commands = (b"\1", b"\4", b"\5") if header == setup.named_header else (b"\1",)
+            commands = (b"\1", b"\4", b"\5") if header == headers.named else (b"\1",)
             require(command in commands)
         require(bool(frames) and is_name(frames[0]) and all(32 <= c < 127 for c in frames[0]))
         service, *frames = frames
@@ -167,7 +170,7 @@ class ExchangeTwin:
             if header in own:
                 require(bool(frames))
                 options = frames.pop(0)
-                is_named = header == setup.named_header
+                is_named = header == headers.named
                 require(len(options) > 16 if is_named else len(options) == 8)
                 left_ms = int.from_bytes(options[:8], "big")
                 deadline_ms = now_ms + left_ms if left_ms < 2**63 - now_ms - 1 else None
@@ -291,7 +294,7 @@ class ExchangeTwin:
             return [route, b"", MDP_CLIENTS[MDP1], parsed.service]
         if parsed.framing == MDP2:
             return [route, MDP_CLIENTS[MDP2], command, parsed.service]
-        head = [route, self.setup.client_header, command]
+        head = [route, self.headers.client, command]
         return [*head, parsed.service, parsed.request_id]
 
     def _wait(self, request: RequestTwin) -> None:
@@ -333,8 +336,8 @@ class ExchangeTwin:
         if frames[:2] == [b"", MDP_WORKERS[MDP1]]:
             framing, frames = MDP1, frames[2:]
         else:
-            require(bool(frames) and frames[0] in (self.setup.worker_header, MDP_WORKERS[MDP2]))
-            framing = TEXT if frames[0] == self.setup.worker_header else MDP2
+            require(bool(frames) and frames[0] in (self.headers.worker, MDP_WORKERS[MDP2]))
+            framing = TEXT if frames[0] == self.headers.worker else MDP2
             frames = frames[1:]
         kind = KINDS[framing].get(frames[0] if frames else b"none", "")
         worker = self.known.get(sender)
@@ -417,7 +420,7 @@ class ExchangeTwin:
         new = worker.new
         if new.framing == MDP1:
             return [new.routing_id, b"", MDP_WORKERS[MDP1]]
-        header = MDP_WORKERS[MDP2] if new.framing == MDP2 else self.setup.worker_header
+        header = MDP_WORKERS[MDP2] if new.framing == MDP2 else self.headers.worker
         return [new.routing_id, header]
 
     # ---- workers and times ----
@@ -482,7 +485,7 @@ class ExchangeTwin:
                 if client.gone_ms is None:
                     pause_ms = PROBE_MS // 2 + (now_ms - client.last_seen_ms) // 8
                     if client.name and now_ms - client.sent_ms >= pause_ms:
-                        self.clients.append([client.route, self.setup.client_header, b"\6"])
+                        self.clients.append([client.route, self.headers.client, b"\6"])
                         client.sent_ms = now_ms
                 elif now_ms - client.gone_ms < PROBE_MS:
                     pass

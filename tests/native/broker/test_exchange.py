@@ -27,7 +27,7 @@ from kelek.tests.native.broker.exchange_twin import (
 REFUSALS = (b"client", b"queue", b"expired")
 DURABLE = (b"kept", b"kept, too")
 HEADERS = (b"KLKC01", b"KLKW01", b"KLKD01", b"KLKN01")
-SETUP = ExchangeSetup(*HEADERS, REFUSALS, 3, request_ttl_ms=500, durable_services=DURABLE)
+SETUP = ExchangeSetup(HEADERS, REFUSALS, 3, request_ttl_ms=500, durable_services=DURABLE)
 SERVICES = (b"echo", b"a service", b"mmi.service", b"sum", b"kept")
 JUNK = (
     b"",
