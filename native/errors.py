@@ -44,10 +44,15 @@ _forks = 0  # A counter, since os.getpid() would cost a system call per batch.
 os.register_at_fork(after_in_child=_on_fork)
 
 
+def checked(code: int) -> int:
+    """The result of a function of csrc. Raises NativeError if that is an error."""
+    if code < 0:
+        raise NativeError(code)
+    return int(code)
+
+
 def checked_bytes(out: Any, size: int) -> bytes:
-    if size < 0:
-        raise NativeError(size)
-    return bytes(ffi.buffer(out, size))
+    return bytes(ffi.buffer(out, checked(size)))
 
 
 def os_error(what: str) -> OSError:

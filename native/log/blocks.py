@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Sequence
 
 from ..._native import ffi, lib
-from ..errors import HEADER_SIZE, KIND_MAX, NativeError, Readable, checked_bytes, uncleared
+from ..errors import HEADER_SIZE, KIND_MAX, Readable, checked, checked_bytes, uncleared
 
 
 def crc32c(data: Readable, value: int = 0) -> int:
@@ -61,9 +61,7 @@ def block_walk(block: Readable, count: int) -> list[int]:
     """Three numbers per record of a checked block: tag, offset of its data, size of its data."""
     buffer = ffi.from_buffer(block)
     out = uncleared("uint32_t[]", 3 * count)
-    code = lib.klk_block_walk(buffer, len(buffer), out)
-    if code < 0:
-        raise NativeError(code)
+    checked(lib.klk_block_walk(buffer, len(buffer), out))
     return list(ffi.unpack(out, 3 * count))
 
 

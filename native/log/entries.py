@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ..._native import ffi, lib
-from ..errors import NativeError, Readable
+from ..errors import NativeError, Readable, checked
 from ..net.messages import Frames
 
 
@@ -36,9 +36,7 @@ def entries_fit(
         if entries.index > last_index or code == lib.KLK_MORE:
             break
         buffer = ffi.from_buffer(block)
-        code = lib.klk_entries_add(entries, buffer, len(buffer), ffi.NULL)
-        if code < 0:
-            raise NativeError(code)
+        code = checked(lib.klk_entries_add(entries, buffer, len(buffer), ffi.NULL))
     full = code == lib.KLK_MORE or entries.bytes >= room.bytes or entries.count == room.entries
     return Fit(int(entries.index) - 1, int(entries.bytes), full)
 

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..._native import ffi, lib
-from ..errors import NativeError
+from ..errors import NativeError, uncleared
 from ..net.messages import Arena, Frames
 
 WAIT_APPLIED: int = lib.KLK_READS_APPLIED
 WAIT_CONFIRMED: int = lib.KLK_READS_CONFIRMED
 RING_BYTES = 1 << 22  # Per queue: about 80,000 reads with libzmq's own routing ids.
 _COUNTERS = ("reads", "reads_dropped", "reads_over", "reads_astray")
-_uncleared = ffi.new_allocator(should_clear_after_alloc=False)  # Unwritten pages cost nothing.
 
 
 class ReadView(NamedTuple):
@@ -38,7 +37,7 @@ class Reads:
         if ring_bytes < 512 or ring_bytes & ring_bytes - 1:
             raise ValueError(f"a ring has a power of two bytes, 512 at least, not {ring_bytes}")
         self._ident = ffi.new("uint8_t[]", ident)
-        self._rings = [_uncleared("uint64_t[]", ring_bytes // 8) for _ in range(2)]
+        self._rings = [uncleared("uint64_t[]", ring_bytes // 8) for _ in range(2)]
         self._numbers = ffi.new("uint32_t[]", 1)
         self._count = ffi.new("uint32_t *")
         self._view = ffi.new("struct klk_reads_view *")
@@ -75,7 +74,7 @@ class Reads:
         reads, count = self._struct, len(numbers)
         before = reads.counters[lib.KLK_READS_RECEIVED]
         if count > len(self._numbers):
-            self._numbers = _uncleared("uint32_t[]", 2 * count)
+            self._numbers = uncleared("uint32_t[]", 2 * count)
         self._numbers[0:count] = numbers
         self._count[0] = count
         c, refusal = self._view, ffi.from_buffer(view.refusal)

@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..._native import ffi, lib
-from ..errors import ETORN, HEADER_SIZE, NativeError, Readable, fork_count
-
-_uncleared = ffi.new_allocator(should_clear_after_alloc=False)  # Unwritten pages cost nothing.
+from ..errors import ETORN, HEADER_SIZE, Readable, checked, fork_count, uncleared
 
 
 class Segment:
@@ -83,50 +81,33 @@ def _close_syncer(syncer: Any, fork_number: int) -> None:
 
 
 class SegmentScan:
-    """A scan of a whole segment; see klk_segment_scan()."""
+    """A scan of a whole segment; see klk_segment_scan().
 
-    def __init__(self, offset: int, next_index: int, term: int) -> None:
-        self._scan = ffi.new("struct klk_scan *")
-        self._scan.offset = self._scan.synced = offset
-        self._scan.next_index = next_index
-        self._scan.term = term
-        self.runs: list[tuple[int, int]] = []  # (first index, term) of each run of equal terms.
+    code         0: only zeros are left; ETORN: data ends within a block; ECORRUPT: anything else
+    runs         (first index, term) of each run of equal terms
+    offset       the end of the sound part
+    next_index   the entry behind it
+    term         of the entry before next_index
+    synced       the largest synced offset of a mark
+    misplaced    the scan stopped at a sound block or mark that does not follow
+    """
 
-    def walk(self, data: Readable) -> int:
-        """Scans data. Returns 0: only zeros are left; ETORN: data ends within a block; ECORRUPT:
-        anything else, see misplaced."""
-        buffer = ffi.from_buffer(data)
-        runs = ffi.new("uint64_t[]", 2 * _RUNS_MAX)
-        while True:
-            code = int(lib.klk_segment_scan(buffer, len(buffer), self._scan, runs, _RUNS_MAX))
-            flat = ffi.unpack(runs, 2 * self._scan.runs) if self._scan.runs else []
+    def __init__(self, data: Readable, offset: int, next_index: int, term: int) -> None:
+        scan = ffi.new("struct klk_scan *")
+        scan.offset = scan.synced = offset
+        scan.next_index, scan.term = next_index, term
+        buffer, runs = ffi.from_buffer(data), ffi.new("uint64_t[]", 2 * _RUNS_MAX)
+        self.runs: list[tuple[int, int]] = []
+        self.code: int = lib.KLK_ESPACE
+        while self.code == lib.KLK_ESPACE:
+            self.code = lib.klk_segment_scan(buffer, len(buffer), scan, runs, _RUNS_MAX)
+            flat = ffi.unpack(runs, 2 * scan.runs) if scan.runs else []
             self.runs += zip(flat[::2], flat[1::2], strict=True)
-            if code != lib.KLK_ESPACE:
-                return code
-
-    @property
-    def offset(self) -> int:
-        """The end of the sound part."""
-        return int(self._scan.offset)
-
-    @property
-    def next_index(self) -> int:
-        return int(self._scan.next_index)
-
-    @property
-    def term(self) -> int:
-        """The term of the entry before next_index."""
-        return int(self._scan.term)
-
-    @property
-    def synced(self) -> int:
-        """The largest synced offset of a mark."""
-        return int(self._scan.synced)
-
-    @property
-    def misplaced(self) -> bool:
-        """Whether the scan stopped at a sound block or mark that does not follow."""
-        return bool(self._scan.order)
+        self.offset: int = scan.offset
+        self.next_index: int = scan.next_index
+        self.term: int = scan.term
+        self.synced: int = scan.synced
+        self.misplaced = bool(scan.order)
 
 
 _RUNS_MAX = 256
@@ -170,7 +151,7 @@ def segment_zero(fd: int, offset: int, size: int) -> None:
 
 def mark(synced_offset: int, epoch: int) -> bytes:
     """A mark: the writer of this epoch has synced its segment up to synced_offset."""
-    out = _uncleared("uint8_t[]", HEADER_SIZE)
+    out = uncleared("uint8_t[]", HEADER_SIZE)
     lib.klk_mark_write(out, synced_offset, epoch)
     return bytes(ffi.buffer(out))
 
@@ -184,5 +165,4 @@ def zeros(data: Readable) -> int:
 def _system(code: int) -> None:
     if code == lib.KLK_EOS:
         raise OSError(ffi.errno, "the system refused")
-    if code < 0:
-        raise NativeError(code)
+    checked(code)

@@ -9,10 +9,8 @@ from struct import Struct
 from typing import Any, NamedTuple
 
 from ..._native import ffi, lib
-from ..errors import HEADER_SIZE, RECORD_BYTES_MAX, NativeError, Readable
+from ..errors import HEADER_SIZE, RECORD_BYTES_MAX, NativeError, Readable, checked, uncleared
 from ..net.messages import Arena, Frames
-
-_uncleared = ffi.new_allocator(should_clear_after_alloc=False)  # Unwritten pages cost nothing.
 
 # ---- reqids.c ----
 
@@ -40,12 +38,10 @@ class Reqids:
             self._move(shard, _SHARD_SLOTS_MIN)
 
     def _move(self, shard: int, size: int) -> None:
-        held = _uncleared("struct klk_reqid_slot[]", size + 4)
+        held = uncleared("struct klk_reqid_slot[]", size + 4)
         address = int(ffi.cast("uintptr_t", held))
         slots = ffi.cast("struct klk_reqid_slot *", address + -address % _CACHE_LINE)
-        code = lib.klk_reqids_move(self._struct, shard, slots, size)
-        if code < 0:
-            raise NativeError(code)
+        checked(lib.klk_reqids_move(self._struct, shard, slots, size))
         self._shards[shard] = held
 
     def _grow(self) -> None:
@@ -118,11 +114,9 @@ class Reqids:
         """The ids of entries up to last_index as a snapshot stores them (docs/disk-format.md,
         "Request ids"). Equal blocks up to last_index and settle() give equal bytes."""
         room = len(self)
-        out = _uncleared("uint8_t[]", _TABLE.size + _SLOT_BYTES * room)
+        out = uncleared("uint8_t[]", _TABLE.size + _SLOT_BYTES * room)
         slots = ffi.cast("struct klk_reqid_slot *", out + _TABLE.size)
-        count = lib.klk_reqids_export(self._struct, last_index, slots, room)
-        if count < 0:
-            raise NativeError(count)
+        count = checked(lib.klk_reqids_export(self._struct, last_index, slots, room))
         exported = memoryview(ffi.buffer(out))
         _TABLE.pack_into(exported, 0, count, last_index, self.forgotten_s, self.newest_s)
         return exported[: _TABLE.size + _SLOT_BYTES * count]
@@ -227,7 +221,7 @@ class Updates:
         self.reqids = reqids
         self._ident = ffi.new("uint8_t[]", ident)
         self._waiters_max = 1 << (64 * inflight_max + (1 << 17)).bit_length()
-        self._waiters = _uncleared("uint64_t[]", self._waiters_max // 8)
+        self._waiters = uncleared("uint64_t[]", self._waiters_max // 8)
         self._blocks: Any = None
         self._others = ffi.new("uint32_t[]", 1)
         self._others_count = ffi.new("uint32_t *")
@@ -266,7 +260,7 @@ class Updates:
         """
         before, messages = self._struct.records, arena.count
         if messages > len(self._others):
-            self._others = _uncleared("uint32_t[]", 2 * messages)
+            self._others = uncleared("uint32_t[]", 2 * messages)
         self._others_count[0] = 0
         c, refusal = self._view, ffi.from_buffer(view.refusal)
         c.refusal, c.refusal_size, c.leader = refusal, len(view.refusal), view.leader
@@ -289,7 +283,7 @@ class Updates:
         elif code == lib.KLK_ESPACE:
             updates, held = self._struct, self._blocks
             size = max(updates.blocks_need, min(2 * updates.blocks_max, 1 << 24))
-            self._blocks = _uncleared("uint8_t[]", size)
+            self._blocks = uncleared("uint8_t[]", size)
             if updates.records:
                 ffi.memmove(self._blocks, held, updates.used)
             updates.blocks, updates.blocks_max = self._blocks, size
@@ -302,11 +296,9 @@ class Updates:
         NativeError: first_index does not follow the view of receive().
         """
         block, count = ffi.new("uint8_t **"), ffi.new("uint32_t *")
-        size = lib.klk_updates_block(self._struct, first_index, term, block, count)
+        size = checked(lib.klk_updates_block(self._struct, first_index, term, block, count))
         if size == 0:
             return None
-        if size < 0:
-            raise NativeError(size)
         return bytes(ffi.buffer(block[0], size)), int(count[0])
 
     def commit(self, index: int, out: Frames) -> int:

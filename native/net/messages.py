@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from ..._native import ffi, lib
-from ..errors import EINVAL, NativeError, Readable, uncleared
+from ..errors import EINVAL, NativeError, Readable, checked, uncleared
 
 BYTES_MAX = 1 << 30  # Of one buffer of messages: offsets have 32 bits.
 FRAMES_MAX = 1 << 26
@@ -123,9 +123,7 @@ class Arena:
                 doubled_size(messages.frames_max, messages.frames + len(piece), FRAMES_MAX),
             )
             numbers = ffi.from_buffer("uint32_t[]", sizes)
-            code = lib.klk_messages_add(messages, numbers, len(piece), data, len(data))
-            if code < 0:
-                raise NativeError(code)
+            checked(lib.klk_messages_add(messages, numbers, len(piece), data, len(data)))
 
     def _clear(self) -> None:
         self._struct.frames = self._struct.messages = 0

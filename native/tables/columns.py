@@ -4,12 +4,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, overload
 
 from ..._native import ffi, lib
-from ..errors import NativeError, Readable
+from ..errors import NativeError, Readable, checked, uncleared
 from ..net.messages import cut_frames
 
 COLUMNS_BYTES_MAX = (1 << 31) - 1  # Arrow's offsets are signed numbers of 4 bytes.
 _REQID_SIZE: int = lib.KLK_REQID_SIZE
-_uncleared = ffi.new_allocator(should_clear_after_alloc=False)  # Unwritten pages cost nothing.
 
 
 class Columns(NamedTuple):
@@ -34,23 +33,21 @@ def cut_columns(blocks: Sequence[Readable], count: int) -> Columns:
     if size > COLUMNS_BYTES_MAX:
         raise NativeError(lib.KLK_ESPACE)  # Before memory is allocated.
     held = {
-        "indexes": _uncleared("int64_t[]", count),
-        "terms": _uncleared("int64_t[]", count),
-        "kinds": _uncleared("int8_t[]", count),
-        "valid": _uncleared("uint8_t[]", (count + 7) // 8),
-        "times": _uncleared("int64_t[]", count),
-        "reqid_offsets": _uncleared("int32_t[]", count + 1),
-        "reqids": _uncleared("uint8_t[]", _REQID_SIZE * count),
-        "data_offsets": _uncleared("int32_t[]", count + 1),
-        "data": _uncleared("uint8_t[]", size),
+        "indexes": uncleared("int64_t[]", count),
+        "terms": uncleared("int64_t[]", count),
+        "kinds": uncleared("int8_t[]", count),
+        "valid": uncleared("uint8_t[]", (count + 7) // 8),
+        "times": uncleared("int64_t[]", count),
+        "reqid_offsets": uncleared("int32_t[]", count + 1),
+        "reqids": uncleared("uint8_t[]", _REQID_SIZE * count),
+        "data_offsets": uncleared("int32_t[]", count + 1),
+        "data": uncleared("uint8_t[]", size),
     }
     columns = ffi.new("struct klk_columns *", {**held, "count_max": count, "bytes_max": size})
     held["reqid_offsets"][0] = held["data_offsets"][0] = 0
     for block in blocks:
         buffer = ffi.from_buffer(block)
-        code = lib.klk_columns_add(columns, buffer, len(buffer))
-        if code < 0:
-            raise NativeError(code)
+        checked(lib.klk_columns_add(columns, buffer, len(buffer)))
     if columns.count != count:
         raise NativeError(lib.KLK_ESPACE)
     sizes = {"reqids": held["reqid_offsets"][count], "data": held["data_offsets"][count]}
@@ -104,11 +101,9 @@ class Message(Sequence[bytes]):
         columns = ffi.new("struct klk_column[2]")
         held = []
         for column in columns:
-            held += [_uncleared("int32_t[]", half + 1), _uncleared("uint8_t[]", max(size, 1))]
+            held += [uncleared("int32_t[]", half + 1), uncleared("uint8_t[]", max(size, 1))]
             column.offsets, column.data = held[-2:]
         data = ffi.from_buffer("uint8_t[]", self._raw[1]) + (offsets[0] - self._base)
-        code = lib.klk_columns_part(offsets, len(self), data, columns)
-        if code < 0:
-            raise NativeError(code)
+        checked(lib.klk_columns_part(offsets, len(self), data, columns))
         keys, values = (ffi.buffer(held[at], held[at - 1][half]) for at in (1, 3))
         return ffi.buffer(held[0]), keys, ffi.buffer(held[2]), values

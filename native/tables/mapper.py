@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..._native import ffi, lib
-from ..errors import NativeError, Readable, uncleared
+from ..errors import Readable, checked_bytes, uncleared
 
 _ENTRY_MAGIC = b"kLT\x01"  # protocols/zerodb/wire/ops.py
 
@@ -39,9 +39,7 @@ def pack_records(frames: Sequence[bytes]) -> bytes:
     size = lib.klk_records_pack(
         ffi.from_buffer("uint32_t[]", sizes), count, joined, len(joined), out, capacity
     )
-    if size < 0:
-        raise NativeError(size)
-    return bytes(ffi.buffer(out, size))
+    return checked_bytes(out, size)
 
 
 def output_ops(output: Readable, table: int) -> Output:
@@ -53,6 +51,4 @@ def output_ops(output: Readable, table: int) -> Output:
     size = lib.klk_output_ops(buffer, len(buffer), table, out, 2 * len(buffer), counts)
     if size == lib.KLK_ECORRUPT:
         raise MalformedOutput(int(counts[2]))
-    if size < 0:
-        raise NativeError(size)
-    return Output(_ENTRY_MAGIC + bytes(ffi.buffer(out, size)), int(counts[0]), int(counts[1]))
+    return Output(_ENTRY_MAGIC + checked_bytes(out, size), int(counts[0]), int(counts[1]))

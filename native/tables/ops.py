@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..._native import ffi, lib
-from ..errors import NativeError, Readable
+from ..errors import NativeError, Readable, checked, uncleared
 
 KEY_BYTES_MAX: int = lib.KLK_KEY_BYTES_MAX
 VALUE_BYTES_MAX: int = lib.KLK_VALUE_BYTES_MAX
 _ITEM_MAX: int = lib.KLK_FORMAT_ITEM_MAX
-_uncleared = ffi.new_allocator(should_clear_after_alloc=False)  # Unwritten pages cost nothing.
 
 
 def pack_sizes(columns: int, items: Sequence[bytes]) -> bytes:
@@ -22,9 +21,7 @@ def pack_sizes(columns: int, items: Sequence[bytes]) -> bytes:
     if sys.byteorder == "big":
         sizes.byteswap()
     data = sizes.tobytes()
-    code = lib.klk_sizes_check(data, len(sizes), columns)
-    if code < 0:
-        raise NativeError(code)
+    checked(lib.klk_sizes_check(data, len(sizes), columns))
     return data
 
 
@@ -42,10 +39,10 @@ def cut_sizes(
         raise NativeError(lib.KLK_ETORN)  # Before memory is allocated.
     buffer = ffi.from_buffer(data)
     capacity = 1 + count * columns * _ITEM_MAX
-    out, total = _uncleared("char[]", capacity), ffi.new("uint64_t *")
-    used = lib.klk_sizes_format(buffer + offset, size, count, columns, out, capacity, total)
-    if used < 0:
-        raise NativeError(used)
+    out, total = uncleared("char[]", capacity), ffi.new("uint64_t *")
+    used = checked(
+        lib.klk_sizes_format(buffer + offset, size, count, columns, out, capacity, total)
+    )
     first = offset + 4 * count * columns
     return struct.Struct(ffi.unpack(out, used)).unpack_from(data, first), first + total[0]
 
@@ -56,10 +53,9 @@ def cut_column(offsets: Readable, data: Readable) -> tuple[bytes, ...]:
     if len(offsets) % 4 or count < 0:
         raise NativeError(lib.KLK_ECORRUPT)
     capacity = 1 + count * _ITEM_MAX
-    out = _uncleared("char[]", capacity)
-    used = lib.klk_offsets_format(ffi.from_buffer(offsets), count, len(data), out, capacity)
-    if used < 0:
-        raise NativeError(used)
+    out = uncleared("char[]", capacity)
+    size = len(data)
+    used = checked(lib.klk_offsets_format(ffi.from_buffer(offsets), count, size, out, capacity))
     return struct.Struct(ffi.unpack(out, used)).unpack(data)
 
 
@@ -91,13 +87,13 @@ def cut_block(
     """
     buffer, size = ffi.from_buffer(block), len(block)
     runs_max, capacity = size // lib.KLK_RUN_BYTES_MIN + 1, 4 * size + 16
-    runs = _uncleared("struct klk_run[]", runs_max)
-    out, used = _uncleared("char[]", capacity), ffi.new("size_t *")
-    count = lib.klk_runs_cut(
-        buffer, size, marked_last, number, workers, runs, runs_max, out, capacity, used
+    runs = uncleared("struct klk_run[]", runs_max)
+    out, used = uncleared("char[]", capacity), ffi.new("size_t *")
+    count = checked(
+        lib.klk_runs_cut(
+            buffer, size, marked_last, number, workers, runs, runs_max, out, capacity, used
+        )
     )
-    if count < 0:
-        raise NativeError(count)
     items = struct.Struct(ffi.unpack(out, used[0])).unpack_from(block)
     found, first = [], 0
     for row in _RUN.iter_unpack(bytes(ffi.buffer(runs, count * _RUN.size))):

@@ -11,14 +11,13 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from ..._native import ffi, lib
-from ..errors import NativeError
+from ..errors import NativeError, uncleared
 from ..net.messages import Arena, Frames
 
 OTHER: int = lib.KLK_REQUEST_OTHER
 READ: int = lib.KLK_REQUEST_READ
 WRITE: int = lib.KLK_REQUEST_WRITE
 _ROW = struct.Struct("=IIIIBBBBBB12s2x")
-_uncleared = ffi.new_allocator(should_clear_after_alloc=False)  # Unwritten pages cost nothing.
 assert ffi.sizeof("struct klk_request") == _ROW.size
 
 
@@ -48,7 +47,7 @@ class Requests:
     def __init__(self, arena: Arena, routed: bool, entry_bytes_max: int) -> None:
         self._arena = arena
         self._count = arena.count
-        self._structs = _uncleared("struct klk_request[]", self._count)
+        self._structs = uncleared("struct klk_request[]", self._count)
         lib.klk_requests_read(arena._struct, routed, entry_bytes_max, self._structs)
         # The same as columns, one byte a request, for checks of all requests without rows.
         self._data = data = bytes(ffi.buffer(self._structs))
@@ -90,7 +89,7 @@ class Requests:
             if shape == WRITE
         ]
         ends = list(accumulate(sizes, initial=0))
-        out = _uncleared("uint8_t[]", ends[-1])
+        out = uncleared("uint8_t[]", ends[-1])
         used = lib.klk_requests_pack(self._arena._struct, self._structs, self._count, out, ends[-1])
         if used != ends[-1]:
             raise NativeError(used)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..._native import ffi, lib
-from ..errors import NativeError, Readable
+from ..errors import NativeError, Readable, checked, uncleared
 
 EUNKNOWN: int = lib.KLK_EUNKNOWN
 TRAILER_SIZE: int = lib.KLK_SST_TRAILER_SIZE
@@ -17,7 +17,6 @@ BLOCK_BYTES = 16 << 10  # Initial buffer for a decompressed block.
 KEY_BYTES_MAX = (64 << 10) + STAMP_SIZE
 COLUMN_BYTES_MAX = (1 << 31) - 1  # Arrow's offsets are signed numbers of 4 bytes.
 ENTRY_BYTES_MIN = 4  # Of an index: two sizes, and a handle of two numbers.
-_uncleared = ffi.new_allocator(should_clear_after_alloc=False)  # Unwritten pages cost nothing.
 
 
 def xxh3(data: Readable) -> int:
@@ -29,11 +28,11 @@ def xxh3(data: Readable) -> int:
 def snappy_decode(data: Readable) -> bytes:
     """Decompresses data. Raises NativeError: ECORRUPT; ESPACE beyond BLOCK_BYTES_MAX."""
     buffer = ffi.from_buffer(data)
-    size = lib.klk_snappy_size(buffer, len(buffer))
-    if size < 0 or size > BLOCK_BYTES_MAX:
-        raise NativeError(size if size < 0 else lib.KLK_ESPACE)
-    out = _uncleared("uint8_t[]", max(size, 1))
-    _check(lib.klk_snappy_decode(buffer, len(buffer), out, size))
+    size = checked(lib.klk_snappy_size(buffer, len(buffer)))
+    if size > BLOCK_BYTES_MAX:
+        raise NativeError(lib.KLK_ESPACE)
+    out = uncleared("uint8_t[]", max(size, 1))
+    checked(lib.klk_snappy_decode(buffer, len(buffer), out, size))
     return bytes(ffi.buffer(out, size))
 
 
@@ -43,7 +42,7 @@ def open_block(stored: bytes) -> bytes:
     size = len(stored) - TRAILER_SIZE
     if size < 0:
         raise NativeError(lib.KLK_ECORRUPT)
-    kind = _check(lib.klk_sst_block_check(ffi.from_buffer(stored), size))
+    kind = checked(lib.klk_sst_block_check(ffi.from_buffer(stored), size))
     return snappy_decode(stored[:size]) if kind == lib.KLK_SST_SNAPPY else stored[:size]
 
 
@@ -74,7 +73,7 @@ class Blocks:
 def wanted_blocks(index: Index, bounds: Bounds) -> Blocks:
     """The blocks that may have keys within bounds. Raises NativeError: ECORRUPT, EUNKNOWN."""
     most = len(index.block) // ENTRY_BYTES_MIN + 1
-    offsets, sizes = _uncleared("uint64_t[]", most), _uncleared("uint64_t[]", most)
+    offsets, sizes = uncleared("uint64_t[]", most), uncleared("uint64_t[]", most)
     blocks = ffi.new("struct klk_sst_blocks *", {"offsets": offsets, "sizes": sizes})
     blocks.count_max = most
     held = [ffi.from_buffer(one) for one in bounds]
@@ -83,7 +82,7 @@ def wanted_blocks(index: Index, bounds: Bounds) -> Blocks:
     asked.stamp_size = STAMP_SIZE if index.stamped else 0
     asked.file_size = index.file_size
     block = ffi.from_buffer(index.block)
-    _check(lib.klk_sst_index(block, len(block), asked, blocks))
+    checked(lib.klk_sst_index(block, len(block), asked, blocks))
     return Blocks(blocks.count, offsets, sizes)
 
 
@@ -148,7 +147,7 @@ class Merge:
             self._allocate(place, "window", WINDOW_BYTES)
             self._allocate(place, "block", BLOCK_BYTES)
         self._order = ffi.new("uint32_t[]", max(runs, 1))
-        self._last = _uncleared("uint8_t[]", KEY_BYTES_MAX)
+        self._last = uncleared("uint8_t[]", KEY_BYTES_MAX)
         self._bounds = [ffi.from_buffer(one) for one in bounds]
         merge = self._merge = ffi.new("struct klk_sst_merge *")
         merge.runs, merge.count, merge.order = self._runs, runs, self._order
@@ -158,7 +157,7 @@ class Merge:
         merge.sequence = sequence
 
     def _allocate(self, place: int, name: str, size: int) -> None:
-        self._buffers[place][name] = memory = _uncleared("uint8_t[]", size)
+        self._buffers[place][name] = memory = uncleared("uint8_t[]", size)
         setattr(self._runs[place], name, memory)
         setattr(self._runs[place], f"{name}_max", size)
 
@@ -210,8 +209,8 @@ class _Columns:
         self._merge = merge
         size = min(bytes_max + (64 << 10), COLUMN_BYTES_MAX)
         self._buffers = {
-            "key_offsets": _uncleared("int32_t[]", pairs_max + 1),
-            "value_offsets": _uncleared("int32_t[]", pairs_max + 1),
+            "key_offsets": uncleared("int32_t[]", pairs_max + 1),
+            "value_offsets": uncleared("int32_t[]", pairs_max + 1),
         }
         for name, memory in self._buffers.items():
             setattr(merge, name, memory)
@@ -220,7 +219,7 @@ class _Columns:
             self._allocate(name, size)
 
     def _allocate(self, name: str, size: int) -> None:
-        self._buffers[name] = memory = _uncleared("uint8_t[]", size)
+        self._buffers[name] = memory = uncleared("uint8_t[]", size)
         setattr(self._merge, name, memory)
         setattr(self._merge, f"{name}_max", size)
 
@@ -244,9 +243,3 @@ class _Columns:
         ]
         data = [ffi.buffer(self._buffers[name], self._used(name)) for name in ("keys", "values")]
         return Pairs(count, offsets[0], data[0], offsets[1], data[1])
-
-
-def _check(code: int) -> int:
-    if code < 0:
-        raise NativeError(code)
-    return int(code)

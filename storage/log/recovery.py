@@ -4,14 +4,15 @@ Recovery cuts off a write that never finished and refuses any other fault as cor
 (docs/disk-format.md, "Recovery").
 """
 
+from contextlib import closing
 from itertools import pairwise
 from typing import NamedTuple
 
 from ...native.log import segments
 from ...native.log.blocks import crc32c
 from ...protocols.record import BLOCK_HEADER, MAGIC_BLOCK, MAGIC_MARK
-from ..disk.files import File, Files
-from ..errors import Damaged, StorageError
+from ..disk.files import File, Files, open_existing, read_file
+from ..errors import Damaged
 from .runs import Runs
 from .segment import (
     FOLDER,
@@ -22,7 +23,6 @@ from .segment import (
     SegmentHeader,
     decode_clean,
     decode_header,
-    parse_name,
 )
 
 CLEAN = f"{FOLDER}/clean"
@@ -48,34 +48,30 @@ class RecoveredFiles(NamedTuple):
 
 
 def read_clean(files: Files) -> CleanMark | None:
-    file = files.open(CLEAN)
-    if file is None:
+    data = read_file(files, CLEAN)
+    return None if data is None else decode_clean(data)
+
+
+def segment_paths(files: Files) -> list[str]:
+    """The paths of all segments by sequence."""
+    return [f"{FOLDER}/{name}" for name in files.names(FOLDER) if name.endswith(".seg")]
+
+
+def read_header(files: Files, path: str, identity: Identity) -> SegmentHeader | None:
+    """None: the writer has removed the segment. Damaged, or StorageError: foreign."""
+    data, place = read_file(files, path, SEGMENT_START), files.full_path(path)
+    if data is None:
         return None
-    try:
-        return decode_clean(file.read(0, file.size))
-    finally:
-        file.close()
+    header = decode_header(data, identity, place)
+    if header.path != path:
+        raise Damaged(place, f"offset 16: its header says that it is {header.path}", RESTORE)
+    return header
 
 
 def read_headers(files: Files, identity: Identity) -> list[SegmentHeader]:
     """The headers of all segments by sequence. Damaged, or StorageError: foreign."""
-    headers = []
-    for name in files.names(FOLDER):
-        if not name.endswith(".seg"):
-            continue
-        path = f"{FOLDER}/{name}"
-        place = files.full_path(path)
-        file = files.open(path)
-        if file is None:  # The writer has removed the segment since.
-            continue
-        try:
-            header = decode_header(file.read(0, SEGMENT_START), identity, place)
-        finally:
-            file.close()
-        if parse_name(name) != (header.sequence, header.first_index):
-            raise Damaged(place, f"its header says that it is {header.path}", RESTORE)
-        headers.append(header)
-    return sorted(headers, key=lambda header: header.sequence)
+    found = [read_header(files, path, identity) for path in segment_paths(files)]
+    return [header for header in found if header is not None]
 
 
 def live_segments(headers: list[SegmentHeader]) -> list[SegmentHeader]:
@@ -119,14 +115,11 @@ def recover(files: Files, identity: Identity, base_index: int = 0) -> RecoveredF
     runs = Runs(base.first_index - 1, base.previous_term, [], base.first_index - 1)
     for header, successor in pairwise(live):
         _scan_closed(files, header, successor, runs)
-    last = _follow(files, live[-1], runs)
-    try:
+    with closing(_follow(files, live[-1], runs)) as last:
         if clean is None:
             offset, tail = _scan_unclean(last, live[-1], runs)
         else:
             offset, tail = _scan_clean(last, live[-1], runs, clean), None
-    finally:
-        last.close()
     return RecoveredFiles(headers, runs, offset, tail)
 
 
@@ -141,31 +134,26 @@ def _follow(files: Files, header: SegmentHeader, runs: Runs) -> File:
             RESTORE,
         )
     runs.truncate(header.first_index - 1)
-    file = files.open(header.path)
-    if file is None:
-        raise StorageError(place, "it disappeared", "leave this directory to its owner")
+    file = open_existing(files, header.path)
     if file.size > header.size:
         file.close()
         raise Damaged(place, f"expected {header.size} bytes, found {file.size}", RESTORE)
     return file
 
 
-def _scan(data: memoryview, header: SegmentHeader, runs: Runs) -> tuple[segments.SegmentScan, int]:
-    scan = segments.SegmentScan(SEGMENT_START, header.first_index, header.previous_term)
-    code = scan.walk(data)
+def scan_segment(data: memoryview, header: SegmentHeader, runs: Runs) -> segments.SegmentScan:
+    """Scans a segment that continues runs, and extends them by its entries."""
+    scan = segments.SegmentScan(data, SEGMENT_START, header.first_index, header.previous_term)
     runs.items += scan.runs
     runs.last_index = scan.next_index - 1
-    return scan, code
+    return scan
 
 
 def _scan_closed(files: Files, header: SegmentHeader, successor: SegmentHeader, runs: Runs) -> None:
     """Scans a segment that is not the last one. It was synced up to the successor's first entry."""
-    file = _follow(files, header, runs)
-    try:
+    with closing(_follow(files, header, runs)) as file:
         data = file.load()
-    finally:
-        file.close()
-    scan, _ = _scan(data, header, runs)
+    scan = scan_segment(data, header, runs)
     if scan.next_index < successor.first_index:
         raise corrupt(file.full_path, data, scan)
 
@@ -173,8 +161,8 @@ def _scan_closed(files: Files, header: SegmentHeader, successor: SegmentHeader, 
 def _scan_clean(file: File, header: SegmentHeader, runs: Runs, clean: CleanMark) -> int:
     """Scans the last segment of a cleanly closed log: any fault is corruption."""
     data = file.load()
-    scan, code = _scan(data, header, runs)
-    if code != 0:
+    scan = scan_segment(data, header, runs)
+    if scan.code != 0:
         raise corrupt(file.full_path, data, scan)
     found = CleanMark(header.sequence, scan.offset, runs.last_index, runs.last_term)
     if found != clean or len(data) != header.size:
@@ -188,26 +176,32 @@ def _scan_unclean(file: File, header: SegmentHeader, runs: Runs) -> tuple[int, T
     It reads past the page cache: only the bytes on the disk count.
     """
     data = file.load(past_cache=True)
-    scan, code = _scan(data, header, runs)
-    if code != 0 and (scan.misplaced or not segments.segment_torn(data, scan.offset)):
+    scan = scan_segment(data, header, runs)
+    if scan.code != 0 and (scan.misplaced or not segments.segment_torn(data, scan.offset)):
         raise corrupt(file.full_path, data, scan)
-    synced = segments.SegmentScan(SEGMENT_START, header.first_index, header.previous_term)
     # Rewrite a segment with few entries as a whole: repeated kills then leave one segment.
     start = scan.synced if scan.synced > header.size // REWRITTEN_SHARE else SEGMENT_START
-    synced.walk(data[:start])
+    before = header.first_index, header.previous_term
+    synced = segments.SegmentScan(data[:start], SEGMENT_START, *before)
     unsynced = segments.segment_blocks(data[scan.synced : scan.offset])[0]
-    nothing = code == 0 and not unsynced and len(data) == header.size
+    nothing = scan.code == 0 and not unsynced and len(data) == header.size
     # After a failed sync the page cache may differ from the disk: never write to such pages.
     if nothing and _equal(file.load(), data):
         return scan.offset, None
-    tail = data[start : scan.offset]
-    blocks = []
-    while tail:
-        places, used = segments.segment_blocks(tail)
-        assert used > 0, f"{file.full_path}: no block starts at {start}"
-        blocks += [bytes(tail[place[0] : place[0] + place[1]]) for place in places]
-        tail = tail[used:]
+    blocks = sound_blocks(data[start : scan.offset])
     return scan.offset, Tail(synced.next_index, synced.term, blocks)
+
+
+def sound_blocks(data: memoryview) -> list[bytes]:
+    """The blocks at the start of data."""
+    blocks: list[bytes] = []
+    while data:
+        places, used = segments.segment_blocks(data)
+        if not used:
+            break
+        blocks += [bytes(data[place[0] : place[0] + place[1]]) for place in places]
+        data = data[used:]
+    return blocks
 
 
 def _equal(one: memoryview, other: memoryview) -> bool:

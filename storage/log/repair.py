@@ -5,6 +5,7 @@ The hard state has the epoch of the last repaired mark, by which the peer knows 
 (hard_state.py).
 """
 
+from contextlib import closing
 from itertools import zip_longest
 from struct import Struct
 from typing import NamedTuple
@@ -12,11 +13,21 @@ from typing import NamedTuple
 from ...native.log import segments
 from ...native.log.blocks import crc32c
 from ...protocols.record import BLOCK_HEADER, MAGIC_BLOCK, MAGIC_MARK
-from ..disk.files import Files, replace
-from ..errors import Damaged, StorageError
-from .recovery import RecoveredFiles, Tail, live_segments, read_clean
+from ..disk.files import Files, open_existing, read_file, replace
+from ..errors import Damaged
+from .recovery import (
+    RecoveredFiles,
+    Tail,
+    live_segments,
+    read_clean,
+    read_header,
+    scan_segment,
+    segment_paths,
+    segments_after,
+    sound_blocks,
+)
 from .runs import Runs
-from .segment import FOLDER, SEGMENT_START, Identity, SegmentHeader, decode_header, parse_name
+from .segment import FOLDER, SEGMENT_START, Identity, SegmentHeader, parse_name
 
 PATH = f"{FOLDER}/repair"
 MAGIC = 0x524B4C4B  # "KLKR"
@@ -39,17 +50,11 @@ class RepairMark(NamedTuple):
 
 def read_mark(files: Files) -> RepairMark | None:
     """Reads the mark, repaired or not. Raises Damaged if the mark itself is damaged."""
-    file = files.open(PATH)
-    if file is None:
+    data = read_file(files, PATH)
+    if data is None:
         return None
-    try:
-        data = file.read(0, file.size)
-    finally:
-        file.close()
     if len(data) < _HEAD.size + _CRC.size:
-        raise Damaged(
-            files.full_path(PATH), f"it has {len(data)} bytes", "the log's writer renews it"
-        )
+        raise Damaged(files.full_path(PATH), f"it has {len(data)} bytes", RENEWED)
     magic, version, epoch, index, size = _HEAD.unpack_from(data)
     text = data[_HEAD.size : -_CRC.size]
     sound = crc32c(data[: -_CRC.size]) == _CRC.unpack(data[-_CRC.size :])[0]
@@ -98,9 +103,7 @@ def salvage(files: Files, identity: Identity, base: tuple[int, int], mark: Repai
     index = max(mark.last_index, base[0], clean.last_index if clean else 0)
     for header in headers + unread:
         index = max(index, _last_index_bound(_load(files, header), header))
-    live = live_segments(headers)
-    while len(live) > 1 and live[1].first_index <= base[0] + 1:
-        live.pop(0)
+    live = segments_after(live_segments(headers), base[0])
     if not live or live[0].first_index > base[0] + 1:
         live = []
         runs, tail = Runs(*base, [], base[0]), Tail(base[0] + 1, base[1], [])
@@ -112,11 +115,8 @@ def salvage(files: Files, identity: Identity, base: tuple[int, int], mark: Repai
             break
         runs.truncate(header.first_index - 1)
         data = _load(files, header)
-        scan = segments.SegmentScan(SEGMENT_START, header.first_index, header.previous_term)
-        scan.walk(data)
-        runs.items += scan.runs
-        runs.last_index = scan.next_index - 1
-        blocks = _blocks(data[SEGMENT_START : scan.offset])
+        scan = scan_segment(data, header, runs)
+        blocks = sound_blocks(data[SEGMENT_START : scan.offset])
         tail = Tail(header.first_index, header.previous_term, blocks)
         if successor is not None and scan.next_index < successor.first_index:
             break
@@ -128,43 +128,23 @@ def salvage(files: Files, identity: Identity, base: tuple[int, int], mark: Repai
 def _headers(files: Files, identity: Identity) -> tuple[list[SegmentHeader], list[SegmentHeader]]:
     """The readable headers by sequence, and headers made from the names of the other segments."""
     headers, unread = [], []
-    for name in files.names(FOLDER):
-        place = parse_name(name)
-        file = files.open(f"{FOLDER}/{name}") if place else None
-        if place is None or file is None:
+    for path in segment_paths(files):
+        numbers = parse_name(path.removeprefix(f"{FOLDER}/"))
+        if numbers is None:
             continue
         try:
-            header = decode_header(file.read(0, SEGMENT_START), identity, file.full_path)
+            header = read_header(files, path, identity)
         except Damaged:
-            header = None
-        finally:
-            file.close()
-        if header is None or place != (header.sequence, header.first_index):
-            unread.append(SegmentHeader(0, *place, 0))
-        else:
+            unread.append(SegmentHeader(0, *numbers, 0))
+            continue
+        if header is not None:
             headers.append(header)
-    return sorted(headers, key=lambda header: header.sequence), unread
+    return headers, unread
 
 
 def _load(files: Files, header: SegmentHeader) -> memoryview:
-    file = files.open(header.path)
-    if file is None:
-        raise StorageError(files.full_path(header.path), "it disappeared", "start again")
-    try:
+    with closing(open_existing(files, header.path)) as file:
         return file.load(past_cache=True)
-    finally:
-        file.close()
-
-
-def _blocks(data: memoryview) -> list[bytes]:
-    blocks: list[bytes] = []
-    while data:
-        places, used = segments.segment_blocks(data)
-        if not used:
-            break
-        blocks += [bytes(data[place[0] : place[0] + place[1]]) for place in places]
-        data = data[used:]
-    return blocks
 
 
 def _last_index_bound(data: memoryview, header: SegmentHeader) -> int:

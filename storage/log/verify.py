@@ -5,6 +5,7 @@ It only reads and takes no lock. While a writer runs, its report may be out of d
 
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -12,12 +13,21 @@ from typing import NamedTuple
 from ...native.log import segments
 from ...protocols.raft.messages import HardState
 from ...protocols.record import decode_block
-from ..disk.files import Files
+from ..disk.files import Files, read_file
 from ..errors import StorageError
 from ..snapshot.snapshot import SnapshotInfo, open_path, paths
 from . import hard_state
 from .reader import LogReader
-from .recovery import CLEAN, corrupt, live_segments, read_clean
+from .recovery import (
+    CLEAN,
+    corrupt,
+    live_segments,
+    read_clean,
+    read_header,
+    scan_segment,
+    segment_paths,
+    segments_after,
+)
 from .runs import Runs
 from .segment import (
     FOLDER,
@@ -25,8 +35,6 @@ from .segment import (
     CleanMark,
     Identity,
     SegmentHeader,
-    decode_header,
-    parse_name,
     read_owner,
 )
 
@@ -77,19 +85,16 @@ class Report(NamedTuple):
 
 def read_identity(files: Files) -> Identity:
     """The identity of the data. StorageError: no peer's data, or all identity blocks damaged."""
-    paths = [f"{FOLDER}/{name}" for name in files.names(FOLDER) if parse_name(name)]
     damaged: StorageError | None = None
-    for path in (hard_state.PATH, *paths):
-        file = files.open(path)
-        if file is None:
+    for path in (hard_state.PATH, *segment_paths(files)):
+        data = read_file(files, path, SEGMENT_START)
+        if data is None:
             continue
         read = hard_state.read_owner if path == hard_state.PATH else read_owner
         try:
-            return read(file.read(0, SEGMENT_START), file.full_path)
+            return read(data, files.full_path(path))
         except StorageError as error:
             damaged = error
-        finally:
-            file.close()
     raise damaged or StorageError(
         files.root, "no peer keeps its data here", "give the data directory of a peer"
     )
@@ -102,16 +107,13 @@ def entries(
 
     They may be uncommitted. Raises StorageError at the first damaged entry.
     """
-    reader = LogReader(files, identity)
-    try:
+    with closing(LogReader(files, identity)) as reader:
         for batch in reader.scan(first_index):
             _, records = decode_block(batch.block)
             for index, record in enumerate(records, batch.first_index):
                 if last_index is not None and index > last_index:
                     return
                 yield StoredEntry(index, batch.term, *record)
-    finally:
-        reader.close()
 
 
 def verify(files: Files) -> Report:
@@ -158,18 +160,15 @@ def _hard_state(files: Files, identity: Identity, findings: list[Finding]) -> Ha
 def _snapshots(files: Files, identity: Identity, findings: list[Finding]) -> list[SnapshotInfo]:
     sound = []
     for path in paths(files):
-        snapshot = None
         try:
             snapshot = open_path(files, path, identity)
             if snapshot is not None:
-                snapshot.check()
-                snapshot.check_reqids()
+                with closing(snapshot):
+                    snapshot.check()
+                    snapshot.check_reqids()
                 sound.append(snapshot.info)
         except StorageError as error:
             findings.append(_found(path, error))
-        finally:
-            if snapshot is not None:
-                snapshot.close()
     return sound
 
 
@@ -184,9 +183,7 @@ class _LogCheck:
         self._findings = findings
 
     def read(self, snapshot: tuple[int, int], clean: CleanMark | None) -> None:
-        live = live_segments(self._headers())
-        while len(live) > 1 and live[1].first_index <= snapshot[0] + 1:
-            live.pop(0)
+        live = segments_after(live_segments(self._headers()), snapshot[0])
         if not live:
             self.base = self.last = snapshot
             if clean:
@@ -207,24 +204,13 @@ class _LogCheck:
 
     def _headers(self) -> list[SegmentHeader]:
         headers = []
-        for name in self._files.names(FOLDER):
-            path = f"{FOLDER}/{name}"
-            numbers = parse_name(name)
-            file = self._files.open(path) if numbers else None
-            if file is None:
-                continue
+        for path in segment_paths(self._files):
             try:
-                header = decode_header(file.read(0, SEGMENT_START), self._identity, file.full_path)
+                header = read_header(self._files, path, self._identity)
+                headers += [] if header is None else [header]
             except StorageError as error:
                 self._findings.append(_found(path, error))
-                continue
-            finally:
-                file.close()
-            if header.path != path:
-                self._add_finding(path, 16, f"its header says that it is {header.path}")
-            else:
-                headers.append(header)
-        return sorted(headers, key=lambda header: header.sequence)
+        return headers
 
     def _segment(
         self, header: SegmentHeader, successor: SegmentHeader | None, clean: CleanMark | None
@@ -238,16 +224,15 @@ class _LogCheck:
         if file is None:
             self._add_finding(path, None, "it disappeared")
             return
-        try:
+        with closing(file):
             data, place = file.load(), file.full_path
-        finally:
-            file.close()
-        scan = segments.SegmentScan(SEGMENT_START, header.first_index, header.previous_term)
-        code = scan.walk(data)
-        runs = Runs(*before, scan.runs, scan.next_index - 1)
+        runs = Runs(*before, [], before[0])
+        scan = scan_segment(data, header, runs)
         self.last = runs.last_index, runs.last_term
         if successor is None:
-            if code and (clean or scan.misplaced or not segments.segment_torn(data, scan.offset)):
+            if scan.code and (
+                clean or scan.misplaced or not segments.segment_torn(data, scan.offset)
+            ):
                 self._findings.append(_found(path, corrupt(place, data, scan)))
             elif clean and clean != (header.sequence, scan.offset, *self.last):
                 clean_end = f"{clean.last_index} of term {clean.last_term}"
@@ -258,7 +243,7 @@ class _LogCheck:
             if runs.last_index >= self.last[0]:  # The successor supersedes the rest.
                 runs.truncate(self.last[0])
                 self.last = runs.last_index, runs.last_term
-            elif code:
+            elif scan.code:
                 self._findings.append(_found(path, corrupt(place, data, scan)))
             else:
                 missing = f"entries {scan.next_index} to {self.last[0]} are missing"

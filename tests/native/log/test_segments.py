@@ -71,15 +71,14 @@ def test_scan_and_judge_are_their_twins(seed: int) -> None:
     random = Random(seed)
     data = damaged(random, segment(random))
     expected = block_twin.scan(data, START, 5, 3)
-    scan = segments.SegmentScan(START, 5, 3)
-    code = scan.walk(data)
+    scan = segments.SegmentScan(data, START, 5, 3)
     found = {
         "offset": scan.offset, "next_index": scan.next_index, "term": scan.term,
         "synced": scan.synced, "runs": scan.runs, "misplaced": scan.misplaced,
-        "end": {0: "zeros", ETORN: "torn", ECORRUPT: "corrupt"}[code],
+        "end": {0: "zeros", ETORN: "torn", ECORRUPT: "corrupt"}[scan.code],
     }  # fmt: skip
     assert found == expected
-    if code != 0 and not scan.misplaced:
+    if scan.code != 0 and not scan.misplaced:
         assert segments.segment_torn(data, scan.offset) == block_twin.torn(data, scan.offset)
 
 
@@ -107,8 +106,8 @@ def test_more_runs_and_blocks_than_one_call_returns() -> None:
     data = bytes(START) + b"".join(
         block_encode(index, index, [(0, None, b"")]) for index in range(1, count + 1)
     )
-    scan = segments.SegmentScan(START, 1, 0)
-    assert scan.walk(data) == 0
+    scan = segments.SegmentScan(data, START, 1, 0)
+    assert scan.code == 0
     assert scan.runs == [(index, index) for index in range(1, count + 1)]
     blocks, used = segments.segment_blocks(memoryview(data)[START:])
     assert (len(blocks), used) == (4096, 4096 * 40)
