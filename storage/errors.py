@@ -1,6 +1,7 @@
 """Errors of storage. Each message is one line: place, problem, way out."""
 
 import errno
+from types import TracebackType
 
 from ..protocols.errors import StorageFailure
 
@@ -41,7 +42,7 @@ class StorageLocked(StorageError):
 
 
 def storage_error(place: str, action: str, error: OSError) -> StorageError:
-    """Translates an OSError. action is a verb, as in "can't write"."""
+    """The StorageError for an OSError. action is a verb, as in "can't write"."""
     if error.errno in FULL:
         return StorageFull(place)
     problem = f"can't {action}: {errno.errorcode.get(error.errno or 0, error.errno)}"
@@ -50,3 +51,24 @@ def storage_error(place: str, action: str, error: OSError) -> StorageError:
     if error.errno == errno.EIO:
         return StorageError(place, problem, "the disk fails: replace it, restore from the peers")
     return StorageError(place, problem, "see the kernel's log")
+
+
+class SystemCall:
+    """Raises storage_error(place, action) for an OSError of its block."""
+
+    __slots__ = ("_action", "_place")
+
+    def __init__(self, place: str, action: str) -> None:
+        self._place = place
+        self._action = action
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(error, OSError):
+            raise storage_error(self._place, self._action, error) from error

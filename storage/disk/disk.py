@@ -6,11 +6,11 @@ import mmap
 import os
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from ...native.errors import Readable
 from ...native.log import segments
-from ..errors import StorageLocked, storage_error
+from ..errors import StorageLocked, SystemCall, storage_error
 from .files import File
 
 FOLDER_MODE = 0o700
@@ -33,7 +33,7 @@ class DiskFile:
         return self._size
 
     def read(self, offset: int, size: int) -> bytes:
-        try:
+        with SystemCall(self.full_path, "read"):
             data = os.pread(self._fd, size, offset)
             if len(data) in (0, size):
                 return data
@@ -43,11 +43,9 @@ class DiskFile:
                 parts.append(data)
                 left -= len(data)
             return b"".join(parts)
-        except OSError as error:
-            raise storage_error(self.full_path, "read", error) from error
 
     def load(self, past_cache: bool = False) -> memoryview:
-        try:
+        with SystemCall(self.full_path, "read"):
             if past_cache:
                 data = self._load_direct()
                 if data is not None:
@@ -57,8 +55,6 @@ class DiskFile:
                 if hasattr(os, "posix_fadvise"):
                     os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
             return _load(self._fd, self._size)
-        except OSError as error:
-            raise storage_error(self.full_path, "read", error) from error
 
     def _load_direct(self) -> memoryview | None:
         """Reads with O_DIRECT. None: this file system can't."""
@@ -76,10 +72,8 @@ class DiskFile:
             raise
 
     def write(self, offset: int, parts: Sequence[bytes]) -> None:
-        try:
+        with SystemCall(self.full_path, "write"):
             self.segment().write(offset, parts)
-        except OSError as error:
-            raise storage_error(self.full_path, "write", error) from error
 
     def append(self, parts: Sequence[Readable]) -> None:
         assert self._segment is None, "append() to a file of fixed size"
@@ -103,20 +97,16 @@ class DiskFile:
         return self._segment
 
     def zero(self, offset: int, size: int) -> None:
-        try:
+        with SystemCall(self.full_path, "write"):
             segments.segment_zero(self._fd, offset, size)
-        except OSError as error:
-            raise storage_error(self.full_path, "write", error) from error
         self._size = max(self._size, offset + size)
 
     def sync(self) -> None:
-        try:
+        with SystemCall(self.full_path, "sync"):
             if self._segment is None:
                 os.fsync(self._fd)
             else:
                 self._segment.sync()
-        except OSError as error:
-            raise storage_error(self.full_path, "sync", error) from error
 
     def close(self) -> None:
         self._segment = None
@@ -137,10 +127,8 @@ class DiskSyncer:
 
     def start(self, file: File) -> None:
         assert isinstance(file, DiskFile)
-        try:
+        with SystemCall(file.full_path, "sync"):
             self._syncer.start(file.segment())
-        except OSError as error:
-            raise storage_error(file.full_path, "sync", error) from error
         self._files.append(file)
 
     def poll(self, wait: bool = False) -> DiskFile | None:
@@ -156,11 +144,12 @@ class DiskSyncer:
 
 
 def make_folders(path: str) -> None:
-    """As os.makedirs(), but every new folder is private to this user."""
+    """As os.makedirs(), but every new folder is private to this user. Raises StorageError."""
     parent = os.path.dirname(path)
     if parent and not os.path.isdir(parent):
         make_folders(parent)
-    os.makedirs(path, FOLDER_MODE, exist_ok=True)
+    with SystemCall(path, "make the folder"):
+        os.makedirs(path, FOLDER_MODE, exist_ok=True)
 
 
 class DiskLock:
@@ -181,88 +170,65 @@ class Disk:
 
     def make_folder(self, path: str) -> None:
         full_path = self.full_path(path)
-        try:
+        with SystemCall(full_path, "make the folder"):
             made = not os.path.isdir(full_path)
             if made:
                 make_folders(full_path)
             if made or path:  # An earlier process may have died before the folder was durable.
                 _sync_folder(os.path.dirname(full_path) or ".")
-        except OSError as error:
-            raise storage_error(full_path, "make the folder", error) from error
 
     def lock(self, path: str) -> DiskLock:
         full_path = self.full_path(path)
-        try:
+        with SystemCall(full_path, "lock"), ExitStack() as undo:
             fd = os.open(full_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
-        except OSError as error:
-            raise storage_error(full_path, "lock", error) from error
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, b"%d\n" % os.getpid(), 0)
-        except BlockingIOError:
-            holder = os.pread(fd, 20, 0).decode("ascii", "replace").strip()
-            os.close(fd)
-            raise StorageLocked(
-                full_path, f"process {holder or '?'} writes here already", "stop it first"
-            ) from None
-        except OSError as error:
-            os.close(fd)
-            raise storage_error(full_path, "lock", error) from error
+            undo.callback(os.close, fd)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.ftruncate(fd, 0)
+                os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+            except BlockingIOError:
+                holder = os.pread(fd, 20, 0).decode("ascii", "replace").strip()
+                problem = f"process {holder or '?'} writes here already"
+                raise StorageLocked(full_path, problem, "stop it first") from None
+            undo.pop_all()
         return DiskLock(fd)
 
     def syncer(self) -> DiskSyncer:
-        try:
+        with SystemCall(self.root, "start a thread that syncs"):
             return DiskSyncer()
-        except OSError as error:
-            raise storage_error(self.root, "start a thread that syncs", error) from error
 
     def names(self, folder: str) -> list[str]:
         full_path = self.full_path(folder)
-        try:
+        with SystemCall(full_path, "list"), suppress(FileNotFoundError):
             return sorted(os.listdir(full_path))
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise storage_error(full_path, "list", error) from error
+        return []
 
     def open(self, path: str, writable: bool = False) -> DiskFile | None:
         full_path = self.full_path(path)
         flags = os.O_RDWR if writable else os.O_RDONLY
-        try:
+        with SystemCall(full_path, "open"), suppress(FileNotFoundError):
             return DiskFile(full_path, os.open(full_path, flags | os.O_CLOEXEC))
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise storage_error(full_path, "open", error) from error
+        return None
 
     def create(self, path: str) -> DiskFile:
         full_path = self.full_path(path)
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        try:
+        with SystemCall(full_path, "create"):
             return DiskFile(full_path, os.open(full_path, flags, FILE_MODE))
-        except OSError as error:
-            raise storage_error(full_path, "create", error) from error
 
     def rename(self, source: str, target: str) -> None:
-        try:
+        with SystemCall(self.full_path(target), "rename"):
             os.rename(self.full_path(source), self.full_path(target))
-        except OSError as error:
-            raise storage_error(self.full_path(target), "rename", error) from error
 
     def remove(self, path: str) -> None:
-        try:
-            os.unlink(self.full_path(path))
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            raise storage_error(self.full_path(path), "remove", error) from error
+        full_path = self.full_path(path)
+        with SystemCall(full_path, "remove"), suppress(FileNotFoundError):
+            os.unlink(full_path)
 
     def sync_folder(self, path: str) -> None:
-        try:
-            _sync_folder(self.full_path(path))
-        except OSError as error:
-            raise storage_error(self.full_path(path), "sync", error) from error
+        full_path = self.full_path(path)
+        with SystemCall(full_path, "sync"):
+            _sync_folder(full_path)
 
     def full_path(self, path: str) -> str:
         return os.path.join(self.root, path) if path else self.root

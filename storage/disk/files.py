@@ -5,15 +5,18 @@ Paths are relative to the data directory. Every call raises StorageError when th
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import Protocol
 
 from ...native.errors import Readable
+from ..errors import StorageError
 
 UNFINISHED = ".new"  # The suffix of every file that is not complete yet.
 DAMAGED_SUFFIX = ".damaged"  # Appended to the name of a file that is set aside.
 LISTINGS_MAX = 8  # Attempts of one call when the files' writer replaces some meanwhile.
 SECTOR_BYTES = 512  # A disk writes a sector completely or not at all.
+PIECE_BYTES = 1 << 20  # Of a file that is read in pieces.
 SYNC_BYTES = 8 << 20  # Between two syncs of a long write, so that the last one is short.
 
 
@@ -115,12 +118,34 @@ class Files(Protocol):
 def replace(files: Files, path: str, data: bytes) -> None:
     """Replaces a small file atomically and durably; on an error the old file stays."""
     unfinished = path + UNFINISHED
-    file = files.create(unfinished)
-    try:
+    with closing(files.create(unfinished)) as file:
         file.zero(0, len(data))
         file.write(0, [data])
         file.sync()
-    finally:
-        file.close()
     files.rename(unfinished, path)
     files.sync_folder(os.path.dirname(path))
+
+
+def open_existing(files: Files, path: str, writable: bool = False) -> File:
+    """As Files.open(). Raises StorageError if the file does not exist."""
+    file = files.open(path, writable)
+    if file is None:
+        place = files.full_path(path)
+        raise StorageError(place, "it disappeared", "leave this directory to its owner")
+    return file
+
+
+def read_file(files: Files, path: str, size: int | None = None) -> bytes | None:
+    """The first bytes of a file, or all. None: no such file."""
+    file = files.open(path)
+    if file is None:
+        return None
+    with closing(file):
+        return file.read(0, file.size if size is None else size)
+
+
+def file_pieces(files: Files, path: str) -> Iterator[bytes]:
+    """Yields the bytes of a file in pieces. Raises StorageError if it does not exist."""
+    with closing(open_existing(files, path)) as file:
+        for at in range(0, file.size, PIECE_BYTES):
+            yield file.read(at, PIECE_BYTES)

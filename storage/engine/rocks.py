@@ -44,7 +44,7 @@ from ...protocols.zerodb.tables.tables import Outcome, Pair, TableEntry, TableIn
 from ...protocols.zerodb.wire.ops import Op, Put
 from ...protocols.zerodb.wire.values import TableOptions
 from ..disk.disk import make_folders
-from ..errors import Damaged, StorageError, StorageFull, storage_error
+from ..errors import Damaged, StorageError, StorageFull
 from .batch import APPLIED, AT, NUMBER, TABLES, PendingWrites
 from .families import (
     Family,
@@ -131,7 +131,7 @@ class RocksTables:
         if not there and self._read_only:
             raise StorageError(self.path, "there are no tables", "see who removed them")
         if not there:
-            _make_folder(self.path)
+            make_folders(self.path)
         parsed = {name: parse_family(name)[1] for name in names if "." in name}
         if self._read_only:  # A reader's memory is bounded, whatever its tables' cache sizes are.
             cache_bytes = TableOptions().cache_bytes
@@ -530,7 +530,7 @@ class RocksTables:
             raise StorageError(self.path, f"compacting table {table} failed", "see the file LOG")
 
     def checkpoint(self, path: str) -> tuple[int, int]:
-        _make_folder(os.path.dirname(path))
+        make_folders(os.path.dirname(path))
         self.flush()
         with Guard(path):
             rocksdict.Checkpoint(self.database()).create_checkpoint(path)
@@ -588,10 +588,3 @@ def _write_options(replicated: bool, sync: bool) -> rocksdict.WriteOptions:
     options.sync = sync
     options.no_slowdown = True  # It fails instead of waiting.
     return options
-
-
-def _make_folder(path: str) -> None:
-    try:
-        make_folders(path)
-    except OSError as error:
-        raise storage_error(path, "make this folder", error) from None

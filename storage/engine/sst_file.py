@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ...native.errors import NativeError
 from ...native.tables.sst import EUNKNOWN, TRAILER_SIZE, Index, open_block
-from ..errors import Damaged, StorageError, storage_error
+from ..errors import Damaged, StorageError, SystemCall, storage_error
 
 FOOTER = 53  # Kind of checksum; handles of metaindex and index; format, magic number.
 MAGIC = (0x88E241B785F4CFF7).to_bytes(8, "little")
@@ -98,10 +98,8 @@ class SortedFile:
     def _read(self, handle: Handle) -> bytes:
         if handle.offset < 0 or handle.offset + handle.size > self._size:
             raise self._damaged(f"it ends at {self._size}, in a block at {handle.offset}")
-        try:
+        with SystemCall(self._path, "read this file"):
             found = os.pread(self._fd, handle.size, handle.offset)
-        except OSError as error:
-            raise storage_error(self._path, "read this file", error) from None
         if len(found) != handle.size:
             raise self._damaged(f"{len(found)} bytes of {handle.size} at {handle.offset}")
         return found

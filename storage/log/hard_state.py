@@ -4,14 +4,14 @@ When the newest slot may be damaged, the vote is withheld: falling back silently
 could forget a vote (docs/disk-format.md, "Hard state").
 """
 
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from struct import Struct
 from typing import NamedTuple
 
 from ...native.log import segments
 from ...native.log.blocks import crc32c
 from ...protocols.raft.messages import HardState
-from ..disk.files import SECTOR_BYTES, File, Files, Lock
+from ..disk.files import SECTOR_BYTES, File, Files, Lock, open_existing, replace
 from ..errors import Damaged, StorageError
 from .segment import (
     NAME_BYTES_MAX,
@@ -25,7 +25,6 @@ from .segment import (
 
 PATH = "hard_state"
 LOCK = "peer.lock"
-UNFINISHED_PATH = "hard_state.new"
 FILE_BYTES = 3 * SEGMENT_START  # The identity block and two slots.
 MAGIC_FILE = 0x484B4C4B  # "KLKH"
 MAGIC_SLOT = 0x564B4C4B  # "KLKV"
@@ -83,10 +82,11 @@ class HardStateFile:
         with ExitStack() as undo:
             lock = disk.lock(LOCK)
             undo.callback(lock.close)
-            file = disk.open(PATH, writable=True)
-            empty = file is None
-            if file is None:
-                file = _make(disk, identity)
+            empty = PATH not in disk.names("")
+            if empty:
+                head = encode_identity(MAGIC_FILE, identity, b"")
+                replace(disk, PATH, head.ljust(FILE_BYTES, b"\0"))
+            file = open_existing(disk, PATH, writable=True)
             undo.callback(file.close)
             disk.sync_folder("")  # An earlier process may have died before its name was durable.
             _check(file, identity)
@@ -133,11 +133,9 @@ def inspect(disk: Files, identity: Identity) -> tuple[HardState | None, list[int
     file = disk.open(PATH)
     if file is None:
         return None, []
-    try:
+    with closing(file):
         _check(file, identity)
         data = file.load()
-    finally:
-        file.close()
     slots = {number * SEGMENT_START: _read(data, number) for number in (1, 2)}
     sound = [slot for slot in slots.values() if isinstance(slot, _Slot)]
     newest = max(sound, key=lambda slot: slot.sequence, default=_NOTHING)
@@ -162,19 +160,6 @@ def _read(file: memoryview, number: int) -> _Slot | bool | None:
     if len(data) == SEGMENT_START and segments.zeros(data) == SEGMENT_START:
         return None
     return _decode(data) or False
-
-
-def _make(disk: Files, identity: Identity) -> File:
-    file = disk.create(UNFINISHED_PATH)
-    with ExitStack() as undo:
-        undo.callback(file.close)
-        file.zero(0, FILE_BYTES)
-        file.write(0, [encode_identity(MAGIC_FILE, identity, b"")])
-        file.sync()
-        disk.rename(UNFINISHED_PATH, PATH)
-        undo.pop_all()
-    file.full_path = disk.full_path(PATH)
-    return file
 
 
 def _encode(slot: _Slot) -> bytes:

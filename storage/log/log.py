@@ -13,7 +13,7 @@ from ...native.log import segments
 from ...protocols.errors import LocalProtocolError, RemoteProtocolError
 from ...protocols.raft.messages import EntryBatch
 from ...protocols.record import check_block
-from ..disk.files import DAMAGED_SUFFIX, UNFINISHED, File, Files, Syncer, replace
+from ..disk.files import DAMAGED_SUFFIX, UNFINISHED, File, Files, Syncer, open_existing, replace
 from ..errors import Damaged, StorageError, StorageFull
 from . import repair
 from .recovery import CLEAN, RecoveredFiles, Tail, live_segments, recover
@@ -184,9 +184,7 @@ class Log:
         return None
 
     def _resume(self, header: SegmentHeader, offset: int) -> None:
-        file = self._files.open(header.path, writable=True)
-        if file is None:
-            raise StorageError(self._files.full_path(header.path), "it disappeared", "start again")
+        file = open_existing(self._files, header.path, writable=True)
         file.sync()
         self._files.sync_folder(FOLDER)
         self._active = file

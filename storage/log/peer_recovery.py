@@ -4,6 +4,7 @@ The log writer has recovered the log before. This module only reads.
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from typing import NamedTuple
 
 from ...native.log.updates import Reqids
@@ -137,8 +138,6 @@ def snapshot_reqids(peer_files: PeerFiles) -> Iterator[bytes]:
             return
         file = open_snapshot(*peer_files, info)
         if file is not None:
-            try:
+            with closing(file):
                 yield from file.reqids()
-            finally:
-                file.close()
             return

@@ -6,7 +6,7 @@ the last entry name this peer alone.
 """
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import NamedTuple
 
 from ...protocols.raft.messages import KIND_CONFIG, HardState
@@ -71,9 +71,8 @@ def rescue(source: Files, report: Report, target: Files, new: Identity, alone: b
     """
     info = report.snapshots[0] if report.snapshots else None
     alone = _with_tables(source, report, info, alone)
-    snapshots = Snapshots.open(target, new)
-    _copy_snapshot(source, report.identity, info, snapshots, alone)
-    snapshots.close()
+    with closing(Snapshots.open(target, new)) as snapshots:
+        _copy_snapshot(source, report.identity, info, snapshots, alone)
     term = max((report.hard_state or HardState()).term, report.last_term) + 1
     reader = LogReader(source, report.identity)
     base = reader.base()
@@ -92,9 +91,8 @@ def rescue(source: Files, report: Report, target: Files, new: Identity, alone: b
     opened.append(opened.last_index, opened.last_term, [entry.block])
     opened.sync()
     opened.close()
-    hard_state_file = HardStateFile.open(target, new)
-    hard_state_file.save(HardState(term))
-    hard_state_file.close()
+    with closing(HardStateFile.open(target, new)) as hard_state_file:
+        hard_state_file.save(HardState(term))
     return Rescued(opened.first_index, last_index, term)
 
 
@@ -121,13 +119,11 @@ def _copy_snapshot(
         return
     file = open_snapshot(source, old, info)
     assert file is not None, "we hold the lock of the snapshots"
-    try:
+    with closing(file):
         writer = snapshots.create(info.index, info.term, alone, b"".join(file.reqids()))
         for piece in file.state():
             writer.write(piece)
         writer.finish(info.made_s)
-    finally:
-        file.close()
 
 
 def _blocks(reader: LogReader) -> Iterator[list[bytes]]:

@@ -5,17 +5,17 @@ It holds at most one piece of a file in memory (docs/disk-format.md, "Archive").
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from struct import Struct
 from typing import NamedTuple
 
 from ...native.log.blocks import crc32c
-from ..disk.files import Files
-from ..errors import Damaged, StorageError
+from ..disk.files import PIECE_BYTES, Files, open_existing
+from ..errors import Damaged
 from ..log.segment import RESTORE
 
 MAGIC = b"KLKA"
 VERSION = 1
-PIECE_BYTES = 1 << 20
 PATH_BYTES_MAX = 255
 FILES_MAX = 1_000_000
 
@@ -58,11 +58,7 @@ def pack(sources: Iterable[Source]) -> Pieces:
 
 
 def _pack_file(source: Source) -> Pieces:
-    file = source.files.open(source.name)
-    if file is None:
-        place = source.files.full_path(source.name)
-        raise StorageError(place, "it disappeared", "leave this directory to its owner")
-    try:
+    with closing(open_existing(source.files, source.name)) as file:
         path, size = source.path.encode(), file.size
         assert _is_path(source.path), source.path
         yield _HEAD.pack(len(path), size) + path
@@ -72,8 +68,6 @@ def _pack_file(source: Source) -> Pieces:
             crc = crc32c(piece, crc)
             yield piece
         yield _CRC.pack(crc)
-    finally:
-        file.close()
 
 
 def _is_path(path: str) -> bool:

@@ -6,7 +6,7 @@ memory. A configuration that can't be decoded counts as damage.
 
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from struct import Struct
 
@@ -15,10 +15,18 @@ from ...native.log.blocks import crc32c
 from ...native.log.updates import Reqids
 from ...protocols.errors import RemoteProtocolError
 from ...protocols.zmqraft.wire.config_codec import decode_config_entry
-from ..disk.files import DAMAGED_SUFFIX, LISTINGS_MAX, SYNC_BYTES, File, Files, Lock
+from ..disk.files import (
+    DAMAGED_SUFFIX,
+    LISTINGS_MAX,
+    PIECE_BYTES,
+    SYNC_BYTES,
+    File,
+    Files,
+    Lock,
+    file_pieces,
+)
 from ..errors import Damaged, StorageError
 from ..log.segment import RESTORE, SEGMENT_START, Identity, check_identity, encode_identity
-from .archive import PIECE_BYTES
 
 FOLDER = "snapshots"
 LOCK = f"{FOLDER}/lock"
@@ -200,57 +208,49 @@ def newest(files: Files, identity: Identity) -> SnapshotInfo | None:
 
     Raises StorageError when all snapshots are damaged or foreign.
     """
-    found, damaged = _find_newest(files, identity)
-    if found is None and damaged:
-        raise next(iter(damaged.values()))
-    return found
-
-
-def _find_newest(
-    files: Files, identity: Identity
-) -> tuple[SnapshotInfo | None, dict[str, StorageError]]:
-    """The newest sound snapshot, and the errors of newer damaged ones by path."""
     for _ in range(LISTINGS_MAX):
-        damaged: dict[str, StorageError] = {}
-        found = None
+        damaged: StorageError | None = None
         for path in paths(files):
             try:
                 found = open_path(files, path, identity)
             except StorageError as error:
-                damaged[path] = error
+                damaged = damaged or error
                 continue
-            break
-        else:
-            return None, damaged
-        if found is not None:
+            if found is None:
+                break  # The writer has removed it, so a newer one exists: list again.
             found.close()
-            return found.info, damaged
-        # The writer has removed it, so a newer one exists: list again.
+            return found.info
+        else:
+            if damaged is not None:
+                raise damaged
+            return None
     raise StorageError(
         files.full_path(FOLDER), "it changes all the time", "leave this directory to its owner"
     )
 
 
 def newest_verified(files: Files, identity: Identity) -> tuple[SnapshotInfo | None, Damaged | None]:
-    """The newest snapshot that is sound when read in full, and the damage of a newer one.
+    """The newest snapshot that is sound when read in full, and the damage of the newest one.
 
     Raises StorageError: foreign, or refused by the system.
     """
-    damage = None
+    found, damaged = _verified(files, identity)
+    return found, next(iter(damaged.values()), None)
+
+
+def _verified(files: Files, identity: Identity) -> tuple[SnapshotInfo | None, dict[str, Damaged]]:
+    """The newest snapshot that is sound when read in full, and the damage of newer ones by path."""
+    damaged: dict[str, Damaged] = {}
     for path in paths(files):
         try:
             file = open_path(files, path, identity)
-            if file is None:
-                continue
-            try:
-                file.check()
-            finally:
-                file.close()
+            if file is not None:
+                with closing(file):
+                    file.check()
+                return file.info, damaged
         except Damaged as error:
-            damage = damage or error
-            continue
-        return file.info, damage
-    return None, damage
+            damaged[path] = error
+    return None, damaged
 
 
 def set_damaged_aside(files: Files, newest_sound: SnapshotInfo | None) -> None:
@@ -304,18 +304,6 @@ class SnapshotWriter:
             state_size=info.state_size + len(piece),
             state_crc=crc32c(piece, info.state_crc),
         )
-
-    def copy(self, path: str) -> None:
-        """Adds the contents of a file to the state; errors as in write()."""
-        file = self._owner.files.open(path)
-        if file is None:
-            place = self._owner.files.full_path(path)
-            raise StorageError(place, "it disappeared", "leave this directory to its owner")
-        try:
-            for at in range(0, file.size, PIECE_BYTES):
-                self.write(file.read(at, PIECE_BYTES))
-        finally:
-            file.close()
 
     def finish(self, made_s: int = 0) -> SnapshotInfo:
         """Makes the snapshot durable, publishes it as the newest one, and removes older ones.
@@ -399,7 +387,8 @@ class IncomingSnapshot:
     def _wrap(self, configuration: bytes) -> SnapshotInfo:
         writer = self._owner.create(self.index, self.term, configuration)
         try:
-            writer.copy(self._path)
+            for piece in file_pieces(self._owner.files, self._path):
+                writer.write(piece)
             info = writer.finish()
         except StorageError:
             writer.abort()
@@ -437,12 +426,7 @@ class Snapshots:
         self.files = files
         self.identity = identity
         self._lock = lock
-        self.newest, self.damaged = _find_newest(files, identity)
-        sound, damage = newest_verified(files, identity)
-        if self.newest is not None and self.newest != sound and damage is not None:
-            # Damaged after its header.
-            self.damaged = {**self.damaged, self.newest.path: damage}
-            self.newest = sound
+        self.newest, self.damaged = _verified(files, identity)
         for name in files.names(FOLDER):
             if name.endswith(".new") or self._is_stale(name):
                 files.remove(f"{FOLDER}/{name}")

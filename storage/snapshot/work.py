@@ -4,6 +4,7 @@ It waits for the disk, never for another process.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from typing import NamedTuple
 
 from ...native.log.updates import Reqids
@@ -23,12 +24,11 @@ from ...protocols.zmqraft.snapshots.orders import (
     SnapshotInstalled,
     WriteChunk,
 )
-from ..disk.files import Files
+from ..disk.files import Files, file_pieces
 from ..errors import StorageError
 from ..log.reader import LogReader
 from ..log.segment import Identity
 from .archive import (
-    PIECE_BYTES,
     Member,
     Source,
     folder_sources,
@@ -231,10 +231,8 @@ class SnapshotWork:
             at, configuration = last.index, last.configuration or configuration
             file = open_snapshot(self._files, self._identity, last)
             assert file is not None, "only this process replaces snapshots"
-            try:
+            with closing(file):
                 reqids.load(file.reqids())
-            finally:
-                file.close()
             yield SnapshotCreated(None)
         while at < index:
             batches = self.reader.batches(at + 1, index, term, LOG_BYTES)
@@ -258,7 +256,7 @@ class SnapshotWork:
         StorageError if a process has removed its part; without it the state would count as empty.
         """
         if not parts:
-            return _file_pieces(self._files, _state_path(index))
+            return file_pieces(self._files, _state_path(index))
         sources = [Source(self._files, _state_path(index), STATE_PART)]
         for name, folder in parts.items():
             part = folder_sources(folder, name)
@@ -296,19 +294,6 @@ def _state_path(index: int) -> str:
     return f"{FOLDER}/{index:016x}.state.new"  # The next start removes files named `.new`.
 
 
-def _file_pieces(files: Files, path: str) -> Iterator[bytes]:
-    file = files.open(path)
-    if file is None:
-        raise StorageError(
-            files.full_path(path), "it disappeared", "leave this directory to its owner"
-        )
-    try:
-        for at in range(0, file.size, PIECE_BYTES):
-            yield file.read(at, PIECE_BYTES)
-    finally:
-        file.close()
-
-
 def write_state(
     files: Files, index: int, snapshot: Callable[[Callable[[bytes], object]], object]
 ) -> None:
@@ -318,11 +303,8 @@ def write_state(
     """
     path = _state_path(index)
     files.make_folder(FOLDER)
-    file = files.create(f"{path}.new")
-    try:
+    with closing(files.create(f"{path}.new")) as file:
         snapshot(lambda piece: file.append([piece]))
-    finally:
-        file.close()
     files.rename(f"{path}.new", path)
 
 

@@ -12,13 +12,15 @@ tables/WORKER/damage        why the replicated tables were moved away
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from ...protocols.zerodb.tables.tables import Tables, store_applied
 from ...protocols.zerodb.worker.snapshot_participant import RestoredTables
 from ..disk.disk import Disk, make_folders
 from ..disk.files import SYNC_BYTES, Files
-from ..errors import Damaged, StorageError, storage_error
+from ..errors import Damaged, StorageError, SystemCall
 from ..log.segment import Identity
 from ..snapshot import archive
 from ..snapshot.snapshot import SnapshotFile, newest, open_snapshot
@@ -55,7 +57,7 @@ class TableDirectory:
         self._path = os.path.join(location.folder, location.name)
         self._open_tables = open_tables
         self.damaged = ""
-        _make_folder(self._path)
+        make_folders(self._path)
         self._check_workers()
         # RocksDB names an unfinished checkpoint .tmp.
         made = (STATE, LEASE)
@@ -141,11 +143,9 @@ class TableDirectory:
         try:
             self.replicated.checkpoint(self._at(LEASE))
             _write(os.path.join(self._at(LEASE), mark[0]), mark[1])
-            _make_folder(os.path.dirname(path))
-            try:
+            make_folders(os.path.dirname(path))
+            with SystemCall(path, "make this folder"):
                 os.rename(self._at(LEASE), path)
-            except OSError as error:
-                raise storage_error(path, "make this folder", error) from error
         except StorageError:
             self._remove(LEASE)
             raise
@@ -164,10 +164,8 @@ class TableDirectory:
         file = open_snapshot(files, identity, info)
         if file is None:
             return None  # A newer one has replaced it; the next call finds that.
-        try:
+        with closing(file):
             return self._unpack(file, info.path)
-        finally:
-            file.close()
 
     def replace(self, restored: RestoredTables) -> None:
         """Makes the unpacked tables current. No scan may be open. Raises StorageError."""
@@ -183,7 +181,7 @@ class TableDirectory:
         """Writes this worker's files of an archive; they count once all are complete and valid."""
         self._remove(f"{REPLICATED}.new")
         path = self._at(f"{REPLICATED}.new")
-        _make_folder(path)
+        make_folders(path)
         target, read = Disk(path), file.read_state
         at = file.info.index, file.info.term
         count = size = 0
@@ -215,19 +213,14 @@ class TableDirectory:
     # ---- files ----
 
     def _rename(self, source: str, target: str) -> None:
-        try:
+        with SystemCall(self._at(source), "rename"):
             os.rename(self._at(source), self._at(target))
-        except OSError as error:
-            raise storage_error(self._at(source), "rename", error) from error
         Disk(self._path).sync_folder("")
 
     def _remove(self, name: str) -> None:
-        try:
-            shutil.rmtree(self._at(name))
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            raise storage_error(self._at(name), "remove", error) from error
+        path = self._at(name)
+        with SystemCall(path, "remove"), suppress(FileNotFoundError):
+            shutil.rmtree(path)
 
     def close(self) -> None:
         self.replicated.close()
@@ -236,8 +229,7 @@ class TableDirectory:
 
 
 def _copy(target: Files, name: str, pieces: archive.Pieces) -> None:
-    file = target.create(name)
-    try:
+    with closing(target.create(name)) as file:
         synced = 0
         for piece in pieces:
             file.append([piece])
@@ -245,32 +237,16 @@ def _copy(target: Files, name: str, pieces: archive.Pieces) -> None:
                 file.sync()
                 synced = file.size
         file.sync()
-    finally:
-        file.close()
-
-
-def _make_folder(path: str) -> None:
-    try:
-        make_folders(path)
-    except OSError as error:
-        raise storage_error(path, "make this folder", error) from error
 
 
 def _read(path: str) -> str:
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read().strip()
-    except (FileNotFoundError, NotADirectoryError):
-        return ""
-    except OSError as error:
-        raise storage_error(path, "read", error) from error
+    with SystemCall(path, "read"), suppress(FileNotFoundError, NotADirectoryError):
+        return Path(path).read_text(encoding="ascii", errors="replace").strip()
+    return ""
 
 
 def _write(path: str, text: str) -> None:
-    try:
-        with open(path, "w", encoding="ascii", errors="replace") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise storage_error(path, "write", error) from error
+    with SystemCall(path, "write"), open(path, "w", encoding="ascii", errors="replace") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())

@@ -5,12 +5,13 @@ Both are in a folder that only job_server writes. Running jobs do not survive a 
 
 import struct
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 import msgpack
 
 from ...native.log.blocks import crc32c
-from ..disk.files import Files, replace
+from ..disk.files import Files, read_file, replace
 from ..errors import Damaged
 
 APIDS = "apids"
@@ -36,20 +37,15 @@ class ApidCounter:
         self._next = self._end = self._load()
 
     def _load(self) -> int:
-        file = self._files.open(self._path)
-        if file is None:
+        data = read_file(self._files, self._path, _COUNTER.size + 1)
+        if data is None:
             return 1
-        try:
-            data = file.read(0, _COUNTER.size + 1)
-            place = file.full_path
-        finally:
-            file.close()
         if len(data) == _COUNTER.size:
             magic, number, checksum = _COUNTER.unpack(data)
             if magic == _MAGIC and checksum == crc32c(data[:-4]) and number:
                 return int(number)
         raise Damaged(
-            place,
+            self._files.full_path(self._path),
             "is not a counter of APIDs",
             "restore it, or remove it when no client has the number of a job any more",
         )
@@ -80,13 +76,9 @@ class StatisticsFile:
     def _load(self) -> tuple[list[Any], bool]:
         """The valid records, and whether the file must be written again: it is missing, or ends
         within a record."""
-        file = self._files.open(self._path)
-        if file is None:
+        data = read_file(self._files, self._path)
+        if data is None:
             return [], True
-        try:
-            data = bytes(file.load())
-        finally:
-            file.close()
         found, offset = [], 0
         while offset + _RECORD.size <= len(data):
             size, checksum = _RECORD.unpack_from(data, offset)
@@ -111,11 +103,9 @@ class StatisticsFile:
         file = self._files.open(self._path, writable=True)
         assert file is not None, self._path
         self._torn = True  # If the append fails half way, later records could not be found.
-        try:
+        with closing(file):
             file.append([b"".join(map(_framed, records))])
             file.sync()
-        finally:
-            file.close()
         self.loaded, self._torn = loaded, False
 
 

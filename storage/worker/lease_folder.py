@@ -4,22 +4,22 @@ A table_worker makes them; job_server owns the folder. A shared snapshot appears
 file that describes it, so that it survives restarts.
 """
 
-import contextlib
 import os
 import shutil
 from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 from ...protocols.zerodb.wire.values import is_shared
 from ..engine.families import Resources
 from ..engine.rocks import RocksTables, open_checkpoint
-from ..errors import storage_error
+from ..errors import SystemCall
 
 FOLDER = "jobs"  # In the node's data directory.
 PREFIX = "lease."
 UNFINISHED = ".tmp"  # A checkpoint that the database is making, or one that is being removed.
 DESCRIPTION = "lease"  # In the checkpoint of a shared lease.
-MARK_BYTES_MAX = 100
 CACHE_BYTES = 8 << 20  # Of all checkpoints: a scan reads each block once.
 WRITE_BUFFER_BYTES = 1 << 20  # They are never written.
 NONCE = "NONCE"  # A file in each leased checkpoint; the server tells clients its content.
@@ -69,34 +69,26 @@ class LeaseFolder:
     def description(self, number: int) -> LeaseDescription | None:
         """The description of a shared lease; None: it is not here. Raises StorageError."""
         path = os.path.join(self.path(number), DESCRIPTION)
-        try:
-            with open(path, encoding="ascii", errors="replace") as file:
-                words = file.read(MARK_BYTES_MAX).split()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise storage_error(path, "read", error) from error
+        words: list[str] = []
+        with SystemCall(path, "read"), suppress(FileNotFoundError):
+            words = Path(path).read_text(encoding="ascii", errors="replace").split()
         sound = len(words) == len(LeaseDescription._fields) and all(map(str.isdecimal, words))
         return LeaseDescription(*map(int, words)) if sound else None
 
     def free(self) -> int:
         """Free bytes on its disk. Raises StorageError."""
-        try:
+        with SystemCall(self.folder, "read the free space"):
             disk = os.statvfs(os.path.dirname(self.folder))
-        except OSError as error:
-            raise storage_error(self.folder, "read the free space", error) from error
         return disk.f_bavail * disk.f_frsize
 
     def nonce(self, number: int) -> bytes:
         """Bytes that identify this checkpoint among those of all machines. Raises StorageError."""
         path = os.path.join(self.path(number), NONCE)
-        try:
-            with contextlib.suppress(FileExistsError), open(path, "xb") as file:
+        with SystemCall(path, "write and read"):
+            with suppress(FileExistsError), open(path, "xb") as file:
                 file.write(os.urandom(NONCE_BYTES))
             with open(path, "rb") as file:
                 return file.read(NONCE_BYTES)
-        except OSError as error:
-            raise storage_error(path, "write and read", error) from error
 
     def remove(self, number: int) -> None:
         """Removes a checkpoint; no scan of it may be open."""

@@ -11,10 +11,9 @@ import pytest
 
 from kelek.native.log.updates import Reqids
 from kelek.storage.disk.disk import Disk
-from kelek.storage.disk.files import SYNC_BYTES, Files
+from kelek.storage.disk.files import PIECE_BYTES, SYNC_BYTES, Files, file_pieces
 from kelek.storage.errors import StorageError, StorageFull, StorageLocked
 from kelek.storage.log.segment import Identity
-from kelek.storage.snapshot.archive import PIECE_BYTES
 from kelek.storage.snapshot.snapshot import (
     FOLDER,
     SnapshotFile,
@@ -152,11 +151,12 @@ def test_the_state_is_copied_from_a_file(place: Callable[[], Files]) -> None:
     created.append([state[:1000], memoryview(state)[1000:]])
     created.close()
     writer = snapshots.create(7, 1, b"")
-    writer.copy(STATE_PATH)
+    for piece in file_pieces(files, STATE_PATH):
+        writer.write(piece)
     info = writer.finish()
     assert b"".join(opened(files, info).state()) == state
     with pytest.raises(StorageError, match="disappeared"):
-        snapshots.create(8, 1, b"").copy(f"{FOLDER}/nothing.new")
+        list(file_pieces(files, f"{FOLDER}/nothing.new"))
     snapshots.close()
 
 
