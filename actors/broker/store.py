@@ -89,16 +89,16 @@ class BrokerStore:
         elif answer.failed:
             durable.on_changes_lost(ticket)
         elif isinstance(order, StoreWrite):
-            holds = not order.guards or answers.decode_transaction(answer).succeeded
+            holds = not order.guards or answers.TRANSACTION.decode(answer).succeeded
             self._reqids.pop(ticket, None)
             durable.on_written(ticket, holds, now_ms)
         elif isinstance(order, StoreRead):
             assert isinstance(exchange.sent, requests.Scan)
-            found = answers.decode_pairs(answer, exchange.sent)
+            found = answers.SCAN.decode(answer, exchange.sent)
             pairs = list(zip(found.keys, found.values, strict=True))
             durable.on_read(ticket, pairs, found.resume, now_ms)
         else:
-            index, found_changes = answers.decode_watch(answer)
+            index, found_changes = answers.WATCH.decode(answer)
             changes = [change for each in found_changes if (change := _decode_change(each.ops))]
             if len(changes) == len(found_changes):
                 durable.on_watched(ticket, index, changes, now_ms)

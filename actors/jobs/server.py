@@ -262,7 +262,7 @@ class JobServer(Actor):
             case requests.ListJobs():
                 found = self.table.list_jobs(request.running, request.most)
                 rows = ((one.apid, one.fields()) for one in found)
-                self._answer(requester, answers.encode_jobs(request, rows))
+                self._answer(requester, answers.JOBS.encode(request, rows))
             case requests.EndJob():
                 self._on_end(requester, request)
             case requests.ServerInfo():
@@ -322,7 +322,7 @@ class JobServer(Actor):
         found = self.table.statistics(request.apid)
         if found is None:
             raise JobRefused(job.UNKNOWN.format(apid=request.apid))
-        self._answer(requester, answers.encode_status(request, found.fields()))
+        self._answer(requester, answers.STATUS.encode(request, found.fields()))
 
     def _on_end(self, requester: Requester, request: requests.EndJob) -> None:
         self.table.cancel(request.apid, wall_ms())
@@ -386,7 +386,7 @@ class JobServer(Actor):
             raise JobRefused(
                 f"entry {log_index} opens a lease, but this node has no snapshot of it"
             )
-        self._answer(waiting.requester, answers.encode_lease(request, self._lease_answer(lease)))
+        self._answer(waiting.requester, answers.LEASE.encode(request, self._lease_answer(lease)))
 
     def _lease_answer(self, lease: Lease) -> answers.SnapshotLease:
         """Returns what a client receives about a lease. Raises StorageError."""
@@ -530,7 +530,7 @@ class JobServer(Actor):
         shown = None
         if request.extension.flags & values.WITH_LEASE:
             shown = self._lease_answer(lease)
-        self._answer(waiting.requester, answers.encode_apid(request, apid, shown))
+        self._answer(waiting.requester, answers.JOB.encode(request, (apid, shown)))
 
     def _start_map(self, waiting: WaitingRequest, lease: Lease, spec: MapSpec) -> None:
         request = waiting.request
@@ -554,7 +554,7 @@ class JobServer(Actor):
             if problem:
                 self._refuse(waiting.requester, request, Refusal(problem))
             else:
-                self._answer(waiting.requester, answers.encode_apid(request, apid))
+                self._answer(waiting.requester, answers.JOB.encode(request, (apid, None)))
 
         if on_spark:
             parted = spec.threads > 1

@@ -17,6 +17,7 @@ from ...protocols.zerodb.wire.values import (
 from ..errors import TableTooLarge
 
 Data = bytes | bytearray | memoryview
+Pair = tuple[bytes, bytes]
 
 # When a write is acknowledged: on receipt, when applied, when on stable storage.
 SYNC_FLAGS = {"async": 0, "partsync": PARTSYNC, "fullsync": FULLSYNC}
@@ -123,6 +124,11 @@ def checked_value(value: Data) -> bytes:
     data = _bytes("a value", value)
     check_value_size(len(data))
     return data
+
+
+def checked_pairs(pairs: Iterable[tuple[Data, Data]]) -> list[Pair]:
+    """Raises TypeError, TableTooLarge."""
+    return [(checked_key(key), checked_value(value)) for key, value in pairs]
 
 
 def check_value_size(size: int) -> None:

@@ -10,11 +10,10 @@ from ...protocols.zerodb.wire.answers import Answer
 from ..errors import TableRefused
 from ..io.async_driver import AsyncDriver, each
 from ..io.coalescer import RequestCoalescer, RequestLimits
-from .arguments import Data, checked_key, checked_value
-from .batching import PACK_BYTES, PACK_PAIRS, Pair, checked_pairs
+from .arguments import Data, Pair, checked_key, checked_pairs, checked_value
 from .jobs import TableJobs
 from .reads import TableReads
-from .writes import Puts, TableWrites, columns_of
+from .writes import PACK_BYTES, PACK_PAIRS, Puts, TableWrites, columns_of
 
 GETS_MAX = 256  # In one request, so that the answer has room for values of some size.
 

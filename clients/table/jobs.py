@@ -14,8 +14,14 @@ from ...protocols.zerodb.wire.values import KEYS_ONLY, PACKED, WITH_LEASE, Exten
 from ..aliases import old_name
 from ..errors import TableJobLost, TableRefused, TableUnsupported
 from ..io.operations import Batches, Operation, Sleep, batches, items, operation
-from .arguments import Data, checked_number, checked_range, checked_table
-from .batching import Pair, checked_pairs
+from .arguments import (
+    Data,
+    Pair,
+    checked_number,
+    checked_pairs,
+    checked_range,
+    checked_table,
+)
 from .operations import TableOperations, decoded
 from .pages import Page, ScanQuery, arrow, behind, pairs_of
 
@@ -122,7 +128,7 @@ class TableJobs(TableOperations):
         exchange, answer = yield from self._ask(
             requests.RangeJob(self._number, chunk_pairs, bounds.start, bounds.last, extension)
         )
-        apid, snapshot = decoded(answers.decode_apid, answer)
+        apid, snapshot = decoded(answers.JOB.decode, answer)
         if snapshot is None:
             return RangeJob(apid, exchange.url)
         place = snapshot.lease, snapshot.path, snapshot.index, snapshot.nonce
@@ -207,7 +213,7 @@ class TableJobs(TableOperations):
             raise TableUnsupported(f"the server at {server.url} does not support cluster snapshots")
         asked = requests.Lease(0, requests.LEASE_OPEN, self._number)
         exchange, answer = yield from self._ask(asked)
-        found = decoded(answers.decode_lease, answer)
+        found = decoded(answers.LEASE.decode, answer)
         return ClusterSnapshot(found.lease, exchange.url, found.path, found.index, found.nonce)
 
     @batches
@@ -346,7 +352,7 @@ class TableJobs(TableOperations):
     def _begin_job(self, request: requests.CopyTable | requests.MapTable) -> Operation[int]:
         url = (yield from TableOperations.server(self)).url
         exchange, answer = yield from self._ask(request, url)
-        apid: int = decoded(answers.decode_apid, answer)[0]
+        apid: int = decoded(answers.JOB.decode, answer)[0]
         self._own_jobs[apid] = exchange.url
         if len(self._own_jobs) > OWN_JOBS_MAX:
             del self._own_jobs[next(iter(self._own_jobs))]
@@ -363,8 +369,7 @@ class TableJobs(TableOperations):
 
     def _status(self, apid: int, url: str) -> Operation[dict[str, str]]:
         request = requests.JobStatus(checked_number("a job", apid))
-        _, answer = yield from self._ask(request, url)
-        return decoded(answers.decode_status, answer)
+        return self._fetch(request, answers.STATUS, url)
 
     @operation
     def wait_job(
@@ -393,8 +398,8 @@ class TableJobs(TableOperations):
         limit     1 to 1000
         """
         checked_number("limit", limit, 1, values.LISTED_JOBS_MAX)
-        _, answer = yield from self._ask(requests.ListJobs(running, limit))
-        return decoded(answers.decode_jobs, answer)
+        found = yield from self._fetch(requests.ListJobs(running, limit), answers.JOBS)
+        return [{name: str(value) for name, value in one.items()} for one in found.values()]
 
     @operation
     def end_job(self, apid: int) -> Operation[None]:

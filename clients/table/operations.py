@@ -18,7 +18,7 @@ from ...protocols.zerodb.client.client import (
     TableClientSetup,
 )
 from ...protocols.zerodb.wire import answers, requests, values
-from ...protocols.zerodb.wire.answers import Answer
+from ...protocols.zerodb.wire.answers import Answer, AnswerLayout
 from ...protocols.zerodb.wire.requests import Request
 from ...protocols.zerodb.wire.values import (
     OWNER_BYTES,
@@ -126,7 +126,8 @@ class TableOperations(ClientBase):
     @operation
     def truncate(self) -> Operation[None]:
         """Deletes all pairs and the table's options. The next open() or put() creates it anew."""
-        yield from self._write(requests.TruncateTable(self._number))
+        self._flush()
+        yield from self._ask(requests.TruncateTable(self._number))
 
     @operation
     def compact(
@@ -145,15 +146,14 @@ class TableOperations(ClientBase):
                   that have applied the same entries have the same hash
         """
         stale = Extension(self._read_flags & STALE)
-        _, answer = yield from self._ask(requests.TableInfo(self._number, content, stale))
-        return decoded(answers.decode_table_info, answer).get(self._number)
+        request = requests.TableInfo(self._number, content, stale)
+        return (yield from self._fetch(request, answers.TABLE_INFO)).get(self._number)
 
     @operation
     def tables(self) -> Operation[dict[int, dict[str, Any]]]:
         """As info(), for all tables, by number."""
         stale = Extension(self._read_flags & STALE)
-        _, answer = yield from self._ask(requests.TableInfo(extension=stale))
-        return decoded(answers.decode_table_info, answer)
+        return self._fetch(requests.TableInfo(extension=stale), answers.TABLE_INFO)
 
     @operation
     def split_points(
@@ -167,8 +167,8 @@ class TableOperations(ClientBase):
         """At most parts - 1 keys that divide a range into parts of about equal size."""
         asked = checked_range(prefix, start, end)
         checked_number("parts", parts, 1, values.SPLIT_POINTS_MAX)
-        _, answer = yield from self._ask(requests.SplitPoints(self._number, parts, *asked))
-        return answers.decode_split_points(answer)
+        request = requests.SplitPoints(self._number, parts, *asked)
+        return self._fetch(request, answers.SPLIT_POINTS)
 
     @operation
     def server(self) -> Operation[ServerInfo]:
@@ -225,10 +225,10 @@ class TableOperations(ClientBase):
         exchange = self._begin(request, bound)
         return exchange, (yield from self._finish(exchange))
 
-    def _write(self, request: Request) -> Operation[tuple[Exchange, Answer]]:
-        """As _ask(), behind the writes that were collected before."""
-        self._flush()
-        return self._ask(request)
+    def _fetch(self, request: Request, layout: AnswerLayout[T], bound: str = "") -> Operation[T]:
+        """Asks, and decodes the answer."""
+        exchange, answer = yield from self._ask(request, bound)
+        return decoded(layout.decode, answer, exchange.sent)
 
     def _closed_error(self) -> TableError:
         return TableError(f"this {type(self).__name__} is closed")

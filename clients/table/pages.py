@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from ...protocols.zerodb.wire import answers, requests
 from ...protocols.zerodb.wire.answers import Answer
-from ...protocols.zerodb.wire.values import PACKED
+from ...protocols.zerodb.wire.values import NO_MORE_DATA, PACKED
 from ..errors import TableError
 from .arguments import Range, behind_key
 
@@ -29,13 +29,14 @@ class Page(NamedTuple):
 
 def pairs_of(answer: Answer, request: requests.Scan | requests.ClientData) -> Page:
     """A page or chunk as a list of (key, value). Raises RemoteProtocolError."""
-    pairs = answers.decode_pairs(answer, request)
-    content = list(zip(pairs.keys, pairs.values, strict=True))
-    resume = pairs.resume
+    if answer.code == NO_MORE_DATA and not answer.frames:
+        return Page([], 0, b"")  # The end of a job, or the answer to an unknown one.
+    is_scan = isinstance(request, requests.Scan)
+    keys, found, resume = (answers.SCAN if is_scan else answers.CHUNK).decode(answer, request)
     packed = request.extension.flags & PACKED
-    if not packed and isinstance(request, requests.Scan) and len(content) == request.limit != 0:
-        resume = pairs.keys[-1] + b"\0"
-    return Page(content, len(content), resume)
+    if not packed and isinstance(request, requests.Scan) and len(keys) == request.limit != 0:
+        resume = keys[-1] + b"\0"
+    return Page([*zip(keys, found, strict=True)], len(keys), resume)
 
 
 def keys_of(answer: Answer, request: requests.Scan | requests.ClientData) -> Page:

@@ -1,6 +1,6 @@
 """The methods of kelek.Table and kelek.AsyncTable that read."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ...protocols.zerodb.client.client import Exchange
@@ -9,8 +9,7 @@ from ...protocols.zerodb.wire.answers import Answer
 from ...protocols.zerodb.wire.values import GONE, KEYS_ONLY, PACKED, REVERSE, STALE, Extension
 from ..errors import TableCompacted, TableRefused
 from ..io.operations import Batches, Operation, Sleep, batches, items, operation
-from .arguments import Data, Range, checked_keys, checked_number, checked_range
-from .batching import Pair, parts
+from .arguments import Data, Pair, Range, checked_keys, checked_number, checked_range
 from .changes import Change, changes_of, first_index
 from .operations import TableOperations, decoded
 from .pages import Page, ScanQuery, after, arrow, has_more, keys_of, pairs_of
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 
 PAGE_BYTES = 1 << 20  # Of a scan; a server adds at most one pair to it.
 PAGE_PAIRS = 1000  # Of a scan in the specification's framing.
+KEYS_MAX = 4096  # In one request.
 WATCH_MS = 10_000  # The server answers by then, with or without changes.
 
 
@@ -30,7 +30,7 @@ class TableReads(TableOperations):
     def get_many(self, keys: Iterable[Data]) -> Operation[list[bytes | None]]:
         """The value of each key, in order; None: the key does not exist."""
         found: list[bytes | None] = []
-        for part in parts(checked_keys(keys)):
+        for part in _parts(checked_keys(keys)):
             found += yield from self._get(part)
         return found
 
@@ -53,7 +53,7 @@ class TableReads(TableOperations):
         """Waits for the values."""
         answer = yield from self._finish(exchange)
         assert isinstance(exchange.sent, requests.Read)
-        held = decoded(answers.decode_values, answer, exchange.sent)
+        held = decoded(answers.VALUES.decode, answer, exchange.sent)
         if not exchange.sent.extension.flags & PACKED:
             held = yield from self._with_empty_values(exchange.sent.keys, held)
         return held
@@ -75,12 +75,9 @@ class TableReads(TableOperations):
     def exists_many(self, keys: Iterable[Data]) -> Operation[list[bool]]:
         """Whether each key exists, in order."""
         found: list[bool] = []
-        for part in parts(checked_keys(keys)):
-            exchange, answer = yield from self._ask(
-                requests.Exists(self._number, part, Extension(self._read_flags))
-            )
-            assert isinstance(exchange.sent, requests.Exists)
-            found += decoded(answers.decode_exists, answer, exchange.sent)
+        for part in _parts(checked_keys(keys)):
+            request = requests.Exists(self._number, part, Extension(self._read_flags))
+            found += yield from self._fetch(request, answers.EXISTS)
         return found
 
     @operation
@@ -92,10 +89,8 @@ class TableReads(TableOperations):
         if asked.empty:
             return 0
         stale = Extension(self._read_flags & STALE)
-        _, answer = yield from self._ask(
-            requests.Count(self._number, asked.start, asked.last, stale)
-        )
-        return decoded(answers.decode_count, answer)
+        request = requests.Count(self._number, asked.start, asked.last, stale)
+        return (yield from self._fetch(request, answers.COUNT))
 
     # ---- scans ----
 
@@ -230,12 +225,18 @@ class TableReads(TableOperations):
             yield from self._wait(exchange, limited=False)
             if exchange.answer is not None and exchange.answer.code == GONE:
                 raise TableCompacted((yield from self._watchable()))
-            index, entries = decoded(answers.decode_watch, self._answer(exchange))
+            index, entries = decoded(answers.WATCH.decode, self._answer(exchange))
             changes = [it for entry in entries for it in changes_of(entry, self._number, asked)]
             if changes:
                 yield changes
 
     def _watchable(self) -> Operation[int]:
         """Returns the first index from which a watch misses nothing; index 0 asks for it."""
-        _, answer = yield from self._ask(requests.Watch(self._number, b"", b"", 0))
-        return decoded(answers.decode_watch, answer)[0]
+        request = requests.Watch(self._number, b"", b"", 0)
+        return (yield from self._fetch(request, answers.WATCH))[0]
+
+
+def _parts(keys: list[bytes]) -> Iterator[list[bytes]]:
+    """Keys for one request each."""
+    for first in range(0, len(keys), KEYS_MAX):
+        yield keys[first : first + KEYS_MAX]

@@ -4,11 +4,10 @@ from collections.abc import Callable, Iterable
 
 from ..io.driver import BlockingDriver
 from ..io.operations import Operation, operation
-from .arguments import Data, checked_key
-from .batching import checked_pairs, packs
+from .arguments import Data, checked_key, checked_pairs
 from .jobs import TableJobs
 from .reads import TableReads
-from .writes import TableWrites, columns_of
+from .writes import TableWrites, columns_of, packs
 
 
 class Table(TableReads, TableWrites, TableJobs, BlockingDriver):

@@ -1,7 +1,8 @@
 """The methods of kelek.Table and kelek.AsyncTable that write."""
 
+import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -12,20 +13,25 @@ from ..errors import TableRefused
 from ..io.operations import Operation, Sleep, operation
 from .arguments import (
     Data,
+    Pair,
     checked_bound,
+    checked_key,
     checked_keys,
     checked_number,
     checked_range,
+    checked_value,
     milliseconds,
 )
 from .batch import Batch, BatchResult
-from .batching import PACK_BYTES, Pair
-from .operations import TableOperations, decoded
+from .operations import TableOperations
 from .pages import arrow
 
 if TYPE_CHECKING:
     import pyarrow
 
+PACK_PAIRS = 1024  # In one put of put_many().
+PACK_BYTES = 256 << 10
+COLLECT_S_MAX = 0.002  # A pack waits no longer for the next pair of a slow source.
 Columns = tuple[Sequence[bytes], Sequence[bytes]]  # Keys and their values.
 Progress = Callable[[int], object]
 
@@ -111,6 +117,11 @@ class TableWrites(TableOperations):
             requests.DeleteLimited(self._number, first, limit, self._write_flags)
         )
 
+    def _write(self, request: requests.Request) -> Operation[object]:
+        """Asks, behind the writes that were collected before."""
+        self._flush()
+        return self._ask(request)
+
     # ---- several at once ----
 
     def batch(self, *, ttl_s: float | None = None, session: int = 0) -> Batch:
@@ -126,10 +137,10 @@ class TableWrites(TableOperations):
         lease = checked_number("a session", batch.session)
         extension = Extension(ttl_ms=milliseconds(batch.ttl_s), lease=lease)
         flags = self._write_flags or PARTSYNC
-        _, answer = yield from self._write(
-            requests.Transaction(batch.compares, batch.ops, batch.otherwise.ops, flags, extension)
-        )
-        return BatchResult(*decoded(answers.decode_transaction, answer))
+        branches = batch.ops, batch.otherwise.ops
+        request = requests.Transaction(batch.compares, *branches, flags, extension)
+        self._flush()
+        return BatchResult(*(yield from self._fetch(request, answers.TRANSACTION)))
 
     @operation
     def compare_and_put(self, key: Data, expected: Data | None, value: Data) -> Operation[bool]:
@@ -169,8 +180,30 @@ class TableWrites(TableOperations):
     def _session(self, action: int, session: int, ttl_ms: int) -> Operation[int]:
         flags = self._write_flags or PARTSYNC
         asked = requests.Session(action, checked_number("a session", session), ttl_ms, flags)
-        _, answer = yield from self._write(asked)
-        return decoded(answers.decode_session, answer)
+        self._flush()
+        return self._fetch(asked, answers.SESSION)
+
+
+def packs(pairs: Iterable[tuple[Data, Data]]) -> Iterator[list[Pair]]:
+    """Groups pairs into packs: full ones, or what a slow source yields within COLLECT_S_MAX."""
+    clock = time.monotonic
+    pack: list[Pair] = []
+    size = 0
+    until_s = 0.0
+    for one in pairs:
+        key, value = checked_key(one[0]), checked_value(one[1])
+        size += len(key) + len(value)
+        if size > PACK_BYTES and pack:
+            yield pack
+            pack, size = [], len(key) + len(value)
+        if not pack:
+            until_s = clock() + COLLECT_S_MAX
+        pack.append((key, value))
+        if len(pack) == PACK_PAIRS or clock() >= until_s:
+            yield pack
+            pack, size = [], 0
+    if pack:
+        yield pack
 
 
 class Puts:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ....native.net.messages import Frames
 from ...errors import RemoteProtocolError
-from ..wire import answer_headers, answers, requests, values
+from ..wire import answers, requests, values
 from ..wire import worker_pipe as pipe
 from ..wire.codec import error_code, type_of
 from ..wire.requests import RequestError
@@ -74,7 +74,7 @@ class Outbox:
         elif (
             isinstance(error, UnacknowledgedError)
             or error.request_type == values.PROTOCOL_ERROR
-            or not answer_headers.is_acknowledged_first(frames[0])
+            or not answers.is_acknowledged_first(frames[0])
         ):
             self.answer(prefix, answers.encode_refusal(error))
         else:
@@ -110,16 +110,16 @@ class Outbox:
                 return
             prefix = found
         if kind == pipe.RESULT_QUERY:
-            request_type, extension = message[3][2], answer_headers.echoed(message[3])
+            request_type, extension = message[3][2], answers.echoed(message[3])
         else:
-            request_type, extension = answer_headers.request_of(message[2:])
+            request_type, extension = answers.request_of(message[2:])
         refusal = RequestError(request_type, error_code(request_type), text, extension)
         self.answer(prefix, answers.encode_refusal(refusal, retry))
         self.counters["failed"] += 1
 
     def refuse_answer(self, answer: Message) -> None:
         """Answers with an error when the client's limit of unread answers is reached."""
-        self.answer(*answer_headers.too_much_unread(answer))
+        self.answer(*answers.too_much_unread(answer))
 
     def on_part(self, worker: int, answer: Message) -> None:
         """Adds a worker's part of an answer: [key][header][frames ..]."""
@@ -170,7 +170,7 @@ class ScatterGather:
             part = answers.decode_answer(frames)
             if part.failed:
                 raise RemoteProtocolError(part.text)
-            parts.found.update(answers.decode_table_info(part))
+            parts.found.update(answers.TABLE_INFO.decode(part))
         except RemoteProtocolError as error:
             del self.requests[key]
             code = frames[0][3] if len(frames[0]) > 3 else 0
@@ -180,4 +180,4 @@ class ScatterGather:
         if parts.waiting:
             return None
         del self.requests[key]
-        return [*parts.prefix, *answers.encode_table_info(request, parts.found)]
+        return [*parts.prefix, *answers.TABLE_INFO.encode(request, sorted(parts.found.items()))]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from ....native.net.messages import Arena
 from ....native.tables.requests import READ, WRITE, Requests
 from ...zmqraft.client.client import LogClientMachine
-from ..wire import answer_headers, answers, requests, values
+from ..wire import answers, requests, values
 from ..wire.codec import decode_request, peek
 from ..wire.requests import RequestError
 from ..wire.worker_pipe import ONE_WAY, REQUEST, Message
@@ -119,8 +119,8 @@ class Session:
         request_type, table = peek(frames)
         if table is not None and self._bypasses_log(request_type, table):
             one_way = not prefix
-            if answer_headers.is_acknowledged_first(frames[0]):
-                self.outbox.answer(prefix, answer_headers.acknowledgement(frames[0]))
+            if answers.is_acknowledged_first(frames[0]):
+                self.outbox.answer(prefix, answers.acknowledgement(frames[0]))
                 one_way = True
             out = self._context.channel_of(table).new_frames()
             add_request(out, ONE_WAY if one_way else REQUEST, prefix or [b""], frames)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ....native.log.reads import WAIT_CONFIRMED
 from ...zmqraft.client.client import LogClientMachine, PendingRead
 from ..wire import ops, requests, values
-from ..wire.answer_headers import is_acknowledged_first
+from ..wire.answers import is_acknowledged_first
 from ..wire.codec import error_code, type_of
 from ..wire.requests import Request, RequestError
 from ..wire.values import NEW_TABLES_MAX, TABLES_MAX

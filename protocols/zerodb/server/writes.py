@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ....native.net.messages import Frames
 from ....native.tables.requests import WRITE, Requests, Row
-from ..wire import answer_headers, answers, ops, requests, values
+from ..wire import answers, ops, requests, values
 from ..wire import worker_pipe as pipe
 from ..wire.codec import decode_request, error_code
 from ..wire.requests import Request, RequestError
@@ -84,7 +84,7 @@ class WriteRequests:
         """Adds a common write. False: it must be decoded and checked."""
         if (answered and self.checks.fence) or self._needs_check(row):
             return False
-        awaited = answered and bool(row.flags & answer_headers.SYNC_FLAGS)
+        awaited = answered and bool(row.flags & answers.SYNC_FLAGS)
         if row.table in self._context.setup.local:
             kind = pipe.REQUEST if awaited else pipe.ONE_WAY
             self._context.channel_of(row.table).add_row(position, kind)
@@ -166,7 +166,7 @@ class WriteRequests:
         request = decode_request(frames)
         if not problem:
             self.on_write(prefix, frames, request)
-        elif not prefix or answer_headers.is_acknowledged_first(frames[0]):
+        elif not prefix or answers.is_acknowledged_first(frames[0]):
             self._outbox.refuse(prefix, frames, refusal_of(request, problem))
         else:
             refusal = answers.encode_refusal(refusal_of(request, problem), True)
@@ -177,7 +177,7 @@ class WriteRequests:
     def _propose_request(self, prefix: Message, request: Request, write: AdmittedWrite) -> None:
         answer = None
         if not write.acknowledged_first:
-            answer = [*prefix, *answer_headers.success(request)]
+            answer = [*prefix, *answers.success(request)]
         first = write.operations[0]
         has_result = isinstance(first, ops.Transaction) or isinstance(request, requests.Session)
         worker = ALL_WORKERS if write.is_for_all else write.table % self._context.setup.workers
@@ -259,9 +259,9 @@ class WriteRequests:
             self._refuse_proposed(failure, failure.answer)
 
     def _refuse_proposed(self, failure: Failure, answer: Message) -> None:
-        prefix, header = answer_headers.split(answer)
+        prefix, header = answers.split(answer)
         code = values.DATABASE_ERROR if failure.database else error_code(header[2])
-        error = RequestError(header[2], code, failure.text, answer_headers.echoed(header))
+        error = RequestError(header[2], code, failure.text, answers.echoed(header))
         reqid, now_ms = error.extension.reqid, self._context.now.ms
         if failure.unproposed and reqid and self.checks.fence.add(prefix[0], reqid, now_ms):
             text = f"nothing was written: {self._context.reason}"
@@ -271,7 +271,7 @@ class WriteRequests:
 
     def _query_result(self, lost: ResultLost) -> None:
         """Asks the worker for the stored result of a repeated transaction."""
-        prefix, header = answer_headers.split(lost.answer)
+        prefix, header = answers.split(lost.answer)
         if header[2] != values.SESSION:
             frames = Frames(1 << 10, 8)
             envelope = pipe.ENVELOPE if len(prefix) > 1 else 0
@@ -285,10 +285,10 @@ class WriteRequests:
 
     def _answer_result(self, answer: Message, results: list[bytes]) -> None:
         """Answers with a worker's result; the first one is that of the request."""
-        prefix, header = answer_headers.split(answer)
+        prefix, header = answers.split(answer)
         found = results[0]
         if header[2] != values.SESSION:
-            self._outbox.answer(prefix, answer_headers.result_answer(header, found))
+            self._outbox.answer(prefix, answers.result_answer(header, found))
             return
         if len(found) == 1:  # It was kept, or is ended: 1 or 0.
             found = answer[-1] if found == b"\1" else bytes(8)

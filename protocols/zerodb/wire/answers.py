@@ -1,20 +1,23 @@
-"""Answers of ZeroDB to and from frames: encode_* for the server, decode_* for the client.
+"""Declares the answers of ZeroDB (docs/protocols/zerodb.md); encodes and decodes them.
 
-Each encode_* has the table of its answer's frames (docs/protocols/zerodb.md). If the request had
-kelek's extension, the header of the answer ends with an echo of its reqid.
+An AnswerLayout has the frames behind the header of an answer with the code 0x00. The header of each
+answer names the type of its request; if the request had kelek's extension, it ends with an echo of
+the reqid.
 """
 
 import json
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from ...errors import RemoteProtocolError
+from ...wire import FrameType, RestError, RestType
 from ...zmqraft.wire.values import REQID_BYTES
 from . import columns, ops, requests, values
-from .codec import type_of
+from .codec import decode_request, error_code, peek, type_of
+from .frames import U32, U64, Frames, column_at
 from .requests import Request, RequestError
 from .values import (
     EXTENSION_MAGIC,
@@ -26,11 +29,21 @@ from .values import (
     TEXT_BYTES_MAX,
     VERSION,
     Extension,
+    decode_extension,
 )
+from .worker_pipe import LOG_POSITION, Message
+
+T = TypeVar("T")
+V = TypeVar("V")
 
 _ABSENT = 2**32 - 1  # The size of an absent value in a transaction's answer.
 _TOKEN = struct.Struct("<BQ")
 _ECHO_BYTES = len(EXTENSION_MAGIC) + REQID_BYTES
+_HEADER_BYTES = {values.SERVER_INFO: 11, values.PROTOCOL_ERROR: 3}
+SYNC_FLAGS = values.PARTSYNC | values.FULLSYNC
+
+
+# ---- headers ----
 
 
 def encode_head(
@@ -53,12 +66,59 @@ def _echo(extension: Extension, retry: bool | None) -> bytes:
     return EXTENSION_MAGIC + (extension.reqid or NO_REQID) + last
 
 
-def _head(request: Request, code: int = OK) -> bytes:
-    return encode_head(type_of(request), code, request.extension)
+class Answer(NamedTuple):
+    """The parts that all answers have."""
+
+    request_type: int  # PROTOCOL_ERROR: the server did not recognise the request.
+    code: int  # Of a chunk: its flags. Of a server info: 0.
+    reqid: bytes  # Empty: the answer has no extension.
+    retry: bool  # An error that may not occur later, or at another server.
+    frames: Frames  # Without the header; of a server info with the 8 bytes of features first.
+
+    @property
+    def failed(self) -> bool:
+        return self.request_type == values.PROTOCOL_ERROR or (
+            self.code != OK and self.request_type != values.CLIENT_DATA
+        )
+
+    @property
+    def text(self) -> str:
+        """The text of an error."""
+        frames = self.frames[1:] if self.request_type == values.MAP_TABLE else self.frames
+        return frames[0].removesuffix(b"\0").decode(errors="replace") if frames else ""
 
 
-def _text(text: str) -> bytes:
-    return text.encode()[:TEXT_BYTES_MAX].decode(errors="ignore").encode() + b"\0"
+def decode_answer(frames: Frames) -> Answer:
+    """Decodes the parts that all answers have (encode_head). Raises RemoteProtocolError on a wrong
+    magic or version, and on a short header."""
+    header = frames[0] if frames else b""
+    if header[:2] != bytes((MAGIC, VERSION)) or len(header) < values.HEADER_BYTES_MIN:
+        raise RemoteProtocolError(f"an answer that begins with {header[:3].hex() or 'nothing'}")
+    request_type = header[2]
+    offset = _HEADER_BYTES.get(request_type, 4)
+    if len(header) < offset:
+        raise RemoteProtocolError(f"an answer {request_type:#04x} of {len(header)} header bytes")
+    code = header[3] if offset == 4 else OK
+    body = frames[1:]
+    if request_type == values.SERVER_INFO:
+        body = [header[3:11], *body]
+    echo = header[offset : offset + _ECHO_BYTES + 1]
+    if len(echo) < _ECHO_BYTES or not echo.startswith(EXTENSION_MAGIC):
+        return Answer(request_type, code, b"", False, body)
+    reqid = echo[len(EXTENSION_MAGIC) : _ECHO_BYTES]
+    return Answer(request_type, code, reqid, echo[_ECHO_BYTES:] == b"\1", body)
+
+
+def split(answer: Message) -> tuple[Message, bytes]:
+    """The prefix and the header of a finished answer."""
+    behind = 1 if answer[1] else 2
+    return answer[:behind], answer[behind]
+
+
+def echoed(header: bytes) -> Extension:
+    """The extension that an answer's header echoes."""
+    reqid = decode_answer([header]).reqid
+    return Extension(reqid=reqid) if reqid else NO_EXTENSION
 
 
 # ---- errors ----
@@ -98,78 +158,164 @@ def encode_refusal(error: RequestError, retry: bool = False) -> list[bytes]:
     return [head, text]
 
 
-# ---- server ----
+def _text(text: str) -> bytes:
+    return text.encode()[:TEXT_BYTES_MAX].decode(errors="ignore").encode() + b"\0"
 
 
-def encode_ok(request: Request) -> list[bytes]:
-    """Encodes the answer to open, close, compact, truncate, write, lease and end job requests.
+def request_of(frames: Message) -> tuple[int, Extension]:
+    """The type and the extension of a request that may be malformed."""
+    try:
+        return peek(frames)[0], decode_request(frames).extension
+    except RequestError as error:
+        return peek(frames)[0], error.extension
 
-    frames   0 header  31 01, the type, 00
+
+def too_much_unread(answer: Message) -> tuple[Message, Message]:
+    """The prefix and the error for a client that reads its answers too slowly."""
+    prefix, header = split(answer)
+    # In a chunk the byte behind the type is no code.
+    request_type = values.PROTOCOL_ERROR if header[2] == values.CLIENT_DATA else header[2]
+    text = "the client has too many unread answers; read them, then ask again"
+    error = RequestError(request_type, error_code(request_type), text, echoed(header))
+    return prefix, encode_refusal(error, retry=True)
+
+
+# ---- writes ----
+
+
+def is_acknowledged_first(header: bytes) -> bool:
+    """Whether the server acknowledges a write before it is done: writes of the specification
+    without a sync flag. WRITE_TABLES (0x24) ignores PARTSYNC."""
+    request_type = header[2]
+    if request_type not in values.WRITE_TYPES or request_type > values.WRITE_TABLES:
+        return False
+    awaited = values.FULLSYNC if request_type == values.WRITE_TABLES else SYNC_FLAGS
+    return not header[3:4] or not header[3] & awaited
+
+
+def acknowledgement(header: bytes) -> Message:
+    """The answer to a write that is acknowledged before it is decoded."""
+    try:
+        extension = decode_extension(header, 4)
+    except ValueError:
+        extension = NO_EXTENSION
+    return [encode_head(header[2], OK, extension)]
+
+
+def success(request: Request) -> Message:
+    if isinstance(request, requests.Session):
+        return SESSION.encode(request, request.session)
+    return encode_ok(request)
+
+
+def result_answer(header: bytes, result: bytes) -> Message:
+    """The answer to a transaction, or to a put that ran as a transaction."""
+    done = result[:1] != bytes([ops.NOT_ALIVE])
+    if header[2] == values.TRANSACTION and done:
+        return [header, result]
+    if header[2] == values.PUT and result[:1] == bytes([ops.THEN]):
+        return [header]
+    text = "nothing was written: the session has ended, or was never opened"
+    return encode_refusal(
+        RequestError(header[2], values.SESSION_ENDED, text, echoed(header)), retry=False
+    )
+
+
+# ---- frames behind the header ----
+
+
+class AnswerLayout(Generic[T]):
+    """The frames of an answer behind its header, which carry one value.
+
+    kinds    the types of its requests
+    plain    the frames; their name is the text in docs/protocols/zerodb.md
+    packed   the frames if the request asks for packed columns
     """
-    return [_head(request)]
+
+    def __init__(
+        self, kinds: int | Collection[int], plain: RestType, packed: RestType | None = None
+    ) -> None:
+        self.kinds = (kinds,) if isinstance(kinds, int) else kinds
+        self.plain = plain
+        self._packed = packed or plain
+
+    def _of(self, request: Request | None) -> RestType:
+        packed = request is not None and request.extension.flags & PACKED
+        return self._packed if packed else self.plain
+
+    def encode(self, request: Request, value: Any) -> list[bytes]:
+        """Encodes the value as an answer to the request."""
+        return [*encode_ok(request), *self._of(request).encode(value)]
+
+    def decode(self, answer: Answer, request: Request | None = None) -> T:
+        """Decodes the value. Without a request it has no columns. Raises RemoteProtocolError."""
+        kind = f"answer {answer.request_type:#04x}"
+        try:
+            value: Any = self._of(request).decode(answer.frames)
+        except RemoteProtocolError as error:
+            number = 1 + (error.offset if isinstance(error, RestError) else 0)
+            error.args = (f"{kind}, frame {number}: {error}",)
+            raise
+        if isinstance(request, requests.Read | requests.Exists) and len(value) != len(request.keys):
+            raise RemoteProtocolError(f"{kind} has {len(value)} items for {len(request.keys)} keys")
+        return value  # type: ignore[no-any-return]
 
 
-def encode_server_info(request: requests.ServerInfo, features: int, software: str) -> list[bytes]:
-    """Encodes the answer to a server info request.
-
-    frames   0 header  31 01 00, u64 features
-             1 string  the server's software, NUL-terminated
-    """
-    head = bytes((MAGIC, VERSION, values.SERVER_INFO)) + features.to_bytes(8, "little")
-    return [head + _echo(request.extension, None), _text(software)]
+def _frame(frames: Frames, place: int) -> bytes:
+    if place >= len(frames):
+        raise RestError(place, f"missing, found {1 + len(frames)} frames")
+    return frames[place]
 
 
-def encode_values(request: requests.Read, found: Sequence[bytes | None]) -> list[bytes]:
-    """Encodes the answer to a read; None: not found.
+def _halves(items: Sequence[V]) -> tuple[list[V], list[V]]:
+    """The first and the second items of all pairs."""
+    if len(items) % 2:
+        raise RestError(len(items), "missing, expected pairs of frames")
+    whole = list(items)
+    return whole[::2], whole[1::2]
 
-    frames   0 header  31 01 10 00
-             1.. bytes values in the order of the keys, empty where there is none
-                       packed: 1 offsets, 2 values, 3 an octet for each key: 1 found, 0 not
-    """
-    plain = [value or b"" for value in found]
-    if not request.extension.flags & PACKED:
-        return [_head(request), *plain]
+
+def _number(text: str) -> RestType:
+    return RestType(
+        text, lambda number: [U64.encode(number)], lambda frames: U64.decode(_frame(frames, 0))
+    )
+
+
+# None: there is no value. Without columns an empty value means None, since both look equal.
+Found = list[bytes | None]
+
+
+def _encode_values(found: Sequence[bytes | None]) -> list[bytes]:
+    return [value or b"" for value in found]
+
+
+def _encode_value_column(found: Sequence[bytes | None]) -> list[bytes]:
     there = bytes([value is not None for value in found])
-    return [_head(request), *columns.join(plain), there]
+    return [*columns.join(_encode_values(found)), there]
 
 
-def encode_count(request: requests.Count, count: int) -> list[bytes]:
-    """Encodes the answer to a count.
-
-    frames   0 header  31 01 11 00
-             1 u64     keys
-    """
-    return [_head(request), count.to_bytes(8, "little")]
+def _decode_value_column(frames: Frames) -> Found:
+    found, there = column_at(frames, 0), _frame(frames, 2)
+    if len(found) != len(there):
+        raise RestError(2, f"expected {len(found)} bytes, found {len(there)}")
+    return [value if one else None for value, one in zip(found, there, strict=True)]
 
 
-def encode_exists(request: requests.Exists, found: Iterable[bool]) -> list[bytes]:
-    """Encodes the answer to an exists request.
-
-    frames   0 header  31 01 12 00
-             1.. u8    for each key: 1 it is there, 0 it is not; packed: 1 all of them in one frame
-    """
-    there = bytes(map(bool, found))
-    if request.extension.flags & PACKED:
-        return [_head(request), there]
-    return [_head(request), *(_OCTETS[octet] for octet in there)]
+class Pairs(NamedTuple):
+    keys: list[bytes]
+    values: list[bytes]
+    resume: bytes = b""  # Where a packed scan continues; empty: at its end.
 
 
-_OCTETS = (b"\0", b"\1")
+def _encode_columns(pairs: Pairs) -> list[bytes]:
+    return [*columns.join(pairs.keys), *columns.join(pairs.values)]
 
 
-def encode_scan(
-    request: requests.Scan, keys: Sequence[bytes], found: Sequence[bytes], resume: bytes = b""
-) -> list[bytes]:
-    """Encodes the answer to a scan.
-
-    frames   0 header  31 01 13 00
-             1.. bytes key, value, key, value ...
-                       packed: 1 key offsets, 2 keys, 3 value offsets, 4 values, 5 the key to go on
-                       from: the next start key (of a reverse scan: end key); empty: nothing is left
-    """
-    if request.extension.flags & PACKED:
-        return [_head(request), *columns.join(keys), *columns.join(found), resume]
-    return [_head(request), *chain.from_iterable(zip(keys, found, strict=True))]
+def _decode_columns(frames: Frames) -> Pairs:
+    keys, found = column_at(frames, 0), column_at(frames, 2)
+    if len(keys) != len(found):
+        raise RestError(2, f"expected {len(keys)} values, found {len(found)}")
+    return Pairs(keys, found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,83 +330,62 @@ class SnapshotLease:
     nonce: bytes = b""
 
 
-def encode_apid(request: Request, apid: int, snapshot: SnapshotLease | None = None) -> list[bytes]:
-    """Encodes the answer to a request that began a job (0x40, 0x41, 0x42, 0x44).
-
-    frames   0 header  31 01, the type, 00
-             1 u64     APID
-             if the request asked for a lease:
-             2 u64     lease
-             3 string  path of the snapshot, UTF-8
-             4 16 bytes  u64 LOG INDEX and u64 LOG TERM that it holds
-             5 bytes   what the file NONCE in the snapshot's directory holds
-    """
-    frames = [_head(request), apid.to_bytes(8, "little")]
-    return frames if snapshot is None else [*frames, *_snapshot_frames(snapshot)]
+def _encode_snapshot(snapshot: SnapshotLease) -> list[bytes]:
+    place = LOG_POSITION.pack(snapshot.index, snapshot.term)
+    return [U64.encode(snapshot.lease), snapshot.path.encode(), place, snapshot.nonce]
 
 
-def _snapshot_frames(snapshot: SnapshotLease) -> list[bytes]:
-    place = struct.pack("<QQ", snapshot.index, snapshot.term)
-    number = snapshot.lease.to_bytes(8, "little")
-    return [number, snapshot.path.encode(), place, snapshot.nonce]
+def _decode_snapshot(frames: Frames, first: int = 0) -> SnapshotLease:
+    place = _frame(frames, first + 2)
+    if len(place) != LOG_POSITION.size:
+        raise RestError(first + 2, f"expected {LOG_POSITION.size} bytes, found {len(place)}")
+    path = frames[first + 1].decode(errors="replace")
+    nonce = b"".join(frames[first + 3 : first + 4])
+    index, term = LOG_POSITION.unpack(place)
+    return SnapshotLease(U64.decode(frames[first]), path, index, term, nonce)
 
 
-def encode_lease(request: requests.Lease, snapshot: SnapshotLease) -> list[bytes]:
-    """Encodes the answer to the opening of a lease on all nodes.
-
-    frames   0 header  31 01 43 00
-             1 u64     lease
-             2 string  path of the snapshot on this node, UTF-8
-             3 16 bytes  u64 LOG INDEX and u64 LOG TERM that it holds
-             4 bytes   what the file NONCE in the snapshot's directory holds
-    """
-    return [_head(request), *_snapshot_frames(snapshot)]
+Job = tuple[int, SnapshotLease | None]  # The APID, and the lease of its snapshot.
 
 
-def encode_status(request: requests.JobStatus, statistics: Mapping[str, str]) -> list[bytes]:
-    """Encodes a job's statistics.
-
-    frames   0 header  31 01 48 00
-             1.. string  name, value, name, value ... UTF-8
-    """
-    pairs = chain.from_iterable(statistics.items())
-    return [_head(request), *(word.encode() for word in pairs)]
+def _encode_job(job: Job) -> list[bytes]:
+    apid, snapshot = job
+    return [U64.encode(apid), *([] if snapshot is None else _encode_snapshot(snapshot))]
 
 
-def encode_jobs(
-    request: requests.ListJobs, jobs: Iterable[tuple[int, Mapping[str, str]]]
-) -> list[bytes]:
-    """Encodes the data jobs that a node knows, the newest first.
-
-    frames   0 header  31 01 45 00
-             then for each job: u64 APID, and a JSON object in UTF-8 with the statistics of 0x48
-    """
-    pairs = [(apid.to_bytes(8, "little"), json.dumps(told).encode()) for apid, told in jobs]
-    return [_head(request), *chain.from_iterable(pairs)]
+def _decode_job(frames: Frames) -> Job:
+    apid = U64.decode(_frame(frames, 0))
+    return apid, None if len(frames) < 4 else _decode_snapshot(frames, 1)
 
 
-def encode_split_points(request: requests.SplitPoints, keys: Sequence[bytes]) -> list[bytes]:
-    """Encodes split points.
-
-    frames   0 header  31 01 14 00
-             1.. bytes the first keys of all parts but the first, in order
-    """
-    return [_head(request), *keys]
+def _encode_words(words: Mapping[str, str]) -> list[bytes]:
+    return [word.encode() for word in chain.from_iterable(words.items())]
 
 
-def encode_table_info(
-    request: requests.TableInfo, tables: Mapping[int, Mapping[str, object]]
-) -> list[bytes]:
-    """Encodes infos of tables.
+def _decode_words(frames: Frames) -> dict[str, str]:
+    names, words = _halves([frame.decode(errors="replace") for frame in frames])
+    return dict(zip(names, words, strict=True))
 
-    frames   0 header  31 01 15 00
-             then for each table: u32 table, and a JSON object in UTF-8
-    """
-    pairs = [
-        (number.to_bytes(4, "little"), json.dumps(info).encode())
-        for number, info in sorted(tables.items())
-    ]
-    return [_head(request), *chain.from_iterable(pairs)]
+
+def _objects(text: str, number: FrameType) -> RestType:
+    """Numbers with their JSON objects."""
+
+    def encode(objects: Iterable[tuple[int, Mapping[str, object]]]) -> Iterator[bytes]:
+        for key, value in objects:
+            yield from (number.encode(key), json.dumps(value).encode())
+
+    def decode(frames: Frames) -> dict[int, dict[str, Any]]:
+        found = {}
+        for place, (key, packed) in enumerate(zip(*_halves(frames), strict=True)):
+            try:
+                found[number.decode(key)] = value = json.loads(packed)
+            except (ValueError, RecursionError) as error:
+                raise RestError(2 * place + 1, str(error)) from None
+            if not isinstance(value, dict):
+                raise RestError(2 * place + 1, "expected an object")
+        return found
+
+    return RestType(text, encode, decode)
 
 
 class WatchedChange(NamedTuple):
@@ -270,243 +395,28 @@ class WatchedChange(NamedTuple):
     ops: list[ops.Op]
 
 
-def encode_watch(
-    request: requests.Watch, index: int, changes: Sequence[tuple[int, bytes]]
-) -> list[bytes]:
-    """Encodes changes with their log indexes and packed operations (ops.pack).
-
-    frames   0 header  31 01 16 00
-             1 u64     the LOG INDEX at which the next watch begins
-             then for each entry that changed something: u64 LOG INDEX, packed operations
-    """
-    pairs = [(number.to_bytes(8, "little"), packed) for number, packed in changes]
-    return [_head(request), index.to_bytes(8, "little"), *chain.from_iterable(pairs)]
+def _encode_changes(found: tuple[int, Iterable[tuple[int, bytes]]]) -> Iterator[bytes]:
+    """Encodes the index of the next watch, and log indexes with packed operations (ops.pack)."""
+    yield U64.encode(found[0])
+    for index, packed in found[1]:
+        yield from (U64.encode(index), packed)
 
 
-def encode_transaction(request: requests.Transaction, result: bytes) -> list[bytes]:
-    """Encodes the result of a transaction.
-
-    frames   0 header  31 01 25 00
-             1 bytes   u8 1 then, 0 else; u64 fencing token, which grows with every transaction
-                       whose compares hold; and for each get u32 size (2^32 - 1: absent), value
-    """
-    return [_head(request), result]
-
-
-def encode_session(request: requests.Session, session: int) -> list[bytes]:
-    """Encodes the answer to a session request.
-
-    frames   0 header  31 01 26 00
-             1 u64     session; 0: it had ended
-    """
-    return [_head(request), session.to_bytes(8, "little")]
-
-
-# ---- client ----
-
-
-class Answer(NamedTuple):
-    """The parts that all answers have."""
-
-    request_type: int  # PROTOCOL_ERROR: the server did not recognise the request.
-    code: int  # Of a chunk: its flags. Of a server info: 0.
-    reqid: bytes  # Empty: the answer has no extension.
-    retry: bool  # An error that may not occur later, or at another server.
-    frames: Sequence[
-        bytes
-    ]  # Without the header; of a server info with the 8 bytes of features first.
-
-    @property
-    def failed(self) -> bool:
-        return self.request_type == values.PROTOCOL_ERROR or (
-            self.code != OK and self.request_type != values.CLIENT_DATA
-        )
-
-    @property
-    def text(self) -> str:
-        """The text of an error."""
-        frames = self.frames[1:] if self.request_type == values.MAP_TABLE else self.frames
-        return frames[0].removesuffix(b"\0").decode(errors="replace") if frames else ""
-
-
-def decode_answer(frames: Sequence[bytes]) -> Answer:
-    """Decodes the parts that all answers have (encode_head). Raises RemoteProtocolError on a wrong
-    magic or version, and on a short header."""
-    header = frames[0] if frames else b""
-    if header[:2] != bytes((MAGIC, VERSION)) or len(header) < values.HEADER_BYTES_MIN:
-        raise RemoteProtocolError(f"an answer that begins with {header[:3].hex() or 'nothing'}")
-    request_type = header[2]
-    offset = _HEADER_BYTES.get(request_type, 4)
-    if len(header) < offset:
-        raise RemoteProtocolError(f"an answer {request_type:#04x} of {len(header)} header bytes")
-    code = header[3] if offset == 4 else OK
-    body = frames[1:]
-    if request_type == values.SERVER_INFO:
-        body = [header[3:11], *body]
-    echo = header[offset : offset + _ECHO_BYTES + 1]
-    if len(echo) < _ECHO_BYTES or not echo.startswith(EXTENSION_MAGIC):
-        return Answer(request_type, code, b"", False, body)
-    reqid = echo[len(EXTENSION_MAGIC) : _ECHO_BYTES]
-    return Answer(request_type, code, reqid, echo[_ECHO_BYTES:] == b"\1", body)
-
-
-_HEADER_BYTES = {values.SERVER_INFO: 11, values.PROTOCOL_ERROR: 3}
-
-
-def _body_frame(answer: Answer, place: int) -> bytes:
-    if place >= len(answer.frames):
-        raise RemoteProtocolError(
-            f"an answer {answer.request_type:#04x} of {len(answer.frames) + 1} frames"
-        )
-    return answer.frames[place]
-
-
-def _body_number(answer: Answer, place: int) -> int:
-    frame = _body_frame(answer, place)
-    if len(frame) != 8:
-        raise RemoteProtocolError(f"a number of {len(frame)} bytes")
-    return int.from_bytes(frame, "little")
-
-
-def _column(answer: Answer, place: int) -> list[bytes]:
-    try:
-        return columns.split(_body_frame(answer, place), _body_frame(answer, place + 1))
-    except ValueError as error:
-        raise RemoteProtocolError(str(error)) from None
-
-
-def decode_server_info(answer: Answer) -> tuple[int, str]:
-    """Returns (features, software)."""
-    software = answer.frames[1] if len(answer.frames) > 1 else b""
-    name = software.split(b"\0")[0].decode(errors="replace")
-    return int.from_bytes(_body_frame(answer, 0), "little"), name
-
-
-def decode_values(answer: Answer, request: requests.Read) -> list[bytes | None]:
-    """Values in the order of the keys. Without packed columns an empty value means None, since both
-    look equal."""
-    if request.extension.flags & PACKED:
-        found = _column(answer, 0)
-        there = _body_frame(answer, 2)
-        _expect(len(found) == len(there) == len(request.keys), answer)
-        return [value if one else None for value, one in zip(found, there, strict=True)]
-    _expect(len(answer.frames) == len(request.keys), answer)
-    return [frame or None for frame in answer.frames]
-
-
-def _expect(right: bool, answer: Answer) -> None:
-    if not right:
-        raise RemoteProtocolError(f"an answer {answer.request_type:#04x} to another request")
-
-
-def decode_count(answer: Answer) -> int:
-    return _body_number(answer, 0)
-
-
-def decode_exists(answer: Answer, request: requests.Exists) -> list[bool]:
-    there = _body_frame(answer, 0) if request.extension.flags & PACKED else answer.frames
-    _expect(len(there) == len(request.keys), answer)
-    return [octet not in (0, b"\0", b"") for octet in there]
-
-
-class Pairs(NamedTuple):
-    keys: list[bytes]
-    values: list[bytes]
-    resume: bytes = b""  # Where a packed scan continues; empty: at its end.
-
-
-def decode_pairs(answer: Answer, request: requests.Scan | requests.ClientData) -> Pairs:
-    """The keys and values of a scan or chunk."""
-    if request.extension.flags & PACKED:
-        if answer.code == values.NO_MORE_DATA and not answer.frames:
-            return Pairs([], [])  # The end of a job, or the answer to an unknown one.
-        keys, found = _column(answer, 0), _column(answer, 2)
-        resume = _body_frame(answer, 4) if isinstance(request, requests.Scan) else b""
-    else:
-        frames = list(answer.frames)
-        keys, found, resume = frames[::2], frames[1::2], b""
-    _expect(len(keys) == len(found), answer)
-    return Pairs(keys, found, resume)
-
-
-def decode_apid(answer: Answer) -> tuple[int, SnapshotLease | None]:
-    """Returns (APID, lease of its snapshot or None)."""
-    apid = _body_number(answer, 0)
-    return apid, None if len(answer.frames) < 4 else _snapshot(answer, 1)
-
-
-def decode_lease(answer: Answer) -> SnapshotLease:
-    """A lease that was opened on all nodes."""
-    return _snapshot(answer, 0)
-
-
-def _snapshot(answer: Answer, first: int) -> SnapshotLease:
-    """Beginning with this frame."""
-    place = _body_frame(answer, first + 2)
-    if len(place) != 16:
-        raise RemoteProtocolError(f"a place of {len(place)} bytes")
-    path = answer.frames[first + 1].decode(errors="replace")
-    index, term = struct.unpack("<QQ", place)
-    nonce = b"".join(answer.frames[first + 3 : first + 4])
-    return SnapshotLease(_body_number(answer, first), path, index, term, nonce)
-
-
-def decode_status(answer: Answer) -> dict[str, str]:
-    words = [frame.decode(errors="replace") for frame in answer.frames]
-    _expect(len(words) % 2 == 0, answer)
-    return dict(zip(words[::2], words[1::2], strict=True))
-
-
-def decode_jobs(answer: Answer) -> list[dict[str, str]]:
-    """Statistics of jobs as decode_status() returns them, in order."""
-    return [
-        {name: str(value) for name, value in told.items()} for told in _objects(answer, 8).values()
-    ]
-
-
-def decode_split_points(answer: Answer) -> list[bytes]:
-    return list(answer.frames)
-
-
-def decode_table_info(answer: Answer) -> dict[int, dict[str, Any]]:
-    return _objects(answer, 4)
-
-
-def _objects(answer: Answer, number_bytes: int) -> dict[int, dict[str, Any]]:
-    """Numbers with their JSON objects."""
-    _expect(len(answer.frames) % 2 == 0, answer)
-    found = {}
-    for number, packed in zip(answer.frames[::2], answer.frames[1::2], strict=True):
-        try:
-            decoded = json.loads(packed)
-        except (ValueError, RecursionError) as error:
-            raise RemoteProtocolError(f"an answer {answer.request_type:#04x}: {error}") from None
-        _expect(len(number) == number_bytes and isinstance(decoded, dict), answer)
-        found[int.from_bytes(number, "little")] = decoded
-    return found
-
-
-def decode_watch(answer: Answer) -> tuple[int, list[WatchedChange]]:
-    """Returns (log index for the next watch, changes)."""
-    _expect(len(answer.frames) % 2 == 1, answer)
+def _decode_changes(frames: Frames) -> tuple[int, list[WatchedChange]]:
+    following = U64.decode(_frame(frames, 0))
     changes = []
-    for number, packed in zip(answer.frames[1::2], answer.frames[2::2], strict=True):
-        _expect(len(number) == 8, answer)
+    for place, (index, packed) in enumerate(zip(*_halves(frames[1:]), strict=True)):
         try:
-            changes.append(WatchedChange(int.from_bytes(number, "little"), ops.unpack(packed)))
+            changes.append(WatchedChange(U64.decode(index), ops.unpack(packed)))
         except ValueError as error:
-            raise RemoteProtocolError(str(error)) from None
-    return _body_number(answer, 0), changes
+            raise RestError(2 * place + 2, str(error)) from None
+    return following, changes
 
 
 class TransactionResult(NamedTuple):
     succeeded: bool  # Its compares held.
     token: int  # Fencing token.
-    values: list[bytes | None]  # Of its gets.
-
-
-def decode_transaction(answer: Answer) -> TransactionResult:
-    return decode_transaction_result(_body_frame(answer, 0))
+    values: Found  # Of its gets.
 
 
 def decode_transaction_result(data: bytes) -> TransactionResult:
@@ -514,7 +424,7 @@ def decode_transaction_result(data: bytes) -> TransactionResult:
     if len(data) < _TOKEN.size:
         raise RemoteProtocolError(f"a result of {len(data)} bytes")
     succeeded, token = _TOKEN.unpack_from(data)
-    found: list[bytes | None] = []
+    found: Found = []
     offset = _TOKEN.size
     while offset < len(data):
         size = int.from_bytes(data[offset : offset + 4], "little")
@@ -526,5 +436,104 @@ def decode_transaction_result(data: bytes) -> TransactionResult:
     return TransactionResult(bool(succeeded), token, found)
 
 
-def decode_session(answer: Answer) -> int:
-    return _body_number(answer, 0)
+# ---- answers with the code 0x00 ----
+
+
+def encode_ok(request: Request) -> list[bytes]:
+    """Encodes the answer to open, close, compact, truncate, write, lease and end job requests: only
+    the header."""
+    return [encode_head(type_of(request), OK, request.extension)]
+
+
+def encode_server_info(request: requests.ServerInfo, features: int, software: str) -> list[bytes]:
+    """Encodes the answer to a server info request, whose header has the features (u64) instead of
+    a code."""
+    head = bytes((MAGIC, VERSION, values.SERVER_INFO)) + U64.encode(features)
+    return [head + _echo(request.extension, None), _text(software)]
+
+
+def decode_server_info(answer: Answer) -> tuple[int, str]:
+    """Returns (features, software)."""
+    software = answer.frames[1] if len(answer.frames) > 1 else b""
+    name = software.split(b"\0")[0].decode(errors="replace")
+    return int.from_bytes(answer.frames[0], "little"), name
+
+
+VALUES = AnswerLayout[Found](
+    values.READ,
+    RestType(
+        "values in the order of the keys, empty where there is none",
+        _encode_values,
+        lambda frames: [frame or None for frame in frames],
+    ),
+    RestType("column, u8 for each key", _encode_value_column, _decode_value_column),
+)
+COUNT = AnswerLayout[int](values.COUNT, _number("u64"))
+EXISTS = AnswerLayout[list[bool]](
+    values.EXISTS,
+    RestType(
+        "a frame of u8 for each key: 1 or 0",
+        lambda flags: [bytes((flag,)) for flag in flags],
+        lambda frames: [octet not in (b"\0", b"") for octet in frames],
+    ),
+    RestType(
+        "u8 for each key",
+        lambda flags: [bytes(flags)],
+        lambda frames: [octet != 0 for octet in _frame(frames, 0)],
+    ),
+)
+PAIRS = RestType(
+    "key, value, key, value ...",
+    lambda pairs: chain.from_iterable(zip(pairs.keys, pairs.values, strict=True)),
+    lambda frames: Pairs(*_halves(frames)),
+)
+SCAN = AnswerLayout[Pairs](
+    values.SCAN,
+    PAIRS,
+    RestType(
+        "columns, resume key",
+        lambda pairs: [*_encode_columns(pairs), pairs.resume],
+        lambda frames: _decode_columns(frames)._replace(resume=_frame(frames, 4)),
+    ),
+)
+CHUNK = AnswerLayout[Pairs](
+    values.CLIENT_DATA, PAIRS, RestType("columns", _encode_columns, _decode_columns)
+)
+SPLIT_POINTS = AnswerLayout[list[bytes]](
+    values.SPLIT_POINTS,
+    RestType("the first keys of all parts but the first: of about equal size", list, list),
+)
+TABLE_INFO = AnswerLayout[dict[int, dict[str, Any]]](
+    values.TABLE_INFO, _objects("u32 table, JSON, u32 table, JSON ...", U32)
+)
+WATCH = AnswerLayout[tuple[int, list[WatchedChange]]](
+    values.WATCH,
+    RestType(
+        "u64 LOG INDEX for the next watch; then for each entry u64 LOG INDEX, packed operations",
+        _encode_changes,
+        _decode_changes,
+    ),
+)
+TRANSACTION = AnswerLayout[TransactionResult](
+    values.TRANSACTION,
+    RestType(
+        "u8 1 then, 0 else; u64 token; for each read u32 size, value (in one frame)",
+        lambda result: [result],
+        lambda frames: decode_transaction_result(_frame(frames, 0)),
+    ),
+)
+SESSION = AnswerLayout[int](values.SESSION, _number("u64 session, 0: it has ended"))
+JOB = AnswerLayout[Job](
+    (values.FORWARD_RANGE, values.MAP_TABLE, values.RANGE_JOB, values.COPY_TABLE),
+    RestType("u64 APID", _encode_job, _decode_job),
+)
+STATUS = AnswerLayout[dict[str, str]](
+    values.JOB_STATUS, RestType("name, value, name, value ...", _encode_words, _decode_words)
+)
+JOBS = AnswerLayout[dict[int, dict[str, Any]]](  # The objects as of STATUS.
+    values.LIST_JOBS, _objects("u64 APID, JSON, u64 APID, JSON ...", U64)
+)
+LEASE = AnswerLayout[SnapshotLease](
+    values.LEASE,
+    RestType("of an open: u64 lease, path, position as below", _encode_snapshot, _decode_snapshot),
+)

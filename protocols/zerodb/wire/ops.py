@@ -1,44 +1,29 @@
 """The operations of a replicated write, packed as an entry of the log.
 
-All operations of an entry are one atomic batch. C code packs and walks them (native/tables/ops.py;
-docs/protocols/zerodb.md, "Entries").
+All operations of an entry are one atomic batch. Each class below is one operation: its code, its
+fields behind the table, and how they are packed. C code packs and walks puts and deletes
+(native/tables/ops.py; docs/protocols/zerodb.md, "Entries").
 """
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ....native.errors import ETORN, NativeError
 from ....native.tables import ops as native_ops
 from ...zmqraft.wire.values import REQID_BYTES
-from .values import (
-    KEY_BYTES_MAX,
-    NO_REQID,
-    VALUE_BYTES_MAX,
-    TableOptions,
-)
+from .values import KEY_BYTES_MAX, NO_REQID, VALUE_BYTES_MAX, TableOptions
+
+T = TypeVar("T", bound=type)
 
 ENTRY_MAGIC = b"kLT\x01"  # Other entries are not for tables.
 
-OPEN = 0x01
-TRUNCATE = 0x04
+# Codes that the requests of transactions have, too.
 GET = 0x10
 PUT = 0x20
 DELETE = 0x21
 DELETE_RANGE = 0x22
-DELETE_LIMITED = 0x23
-TRANSACTION = 0x80
-EXPIRY = 0x81
-ATTACH = 0x82
-SESSION_OPEN = 0x83
-SESSION_KEEP = 0x84
-SESSION_END = 0x85
-EXPIRE = 0x86
-LEASE_OPEN = 0x87
-LEASE_KEEP = 0x88
-LEASE_END = 0x89
-PART = 0x8F
 
 # Kinds of compares.
 ABSENT = 0
@@ -63,6 +48,221 @@ ENTRY_OPERATIONS_MAX = 1 << 16  # Operations other than puts and deletes.
 ENTRY_TABLES_MAX = 4096  # Tables that puts and opens name, and truncates.
 
 
+_HEAD = struct.Struct("<BI")
+_COUNT = struct.Struct("<I")
+_OPTIONS = struct.Struct("<QQQQB")
+_NUMBER = struct.Struct("<Q")
+_REQID = struct.Struct("<12sIII")  # With three numbers.
+_COMPARE = struct.Struct("<BIII")
+
+
+# ---- forms ----
+
+
+class Form(NamedTuple):
+    """How the fields of an operation behind its table are packed. Numbers are little endian.
+
+    text     as docs/protocols/zerodb.md has it
+    pack     takes the fields. Raises ValueError, struct.error
+    unpack   returns the fields. Raises ValueError
+    """
+
+    text: str
+    pack: Callable[..., Iterable[bytes]]
+    unpack: Callable[["_Reader"], Iterable[Any]]
+
+
+class _Reader:
+    """Reads bytes, never beyond the end."""
+
+    def __init__(self, data: bytes, offset: int = 0) -> None:
+        self.data, self.offset = data, offset
+
+    def numbers(self, form: struct.Struct) -> tuple[Any, ...]:
+        return form.unpack(self.read(form.size))
+
+    def read(self, size: int) -> bytes:
+        start, self.offset = self.offset, self.offset + size
+        if self.offset > len(self.data):
+            raise ValueError(f"packed operations end at {len(self.data)}, need {self.offset}")
+        return self.data[start : self.offset]
+
+    def items(self, columns: int) -> tuple[bytes, ...]:
+        """Reads a count, the sizes, and the items of one or two columns."""
+        count = self.numbers(_COUNT)[0]
+        try:
+            items, self.offset = native_ops.cut_sizes(
+                self.data, self.offset, len(self.data), count, columns
+            )
+        except NativeError as error:
+            what = "end before their sizes do" if error.code == ETORN else "hold a wrong size"
+            raise ValueError(f"packed operations {what}, at {self.offset}") from None
+        return items
+
+    def bounds(self, count: int) -> list[bytes]:
+        """Reads the sizes of bounds, and the bounds."""
+        sizes = struct.unpack(f"<{count}I", self.read(4 * count))
+        return _checked_bounds([self.read(size) for size in sizes])
+
+
+def _pack_items(columns: int, items: Sequence[bytes]) -> list[bytes]:
+    try:
+        sizes = native_ops.pack_sizes(columns, items)
+    except NativeError:
+        raise ValueError(
+            f"a key that is empty or over {KEY_BYTES_MAX} bytes, or a value over {VALUE_BYTES_MAX}"
+        ) from None
+    return [_COUNT.pack(len(items) // columns), sizes, *items]
+
+
+def _pack_keys(keys: Sequence[bytes]) -> list[bytes]:
+    return _pack_items(1, keys)
+
+
+def _pack_pairs(keys: Sequence[bytes], values: Sequence[bytes]) -> list[bytes]:
+    if len(keys) != len(values):
+        raise ValueError(f"{len(keys)} keys, {len(values)} values")
+    return _pack_items(2, [*chain.from_iterable(zip(keys, values, strict=True))])
+
+
+def _unpack_pairs(reader: _Reader) -> list[list[bytes]]:
+    items = reader.items(2)
+    return [[*items[::2]], [*items[1::2]]]
+
+
+def _checked_bounds(bounds: list[bytes]) -> list[bytes]:
+    if max(map(len, bounds)) > KEY_BYTES_MAX:
+        raise ValueError(f"a bound of a range over {KEY_BYTES_MAX} bytes")
+    return bounds
+
+
+def _pack_bounds(*bounds: bytes) -> list[bytes]:
+    return [*(_COUNT.pack(len(bound)) for bound in bounds), *_checked_bounds([*bounds])]
+
+
+def _unpack_options(reader: _Reader) -> list[TableOptions]:
+    cache, block, write_buffer, bloom, compression = reader.numbers(_OPTIONS)
+    return [TableOptions(cache, block, write_buffer, bloom, bool(compression))]
+
+
+def _unpack_limited(reader: _Reader) -> tuple[bytes, int]:
+    limit = reader.numbers(_NUMBER)[0]
+    return reader.bounds(1)[0], limit
+
+
+def _numbers(text: str) -> Form:
+    form = struct.Struct("<" + "Q" * text.count("u64"))
+    return Form(text, lambda *numbers: [form.pack(*numbers)], lambda reader: reader.numbers(form))
+
+
+def _numbered_keys(number: str) -> Form:
+    return Form(
+        f"{number}, then as delete",
+        lambda number, keys: [_NUMBER.pack(number), *_pack_keys(keys)],
+        lambda reader: (*reader.numbers(_NUMBER), [*reader.items(1)]),
+    )
+
+
+def _checked_reqid(reqid: bytes) -> bytes:
+    if len(reqid or NO_REQID) != REQID_BYTES:
+        raise ValueError(f"a reqid of {len(reqid)} bytes")
+    return reqid or NO_REQID
+
+
+def _check_part(part: int, parts: int) -> None:
+    if not 0 <= part < parts <= PARTS_MAX:
+        raise ValueError(f"part {part} of {parts}")
+
+
+def _pack_part(reqid: bytes, part: int, parts: int, data: bytes) -> list[bytes]:
+    _check_part(part, parts)
+    return [_REQID.pack(_checked_reqid(reqid), part, parts, len(data)), data]
+
+
+def _unpack_part(reader: _Reader) -> tuple[bytes, int, int, bytes]:
+    reqid, part, parts, size = reader.numbers(_REQID)
+    _check_part(part, parts)
+    return reqid, part, parts, reader.read(size)
+
+
+def _check_compare(kind: int, key_size: int, operand_size: int) -> None:
+    if kind not in COMPARE_KINDS:
+        raise ValueError(f"a compare of kind {kind}")
+    if not 0 < key_size <= KEY_BYTES_MAX:
+        raise ValueError(f"a key of {key_size} bytes: 1 to {KEY_BYTES_MAX}")
+    if operand_size > VALUE_BYTES_MAX:
+        raise ValueError(f"a value of {operand_size} bytes: at most {VALUE_BYTES_MAX}")
+
+
+def _pack_transaction(
+    reqid: bytes, compares: Sequence["Compare"], *branches: Sequence["Op"]
+) -> list[bytes]:
+    packed = [_pack(branch, True) for branch in branches]
+    parts = [_REQID.pack(_checked_reqid(reqid), len(compares), *map(len, packed))]
+    for table, key, kind, operand in compares:
+        _check_compare(kind, len(key), len(operand))
+        parts += [_COMPARE.pack(kind, table, len(key), len(operand)), key, operand]
+    return parts + packed
+
+
+def _unpack_transaction(reader: _Reader) -> tuple[Any, ...]:
+    reqid, count, *sizes = reader.numbers(_REQID)
+    compares = []
+    for _ in range(count):
+        kind, table, key_size, operand_size = reader.numbers(_COMPARE)
+        _check_compare(kind, key_size, operand_size)
+        compares.append(Compare(table, reader.read(key_size), kind, reader.read(operand_size)))
+    return reqid, compares, *(_unpack(_Reader(reader.read(size)), True) for size in sizes)
+
+
+KEYS = Form(
+    "u32 count; count times u32 key size; keys", _pack_keys, lambda reader: [[*reader.items(1)]]
+)
+PAIRS = Form(
+    "u32 count; count times u32 key size, u32 value size; key, value, key, value ...",
+    _pack_pairs,
+    _unpack_pairs,
+)
+BOUNDS = Form(
+    "u32 start size, u32 end size, start, end", _pack_bounds, lambda reader: reader.bounds(2)
+)
+LIMITED = Form(
+    "u64 limit, u32 start size, start",
+    lambda start, limit: [_NUMBER.pack(limit), *_pack_bounds(start)],
+    _unpack_limited,
+)
+OPTIONS = Form(
+    "u64 cache, u64 block, u64 write buffer, u64 bloom bits, u8 compression",
+    lambda options: [_OPTIONS.pack(*options)],
+    _unpack_options,
+)
+BRANCHES = Form(
+    "12 bytes reqid, u32 compares, u32 size of then, u32 size of else; compares (u8 kind, u32"
+    " table, u32 key size, u32 operand size, key, operand); operations",
+    _pack_transaction,
+    _unpack_transaction,
+)
+PART = Form("12 bytes reqid, u32 part, u32 parts, u32 size, bytes", _pack_part, _unpack_part)
+
+# By class and by code; all operations.
+FORMS: dict[type, tuple[int, Form]] = {}
+OPERATIONS: dict[int, type] = {}
+
+
+def _operation(code: int, form: Form) -> Callable[[T], T]:
+    """Declares an operation."""
+
+    def declare(kind: T) -> T:
+        FORMS[kind], OPERATIONS[code] = (code, form), kind
+        return kind
+
+    return declare
+
+
+# ---- operations ----
+
+
+@_operation(0x01, OPTIONS)
 class Open(NamedTuple):
     """Makes a table. An existing table keeps its options."""
 
@@ -70,12 +270,14 @@ class Open(NamedTuple):
     options: TableOptions
 
 
+@_operation(0x04, _numbers(""))
 class Truncate(NamedTuple):
     """Removes a table with its options; the next put or open makes it again."""
 
     table: int
 
 
+@_operation(PUT, PAIRS)
 class Put(NamedTuple):
     """Stores values; of equal keys the last one wins. An expiry or session of the key ends."""
 
@@ -84,11 +286,13 @@ class Put(NamedTuple):
     values: Sequence[bytes]
 
 
+@_operation(DELETE, KEYS)
 class Delete(NamedTuple):
     table: int
     keys: Sequence[bytes]
 
 
+@_operation(DELETE_RANGE, BOUNDS)
 class DeleteRange(NamedTuple):
     """Deletes start <= key < end; an empty bound is no bound."""
 
@@ -97,6 +301,7 @@ class DeleteRange(NamedTuple):
     end: bytes
 
 
+@_operation(0x23, LIMITED)
 class DeleteLimited(NamedTuple):
     """Deletes the smallest keys from start on, at most limit."""
 
@@ -105,6 +310,7 @@ class DeleteLimited(NamedTuple):
     limit: int
 
 
+@_operation(GET, KEYS._replace(text="only in a transaction; as delete"))
 class Get(NamedTuple):
     """Only in a transaction: its result contains the values of the keys."""
 
@@ -121,6 +327,7 @@ class Compare(NamedTuple):
     operand: bytes = b""  # LESS: the value exists and is below it.
 
 
+@_operation(0x80, BRANCHES)
 class Transaction(NamedTuple):
     """Runs `then` if all compares hold, else `otherwise`; neither if a REQUIRED session has ended.
     The result is stored under reqid in the same batch. An entry with a known reqid changes nothing
@@ -133,6 +340,7 @@ class Transaction(NamedTuple):
     otherwise: list["Op"]
 
 
+@_operation(0x81, _numbered_keys("u64 unix time in ms"))
 class Expiry(NamedTuple):
     """The keys end with the first Expire at or after at_ms."""
 
@@ -141,6 +349,7 @@ class Expiry(NamedTuple):
     keys: Sequence[bytes]
 
 
+@_operation(0x82, _numbered_keys("u64 session"))
 class Attach(NamedTuple):
     """The keys end with this session; at once if it has ended."""
 
@@ -149,6 +358,7 @@ class Attach(NamedTuple):
     keys: Sequence[bytes]
 
 
+@_operation(0x83, _numbers("u64 time to live, u64 unix time in ms"))
 class SessionOpen(NamedTuple):
     """Opens a session; its number is the index of the entry."""
 
@@ -157,6 +367,7 @@ class SessionOpen(NamedTuple):
     now_ms: int  # Unix time of the server that proposed it.
 
 
+@_operation(0x84, _numbers("u64 session, u64 unix time in ms"))
 class SessionKeep(NamedTuple):
     """The session lives for its ttl from now_ms on, unless it has ended."""
 
@@ -165,11 +376,13 @@ class SessionKeep(NamedTuple):
     now_ms: int
 
 
+@_operation(0x85, _numbers("u64 session"))
 class SessionEnd(NamedTuple):
     table: int
     session: int
 
 
+@_operation(0x86, _numbers("u64 unix time in ms"))
 class Expire(NamedTuple):
     """Ends all sessions and removes all keys that are due."""
 
@@ -177,6 +390,7 @@ class Expire(NamedTuple):
     now_ms: int
 
 
+@_operation(0x87, _numbers("u64 unix time in ms; alone in its entry"))
 class LeaseOpen(NamedTuple):
     """All nodes make a snapshot of the table's database at this entry. The lease has the number of
     the entry (values.shared_lease)."""
@@ -186,6 +400,7 @@ class LeaseOpen(NamedTuple):
     now_ms: int
 
 
+@_operation(0x88, _numbers("u64 lease; only with other keeps and ends in its entry"))
 class LeaseKeep(NamedTuple):
     """The lease is in use, so that no node ends it."""
 
@@ -193,6 +408,7 @@ class LeaseKeep(NamedTuple):
     lease: int
 
 
+@_operation(0x89, _numbers("u64 lease"))
 class LeaseEnd(NamedTuple):
     """The lease is released on all nodes."""
 
@@ -200,6 +416,7 @@ class LeaseEnd(NamedTuple):
     lease: int
 
 
+@_operation(0x8F, PART)
 class Part(NamedTuple):
     """A part of packed operations that are too large for one entry; the last part applies them."""
 
@@ -210,42 +427,34 @@ class Part(NamedTuple):
     data: bytes
 
 
-Op = (
-    Open
-    | Truncate
-    | Get
-    | Put
-    | Delete
-    | DeleteRange
-    | DeleteLimited
-    | Transaction
-    | Expiry
-    | Attach
-    | SessionOpen
-    | SessionKeep
-    | SessionEnd
-    | Expire
-    | LeaseOpen
-    | LeaseKeep
-    | LeaseEnd
-    | Part
-)
+_KeyOp = Put | Delete | DeleteRange | DeleteLimited | Get | Expiry | Attach | Transaction | Part
+_LifetimeOp = SessionOpen | SessionKeep | SessionEnd | Expire | LeaseOpen | LeaseKeep | LeaseEnd
+Op = Open | Truncate | _KeyOp | _LifetimeOp
+STEPS = (Get, Put, Delete, DeleteRange, Expiry, Attach)  # The operations in a transaction.
 
-_HEAD = struct.Struct("<BI")
-_COUNT = struct.Struct("<I")
-_PAIR = struct.Struct("<II")
-_OPTIONS = struct.Struct("<QQQQB")
-_NUMBER = struct.Struct("<Q")
-_NUMBERS = struct.Struct("<QQ")
-_TRANSACTION = struct.Struct("<12sIII")
-_COMPARE = struct.Struct("<BIII")
-_PART = struct.Struct("<12sIII")
+
+# ---- entries ----
 
 
 def pack(ops: Sequence[Op]) -> bytes:
-    """Packs the data of an entry; unpack() has the layout. Raises ValueError: a number or size is
-    over its limit, or a Get is outside a transaction."""
-    return ENTRY_MAGIC + b"".join(chain.from_iterable(map(_pack_op, ops)))
+    """Packs the data of an entry: 6b 4c 54 01, then for each operation u8 code, u32 table and the
+    other fields. Raises ValueError: a number or size is over its limit, or a Get is outside a
+    transaction."""
+    return ENTRY_MAGIC + _pack(ops, False)
+
+
+def _pack(ops: Sequence[Op], within: bool) -> bytes:
+    parts: list[bytes] = []
+    for op in ops:
+        code, form = FORMS[type(op)]
+        _check_place(type(op), within)
+        parts += (_HEAD.pack(code, op.table), *form.pack(*op[1:]))
+    return b"".join(parts)
+
+
+def _check_place(kind: type, within: bool) -> None:
+    if (kind not in STEPS) if within else kind is Get:
+        raise ValueError(f"{kind.__name__} {'in' if within else 'outside'} a transaction")
 
 
 def is_packed(data: bytes) -> bool:
@@ -254,46 +463,31 @@ def is_packed(data: bytes) -> bool:
 
 
 def unpack(data: bytes) -> list[Op]:
-    """Reads the data of an entry. Numbers are little endian.
-
-    4 bytes  6b 4c 54 01
-    then any number of operations, each: u8 operation, u32 table, and
-
-    0x01  open            u64 cache, u64 block, u64 write buffer, u64 bloom bits, u8 compression
-    0x04  truncate
-    0x20  put             u32 count, count x (u32 key size, u32 value size), (key, value) ...
-    0x21  delete          u32 count, count x u32 key size, key ...
-    0x22  delete range    u32 start size, u32 end size, start, end
-    0x23  limited delete  u64 limit, u32 start size, start
-    0x80  transaction     12 bytes reqid, u32 compares, u32 then size, u32 else size,
-                          compares x (u8 kind, u32 table, u32 key size, u32 operand size, key,
-                          operand), then, else: operations
-    0x10  get             as delete; within a transaction alone
-    0x81  expiry          u64 unix time in ms, then as delete
-    0x82  attach          u64 session, then as delete
-    0x83  session open    u64 ttl in ms, u64 unix time in ms
-    0x84  session keep    u64 session, u64 unix time in ms
-    0x85  session end     u64 session
-    0x86  expire          u64 unix time in ms
-    0x87  lease open      u64 unix time in ms; it stands alone in its entry
-    0x88  lease keep      u64 lease; it and lease end stand among their like
-    0x89  lease end       u64 lease
-    0x8f  part            12 bytes reqid, u32 part, u32 count, u32 size, data
+    """Reads the data of an entry.
 
     Raises ValueError on other magic, an unknown operation, a size or count that reaches beyond
     the data or over a limit, an empty key, a lease among other operations.
     """
     if not is_packed(data):
         raise ValueError("these bytes are no packed operations")
-    try:
-        found = _unpack(data, 4, len(data), False)
-    except struct.error as error:
-        raise ValueError(f"packed operations end early: {error}") from None
+    found = _unpack(_Reader(data, len(ENTRY_MAGIC)), False)
     if len(found) > 1:
         leases = sum(isinstance(op, LeaseKeep | LeaseEnd) for op in found)
         if leases not in (0, len(found)) or any(isinstance(op, LeaseOpen) for op in found):
             raise ValueError("a lease stands among other operations")
     return found
+
+
+def _unpack(reader: _Reader, within: bool) -> list[Op]:
+    ops: list[Op] = []
+    while reader.offset < len(reader.data):
+        code, table = reader.numbers(_HEAD)
+        kind = OPERATIONS.get(code)
+        if kind is None:
+            raise ValueError(f"operation {code:#04x} is unknown")
+        _check_place(kind, within)
+        ops.append(kind(table, *FORMS[kind][1].unpack(reader)))
+    return ops
 
 
 def unpack_entry(data: bytes) -> list[Op]:
@@ -334,258 +528,9 @@ def cut(data: bytes, table: int, reqid: bytes, bytes_max: int) -> list[bytes]:
     Raises ValueError: there are too many."""
     if len(data) <= bytes_max:
         return [data]
-    room = bytes_max - len(ENTRY_MAGIC) - _HEAD.size - _PART.size
+    room = bytes_max - len(ENTRY_MAGIC) - _HEAD.size - _REQID.size
     count = -(-len(data) // room)
     return [
         pack([Part(table, reqid, part, count, data[part * room : (part + 1) * room])])
         for part in range(count)
     ]
-
-
-# ---- packing ----
-
-
-def _pack_op(op: Op) -> list[bytes]:
-    match op:
-        case Put():
-            return [_HEAD.pack(PUT, op.table), *_pack_pairs(op.keys, op.values)]
-        case Delete():
-            return [_HEAD.pack(DELETE, op.table), *_pack_keys(op.keys)]
-        case Open():
-            return [_HEAD.pack(OPEN, op.table), _OPTIONS.pack(*op.options)]
-        case Truncate():
-            return [_HEAD.pack(TRUNCATE, op.table)]
-        case DeleteRange():
-            _check_bounds(op.start, op.end)
-            sizes = _PAIR.pack(len(op.start), len(op.end))
-            return [_HEAD.pack(DELETE_RANGE, op.table), sizes, op.start, op.end]
-        case DeleteLimited():
-            _check_bounds(op.start)
-            numbers = _NUMBER.pack(op.limit) + _COUNT.pack(len(op.start))
-            return [_HEAD.pack(DELETE_LIMITED, op.table), numbers, op.start]
-        case Transaction():
-            return _pack_transaction(op)
-        case Part():
-            if not 0 <= op.part < op.parts <= PARTS_MAX:
-                raise ValueError(f"part {op.part} of {op.parts}")
-            head = _PART.pack(_reqid(op.reqid), op.part, op.parts, len(op.data))
-            return [_HEAD.pack(PART, op.table), head, op.data]
-        case _:
-            return _pack_session(op)
-
-
-def _pack_session(op: Op) -> list[bytes]:
-    """Operations of lifetimes, sessions and leases."""
-    match op:
-        case Expiry():
-            return [_HEAD.pack(EXPIRY, op.table), _NUMBER.pack(op.at_ms), *_pack_keys(op.keys)]
-        case Attach():
-            return [_HEAD.pack(ATTACH, op.table), _NUMBER.pack(op.session), *_pack_keys(op.keys)]
-        case SessionOpen():
-            return [_HEAD.pack(SESSION_OPEN, op.table), _NUMBERS.pack(op.ttl_ms, op.now_ms)]
-        case SessionKeep():
-            return [_HEAD.pack(SESSION_KEEP, op.table), _NUMBERS.pack(op.session, op.now_ms)]
-        case SessionEnd():
-            return [_HEAD.pack(SESSION_END, op.table), _NUMBER.pack(op.session)]
-        case Expire():
-            return [_HEAD.pack(EXPIRE, op.table), _NUMBER.pack(op.now_ms)]
-        case LeaseOpen():
-            return [_HEAD.pack(LEASE_OPEN, op.table), _NUMBER.pack(op.now_ms)]
-        case LeaseKeep():
-            return [_HEAD.pack(LEASE_KEEP, op.table), _NUMBER.pack(op.lease)]
-        case LeaseEnd():
-            return [_HEAD.pack(LEASE_END, op.table), _NUMBER.pack(op.lease)]
-        case _:
-            raise ValueError(f"{type(op).__name__} has no place here")
-
-
-def _pack_transaction(op: Transaction) -> list[bytes]:
-    branches = [
-        b"".join(chain.from_iterable(map(_pack_step, branch))) for branch in (op.then, op.otherwise)
-    ]
-    head = _TRANSACTION.pack(_reqid(op.reqid), len(op.compares), *map(len, branches))
-    parts = [_HEAD.pack(TRANSACTION, op.table), head]
-    for compare in op.compares:
-        if compare.kind not in COMPARE_KINDS:
-            raise ValueError(f"a compare of kind {compare.kind}")
-        _check_keys([len(compare.key)])
-        _check_values([len(compare.operand)])
-        sizes = len(compare.key), len(compare.operand)
-        parts += [_COMPARE.pack(compare.kind, compare.table, *sizes), compare.key, compare.operand]
-    return parts + branches
-
-
-def _pack_step(op: Op) -> list[bytes]:
-    match op:
-        case Get():
-            return [_HEAD.pack(GET, op.table), *_pack_keys(op.keys)]
-        case Put() | Delete() | DeleteRange() | Expiry() | Attach():
-            return _pack_op(op)
-        case _:
-            raise ValueError(f"{type(op).__name__} has no place in a transaction")
-
-
-def _pack_pairs(keys: Sequence[bytes], values: Sequence[bytes]) -> list[bytes]:
-    if len(keys) != len(values):
-        raise ValueError(f"{len(keys)} keys, {len(values)} values")
-    items = list(chain.from_iterable(zip(keys, values, strict=True)))
-    return [_COUNT.pack(len(keys)), _pack_sizes(2, items), *items]
-
-
-def _pack_keys(keys: Sequence[bytes]) -> list[bytes]:
-    return [_COUNT.pack(len(keys)), _pack_sizes(1, keys), *keys]
-
-
-def _pack_sizes(columns: int, items: Sequence[bytes]) -> bytes:
-    try:
-        return native_ops.pack_sizes(columns, items)
-    except NativeError:
-        raise ValueError(
-            f"a key that is empty or over {KEY_BYTES_MAX} bytes, or a value over {VALUE_BYTES_MAX}"
-        ) from None
-
-
-def _check_keys(sizes: Sequence[int]) -> None:
-    if sizes and not (min(sizes) > 0 and max(sizes) <= KEY_BYTES_MAX):
-        raise ValueError(f"a key of {min(sizes) and max(sizes)} bytes: 1 to {KEY_BYTES_MAX}")
-
-
-def _check_values(sizes: Sequence[int]) -> None:
-    if sizes and max(sizes) > VALUE_BYTES_MAX:
-        raise ValueError(f"a value of {max(sizes)} bytes: at most {VALUE_BYTES_MAX}")
-
-
-def _check_bounds(*bounds: bytes) -> None:
-    if max(map(len, bounds)) > KEY_BYTES_MAX:
-        raise ValueError(f"a bound of a range over {KEY_BYTES_MAX} bytes")
-
-
-def _reqid(reqid: bytes) -> bytes:
-    if len(reqid or NO_REQID) != REQID_BYTES:
-        raise ValueError(f"a reqid of {len(reqid)} bytes")
-    return reqid or NO_REQID
-
-
-# ---- unpacking ----
-
-
-class _Reader:
-    """Reads bytes, never beyond the end."""
-
-    def __init__(self, data: bytes, offset: int, end: int) -> None:
-        self.data, self.offset, self.end = data, offset, end
-
-    def numbers(self, form: struct.Struct) -> tuple[int, ...]:
-        return form.unpack(self.read(form.size))
-
-    def read(self, size: int) -> bytes:
-        start, self.offset = self.offset, self.offset + size
-        if self.offset > self.end:
-            raise ValueError(f"packed operations end at {self.end}, need {self.offset}")
-        return self.data[start : self.offset]
-
-    def keys(self) -> list[bytes]:
-        return list(self._items(1))
-
-    def pairs(self) -> tuple[list[bytes], list[bytes]]:
-        items = self._items(2)
-        return list(items[::2]), list(items[1::2])
-
-    def _items(self, columns: int) -> tuple[bytes, ...]:
-        """Reads a count, the sizes, and the items of one or two columns."""
-        count = self.numbers(_COUNT)[0]
-        try:
-            items, self.offset = native_ops.cut_sizes(
-                self.data, self.offset, self.end, count, columns
-            )
-        except NativeError as error:
-            what = "end before their sizes do" if error.code == ETORN else "hold a wrong size"
-            raise ValueError(f"packed operations {what}, at {self.offset}") from None
-        return items
-
-    def bounds(self, count: int) -> list[bytes]:
-        sizes = struct.unpack(f"<{count}I", self.read(4 * count))
-        if max(sizes) > KEY_BYTES_MAX:
-            raise ValueError(f"a bound of a range of {max(sizes)} bytes")
-        return [self.read(size) for size in sizes]
-
-
-def _unpack(data: bytes, offset: int, end: int, within: bool) -> list[Op]:
-    reader = _Reader(data, offset, end)
-    ops: list[Op] = []
-    while reader.offset < end:
-        operation, table = reader.numbers(_HEAD)
-        if within and operation not in (GET, PUT, DELETE, DELETE_RANGE, EXPIRY, ATTACH):
-            raise ValueError(f"operation {operation:#04x} has no place in a transaction")
-        if operation == GET and not within:
-            raise ValueError("a get outside a transaction")
-        ops.append(_unpack_op(operation, table, reader))
-    return ops
-
-
-def _unpack_op(operation: int, table: int, reader: _Reader) -> Op:
-    read = _READERS.get(operation)
-    if read is None:
-        raise ValueError(f"operation {operation:#04x} is unknown")
-    return read(table, reader)
-
-
-def _unpack_open(table: int, reader: _Reader) -> Open:
-    cache, block, write_buffer, bloom, compression = reader.numbers(_OPTIONS)
-    return Open(table, TableOptions(cache, block, write_buffer, bloom, bool(compression)))
-
-
-def _unpack_delete_limited(table: int, reader: _Reader) -> DeleteLimited:
-    limit = reader.numbers(_NUMBER)[0]
-    return DeleteLimited(table, reader.bounds(1)[0], limit)
-
-
-def _unpack_part(table: int, reader: _Reader) -> Part:
-    reqid, part, parts, size = _PART.unpack(reader.read(_PART.size))
-    if not part < parts <= PARTS_MAX:
-        raise ValueError(f"part {part} of {parts}")
-    return Part(table, reqid, part, parts, reader.read(size))
-
-
-def _unpack_transaction(table: int, reader: _Reader) -> Transaction:
-    reqid, count, then_size, else_size = _TRANSACTION.unpack(reader.read(_TRANSACTION.size))
-    if count * _COMPARE.size + then_size + else_size > reader.end - reader.offset:
-        raise ValueError(f"packed operations end at {reader.end}, a transaction reaches beyond")
-    compares = []
-    for _ in range(count):
-        kind, of_table, key_size, operand_size = reader.numbers(_COMPARE)
-        if kind not in COMPARE_KINDS:
-            raise ValueError(f"a compare of kind {kind}")
-        _check_keys([key_size])
-        _check_values([operand_size])
-        compares.append(Compare(of_table, reader.read(key_size), kind, reader.read(operand_size)))
-    branches = []
-    for size in (then_size, else_size):
-        end = reader.offset + size
-        if end > reader.end:
-            raise ValueError(f"packed operations end at {reader.end}, need {end}")
-        branches.append(_unpack(reader.data, reader.offset, end, True))
-        reader.offset = end
-    return Transaction(table, reqid, compares, *branches)
-
-
-_READERS: dict[int, Callable[[int, _Reader], Op]] = {
-    OPEN: _unpack_open,
-    TRUNCATE: lambda table, reader: Truncate(table),
-    GET: lambda table, reader: Get(table, reader.keys()),
-    PUT: lambda table, reader: Put(table, *reader.pairs()),
-    DELETE: lambda table, reader: Delete(table, reader.keys()),
-    DELETE_RANGE: lambda table, reader: DeleteRange(table, *reader.bounds(2)),
-    DELETE_LIMITED: _unpack_delete_limited,
-    TRANSACTION: _unpack_transaction,
-    EXPIRY: lambda table, reader: Expiry(table, reader.numbers(_NUMBER)[0], reader.keys()),
-    ATTACH: lambda table, reader: Attach(table, reader.numbers(_NUMBER)[0], reader.keys()),
-    SESSION_OPEN: lambda table, reader: SessionOpen(table, *reader.numbers(_NUMBERS)),
-    SESSION_KEEP: lambda table, reader: SessionKeep(table, *reader.numbers(_NUMBERS)),
-    SESSION_END: lambda table, reader: SessionEnd(table, *reader.numbers(_NUMBER)),
-    EXPIRE: lambda table, reader: Expire(table, *reader.numbers(_NUMBER)),
-    LEASE_OPEN: lambda table, reader: LeaseOpen(table, *reader.numbers(_NUMBER)),
-    LEASE_KEEP: lambda table, reader: LeaseKeep(table, *reader.numbers(_NUMBER)),
-    LEASE_END: lambda table, reader: LeaseEnd(table, *reader.numbers(_NUMBER)),
-    PART: _unpack_part,
-}

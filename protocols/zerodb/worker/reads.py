@@ -38,7 +38,7 @@ def count(tables: Tables, request: requests.Count) -> Slices:
     while rows := sum(1 for _ in islice(keys, COUNT_ROWS)):
         found += rows
         yield None
-    yield answers.encode_count(request, found)
+    yield answers.COUNT.encode(request, found)
 
 
 class _RowReader:
@@ -120,7 +120,7 @@ def scan(tables: Tables, request: requests.Scan, bytes_max: int) -> Slices:
     if reverse and resume:
         # The resume key of a reverse scan is an exclusive end, so it is the last key sent.
         resume = answer.keys[-1]
-    yield answers.encode_scan(request, answer.keys, answer.values, resume)
+    yield answers.SCAN.encode(request, answers.Pairs(answer.keys, answer.values, resume))
 
 
 def compact(tables: Tables, request: requests.CompactTable) -> Slices:
@@ -169,4 +169,4 @@ def table_info(
                 digest.add(some)
                 yield None
             found[number]["content"] = digest.digest().hex()
-    yield answers.encode_table_info(request, found)
+    yield answers.TABLE_INFO.encode(request, found.items())

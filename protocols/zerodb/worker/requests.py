@@ -15,7 +15,7 @@ from ...errors import StorageFailure
 from ..tables.entries import TablePartition
 from ..tables.recent_changes import RecentChanges
 from ..tables.tables import Outcome, TableEntry, Tables
-from ..wire import answer_headers, answers, codec, ops, requests, values
+from ..wire import answers, codec, ops, requests, values
 from ..wire.requests import Request, RequestError
 from ..wire.values import OWNER_TABLE
 from . import reads
@@ -385,9 +385,10 @@ class TableRequests:
                 points = database.split_points(
                     request.table, request.start, request.end, request.parts - 1
                 )
-                return iter([answers.encode_split_points(request, points)])
+                return iter([answers.SPLIT_POINTS.encode(request, points)])
             case requests.Watch():  # Index 0.
-                return iter([answers.encode_watch(request, self._next_change(pending.table), [])])
+                first = self._next_change(pending.table)
+                return iter([answers.WATCH.encode(request, (first, []))])
             case ResultQuery():
                 return iter([self._stored_result(request)])
             case _:
@@ -408,7 +409,7 @@ class TableRequests:
     def _stored_result(self, request: ResultQuery) -> list[bytes]:
         result = self.databases.replicated.result(request.reqid)
         if result is not None:
-            return answer_headers.result_answer(request.header, result)
+            return answers.result_answer(request.header, result)
         text = "the transaction was applied before; its result is no longer kept"
         refusal = RequestError(request.header[2], values.ERROR, text, request.extension)
         return answers.encode_refusal(refusal)
@@ -482,11 +483,11 @@ class TableRequests:
             if size <= bytes_max:
                 changes.append((index, data))
             elif changes:
-                return answers.encode_watch(watch.request, index, changes)
+                return answers.WATCH.encode(watch.request, (index, changes))
             else:
                 text = f"what entry {index} has changed has more than {bytes_max} bytes"
                 return answers.encode_error(watch.request, values.GONE, text)
-        return answers.encode_watch(watch.request, watch.next_index, changes)
+        return answers.WATCH.encode(watch.request, (watch.next_index, changes))
 
     def _read_changes(self, watch: _PendingWatch) -> None:
         """Reads one page of changes. Raises ChangesGone, StorageFailure."""
@@ -567,11 +568,11 @@ class TableRequests:
             result = found[pending]
             if isinstance(result, str):
                 self._fail(pending, result)
-            elif isinstance(pending.request, requests.Exists):
-                self._answer(pending, answers.encode_exists(pending.request, result))
             else:
-                assert isinstance(pending.request, requests.Read)
-                self._answer(pending, answers.encode_values(pending.request, result))
+                assert isinstance(pending.request, _GETS)
+                is_read = isinstance(pending.request, requests.Read)
+                layout = answers.VALUES if is_read else answers.EXISTS
+                self._answer(pending, layout.encode(pending.request, result))
         return []
 
     def _read_values(
@@ -676,10 +677,8 @@ class TableRequests:
             self._fail(pending, problems[0], code=values.DATABASE_ERROR)
         elif isinstance(pending.request, requests.Transaction):
             data = outcomes[0].data if outcomes else b""
-            self._answer(
-                pending,
-                answer_headers.result_answer(*answers.encode_transaction(pending.request, data)),
-            )
+            answer = answers.TRANSACTION.encode(pending.request, data)
+            self._answer(pending, answers.result_answer(*answer))
         else:
             assert not isinstance(pending.request, ResultQuery)
             self._answer(pending, answers.encode_ok(pending.request))

@@ -106,7 +106,7 @@ class JobServerHarness(ActorHarness):
         return answers.decode_answer(self.receive())
 
     def start_job(self, request: requests.Request) -> int:
-        return answers.decode_apid(self.ask(request))[0]
+        return answers.JOB.decode(self.ask(request))[0]
 
     def chunk(self, apid: int) -> tuple[int, list[bytes]]:
         head, *frames = self.ask_raw(requests.ClientData(apid))
@@ -128,7 +128,7 @@ class JobServerHarness(ActorHarness):
         return list(zip(frames[::2], frames[1::2], strict=True))
 
     def state(self, apid: int) -> dict[str, str]:
-        return answers.decode_status(self.ask(requests.JobStatus(apid)))
+        return answers.STATUS.decode(self.ask(requests.JobStatus(apid)))
 
     def wait_job(self, apid: int) -> dict[str, str]:
         """The state of a job once it has ended."""

@@ -109,7 +109,7 @@ def test_a_request_from_zerodb_server_is_answered_through_it(harness: JobServerH
 
 def test_jobs_share_a_lease(harness: JobServerHarness) -> None:
     extension = Extension(values.WITH_LEASE, reqid=REQID)
-    apid, lease = answers.decode_apid(harness.ask(requests.RangeJob(7, extension=extension)))
+    apid, lease = answers.JOB.decode(harness.ask(requests.RangeJob(7, extension=extension)))
     assert lease is not None
     assert (lease.index, lease.term) == (1, 1)
     assert Path(lease.path).name in harness.leases
@@ -269,14 +269,15 @@ def test_jobs_are_listed_newest_first(harness: JobServerHarness) -> None:
     harness.read(jobs[1])
 
     def listed(*arguments: Any) -> list[tuple[int, str]]:
-        found = answers.decode_jobs(harness.ask(requests.ListJobs(*arguments)))
-        return [(int(one["apid"]), one["state"]) for one in found]
+        found = answers.JOBS.decode(harness.ask(requests.ListJobs(*arguments)))
+        return [(int(one["apid"]), one["state"]) for one in found.values()]
 
     first, _, third = ((apid, "running") for apid in jobs)
     assert listed() == [(copy, "done"), third, (jobs[1], "done"), first]
     assert listed(True) == [third, first]
     assert listed(False, 2) == [(copy, "done"), third]
-    assert answers.decode_jobs(harness.ask(requests.ListJobs()))[0] == harness.state(copy)
+    found = answers.JOBS.decode(harness.ask(requests.ListJobs()))
+    assert found[copy] == harness.state(copy)
 
 
 def test_a_request_cancels_a_job(harness: JobServerHarness) -> None:

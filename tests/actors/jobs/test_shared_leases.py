@@ -84,7 +84,7 @@ class SharedLeaseHarness(JobServerHarness):
     def open(self, table: int = 7) -> answers.SnapshotLease:
         answer = self.ask(requests.Lease(0, requests.LEASE_OPEN, table))
         assert not answer.failed, answer.text
-        return answers.decode_lease(answer)
+        return answers.LEASE.decode(answer)
 
     def lease(self, action: int, number: int) -> answers.Answer:
         return self.ask(requests.Lease(number, action, extension=Extension(reqid=REQID)))
@@ -94,7 +94,7 @@ class SharedLeaseHarness(JobServerHarness):
         return self.ask(requests.RangeJob(table, extension=extension))
 
     def rows(self, number: int, table: int = 7) -> int:
-        return len(self.read(answers.decode_apid(self.job(number, table))[0]))
+        return len(self.read(answers.JOB.decode(self.job(number, table))[0]))
 
     @property
     def renewing(self) -> bool:
@@ -191,7 +191,7 @@ def test_the_log_renews_leases_in_use(harness: SharedLeaseHarness) -> None:
     assert renewal not in harness.log, "there was no request"
     assert not harness.lease(requests.LEASE_RENEW, lease.lease).failed
     harness.run_until(lambda: renewal in harness.log)
-    apid = answers.decode_apid(harness.job(lease.lease))[0]
+    apid = answers.JOB.decode(harness.job(lease.lease))[0]
     assert harness.log.count(renewal) == 1, "the last renewal is recent"
     harness.refusal = "no leader was found"
     harness.pass_time(IDLE_S / 3)
@@ -233,7 +233,7 @@ def test_a_full_disk_ends_leases_without_readers(
     harness: SharedLeaseHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, read = harness.open(), harness.open()
-    apid = answers.decode_apid(harness.job(read.lease))[0]
+    apid = answers.JOB.decode(harness.job(read.lease))[0]
     monkeypatch.setattr(LeaseFolder, "free", lambda _: FREE_BYTES_MIN - 1)
     harness.run_until(lambda: len(harness.leases) == 1)
     assert harness.job(first.lease).retry, "another node may have room"

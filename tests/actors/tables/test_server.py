@@ -19,7 +19,7 @@ from kelek.actors.topology.settings import (
     TableEndpoints,
     TableSettings,
 )
-from kelek.protocols.zerodb.wire import answer_headers, answers, requests, values
+from kelek.protocols.zerodb.wire import answers, requests, values
 from kelek.protocols.zerodb.wire.codec import encode_request
 from kelek.protocols.zerodb.wire.values import Extension
 from kelek.protocols.zerodb.wire.worker_pipe import (
@@ -105,7 +105,7 @@ def test_a_job_request_has_one_answer(
     client = harness.client()
     first, routing_id = job_request(harness, client)
     second, _ = job_request(harness, client)
-    answer = answers.encode_status(requests.JobStatus(5), {"rows": "1"})
+    answer = answers.STATUS.encode(requests.JobStatus(5), {"rows": "1"})
     for ticket in (first, first, first - 1):  # A repeat, and one for an earlier server.
         harness.done.send_multipart(
             [ANSWER_TAG.pack(JOB_SERVER, 0, 0, 0, ticket), routing_id, *answer]
@@ -132,7 +132,7 @@ def test_memory_of_job_requests_is_bounded(
     client.send_multipart(encode_request(requests.JobStatus(5)))
     harness.run_until(lambda: client.poll(0))
     assert b"too many requests" in client.recv_multipart()[1]
-    answer = answers.encode_status(requests.JobStatus(5), {"rows": "1"})
+    answer = answers.STATUS.encode(requests.JobStatus(5), {"rows": "1"})
     tag = ANSWER_TAG.pack(JOB_SERVER, 0, 0, 0, PIPE_HEADER.unpack(head)[5])
     harness.done.send_multipart([tag, routing_id, *answer])
     harness.run_until(lambda: client.poll(0))
@@ -145,7 +145,7 @@ def read_answer(harness: TableServerHarness, client: Socket, size: int, **extens
     request = requests.Read(9, [b"k"], Extension(**extension))
     client.send_multipart(encode_request(request))
     head, routing_id, *_ = harness.next_request(harness.work)
-    answer = answers.encode_values(request, [bytes(size)])
+    answer = answers.VALUES.encode(request, [bytes(size)])
     ticket = PIPE_HEADER.unpack(head)[5]
     harness.done.send_multipart([ANSWER_TAG.pack(0, 0, EPOCH, 0, ticket), routing_id, *answer])
 
@@ -188,7 +188,7 @@ def test_read_bytes_are_reported_to_workers(harness: TableServerHarness) -> None
 
 def test_a_refused_chunk_does_not_end_its_job(harness: TableServerHarness) -> None:
     answer = chunk(requests.ClientData(5), [b"k"], [b"v"], 0)
-    prefix, refusal = answer_headers.too_much_unread([b"client", b"", *answer])
+    prefix, refusal = answers.too_much_unread([b"client", b"", *answer])
     assert prefix == [b"client", b""]
     assert answers.decode_answer(refusal).request_type == values.PROTOCOL_ERROR
 

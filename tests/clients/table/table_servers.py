@@ -129,13 +129,13 @@ class FakeTableServer:
                 return answers.encode_error(request, 0x10, "too much for one answer")
             case requests.Read():
                 table = self.store.table(request.table)
-                return answers.encode_values(request, [table.get(key) for key in request.keys])
+                return answers.VALUES.encode(request, [table.get(key) for key in request.keys])
             case requests.Exists():
                 table = self.store.table(request.table)
-                return answers.encode_exists(request, [key in table for key in request.keys])
+                return answers.EXISTS.encode(request, [key in table for key in request.keys])
             case requests.Count():
                 keys = self.store.within(request.table, request.start, b"", request.end)
-                return answers.encode_count(request, len(keys))
+                return answers.COUNT.encode(request, len(keys))
             case requests.Scan():
                 return [] if self.mute_scans else self._scan(request)
             case requests.Watch():
@@ -144,7 +144,7 @@ class FakeTableServer:
                 number, parts, start, end, _ = request
                 keys = self.store.within(number, start, end)
                 size = max(1, len(keys) // parts)
-                return answers.encode_split_points(request, keys[size::size][: parts - 1])
+                return answers.SPLIT_POINTS.encode(request, keys[size::size][: parts - 1])
             case requests.TableInfo():
                 return self._info(request)
             case requests.CompactTable() | requests.CloseTable() | requests.Lease():
@@ -178,17 +178,16 @@ class FakeTableServer:
         if rest:
             resume = rest[0] + b"\0" if flags & REVERSE else rest[0]
         found = [b"" if flags & KEYS_ONLY else table[key] for key in page]
-        return answers.encode_scan(request, page, found, resume)
+        return answers.SCAN.encode(request, answers.Pairs(page, found, resume))
 
     def _watch(self, request: requests.Watch) -> list[bytes]:
         changes = self.store.changes
         if request.from_index == 0:
-            return answers.encode_watch(request, len(changes) + 1, [])
+            return answers.WATCH.encode(request, (len(changes) + 1, []))
         if request.from_index < self.store.first_change:
             return answers.encode_error(request, values.GONE, "no longer kept")
-        return answers.encode_watch(
-            request, len(changes) + 1, [it for it in changes if it[0] >= request.from_index]
-        )
+        found = [it for it in changes if it[0] >= request.from_index]
+        return answers.WATCH.encode(request, (len(changes) + 1, found))
 
     def _info(self, request: requests.TableInfo) -> list[bytes]:
         numbers = self.store.tables if request.table is None else [request.table]
@@ -197,7 +196,7 @@ class FakeTableServer:
             for number in numbers
             if number in self.store.tables
         }
-        return answers.encode_table_info(request, found)
+        return answers.TABLE_INFO.encode(request, found.items())
 
     def _job(self, request: Any) -> list[bytes]:
         jobs = self.store.jobs
@@ -211,7 +210,7 @@ class FakeTableServer:
                 lease = None
                 if request.extension.flags & values.WITH_LEASE:
                     lease = answers.SnapshotLease(9, "lease.9", 5, 1)
-                return answers.encode_apid(request, apid, lease)
+                return answers.JOB.encode(request, (apid, lease))
             case requests.ClientData():
                 assert request.apid is not None
                 left = jobs.get(request.apid, [])
@@ -227,11 +226,11 @@ class FakeTableServer:
                 if self.store.job_polls:
                     self.store.job_polls -= 1
                     state = "running"
-                return answers.encode_status(request, job_status(request.apid, state))
+                return answers.STATUS.encode(request, job_status(request.apid, state))
             case requests.ListJobs():
                 jobs_of = {8: job_status(8, "done"), JOB: job_status(JOB, "running")}
                 listed = (JOB,) if request.running else (JOB, 8)
-                return answers.encode_jobs(request, ((apid, jobs_of[apid]) for apid in listed))
+                return answers.JOBS.encode(request, ((apid, jobs_of[apid]) for apid in listed))
             case requests.EndJob():
                 if request.apid != JOB:
                     return answers.encode_error(request, 1, "there is no data job 5")
@@ -239,7 +238,7 @@ class FakeTableServer:
                 return answers.encode_ok(request)
             case _:
                 self.store.job_request = request
-                return answers.encode_apid(request, JOB)
+                return answers.JOB.encode(request, (JOB, None))
 
     def _write(self, request: Any) -> list[bytes]:
         reqid = request.extension.reqid
@@ -270,7 +269,7 @@ class FakeTableServer:
             session = 0
         if request.action == requests.SESSION_END:
             sessions.discard(request.session)
-        return answers.encode_session(request, session)
+        return answers.SESSION.encode(request, session)
 
     def _transaction(self, request: requests.Transaction) -> list[bytes]:
         holds = all(map(self._holds, request.compares))
@@ -282,7 +281,7 @@ class FakeTableServer:
                 size = 0xFFFFFFFF if value is None else len(value)
                 result += size.to_bytes(4, "little") + (value or b"")
         self.store.apply(branch)
-        return answers.encode_transaction(request, result)
+        return answers.TRANSACTION.encode(request, result)
 
     def _holds(self, compare: ops.Compare) -> bool:
         value = self.store.table(compare.table).get(compare.key)

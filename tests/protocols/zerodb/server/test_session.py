@@ -485,11 +485,11 @@ def test_all_tables_are_listed_by_all_workers() -> None:
     parts = [{4: {"keys": 7}, 6: {"keys": 8}}, {5: {"keys": 9}}]
     request = requests.TableInfo()
     for worker in (0, 0, 1, 1):
-        frames = answers.encode_table_info(request, parts[worker])
+        frames = answers.TABLE_INFO.encode(request, parts[worker].items())
         harness.session.outbox.on_part(worker, [key, *frames])
     harness.run(lambda: bool(harness.answers))
     assert harness.answers == [
-        [b"c", b"", *answers.encode_table_info(request, parts[0] | parts[1])]
+        [b"c", b"", *answers.TABLE_INFO.encode(request, sorted((parts[0] | parts[1]).items()))]
     ]
 
 
@@ -508,7 +508,7 @@ def test_when_one_worker_fails_to_list_its_tables_all_of_it_fails() -> None:
     key = harness.workers[1].taken[0][5]
     refusal = answers.encode_error(requests.TableInfo(), 0x10, "block 7 is wrong")
     harness.session.outbox.on_part(1, [key, *refusal])
-    harness.session.outbox.on_part(0, [key, *answers.encode_table_info(requests.TableInfo(), {})])
+    harness.session.outbox.on_part(0, [key, *answers.TABLE_INFO.encode(requests.TableInfo(), ())])
     harness.run(lambda: len(harness.answers) == 2)
     assert (harness.heard(b"c")[0].code, harness.heard(b"c")[0].text) == (0x10, "block 7 is wrong")
     assert not len(harness.session.outbox.scatter_gather)

@@ -210,7 +210,7 @@ def test_parameters_of_a_mapper_end_at_the_first_empty_key() -> None:
 def test_range_jobs_answer_with_4_header_bytes(request_type: int) -> None:
     request = decode_request((header(request_type), *FULL[request_type][1]))
     apid = b"\5\0\0\0\0\0\0\0"
-    assert answers.encode_apid(request, 5) == [header(request_type, 0), apid]
+    assert answers.JOB.encode(request, (5, None)) == [header(request_type, 0), apid]
     assert answers.encode_error(request, 0x10, "no") == [header(request_type, 0x10), b"no\0"]
 
 
@@ -311,7 +311,7 @@ def test_the_extension_begins_behind_the_specified_header(head: bytes, flags: in
 def test_the_answer_echoes_the_reqid() -> None:
     extension = Extension(reqid=REQID, flags=values.STALE)
     read = requests.Read(1, [b"k"], extension)
-    assert answers.encode_values(read, [b"v"])[0] == header(0x10, 0) + OURS + REQID
+    assert answers.VALUES.encode(read, [b"v"])[0] == header(0x10, 0) + OURS + REQID
     info = answers.encode_server_info(requests.ServerInfo(extension), 7, "kelek")
     assert info == [header(0) + b"\7" + bytes(7) + OURS + REQID, b"kelek\0"]
     for retry in (False, True):

@@ -104,7 +104,7 @@ class RequestRig:
     def told(self) -> tuple[int, list[answers.WatchedChange]]:
         """The content of the only answer of this run."""
         (frames,) = self.run_all(self.tables.applied[0])
-        return answers.decode_watch(answers.decode_answer(frames[1:]))
+        return answers.WATCH.decode(answers.decode_answer(frames[1:]))
 
     def ask(self, request: Request, route: bytes = b"c1", **asked: Any) -> None:
         self.ticket += 1
@@ -286,11 +286,11 @@ def test_an_answer_over_the_limit_is_an_error_or_a_page() -> None:
     assert (scan[1][3], read[1][3]) == (0x10, 0x10)
     assert b"more than 1000 bytes" in scan[2]
     request = requests.Scan(5, extension=with_id(1, flags=values.PACKED))
-    found = answers.decode_pairs(answers.decode_answer(page[1:]), request)
+    found = answers.SCAN.decode(answers.decode_answer(page[1:]), request)
     assert found.keys == [key for key, _ in ROWS[: len(found.keys)]]
     assert found.resume == ROWS[len(found.keys)][0]
     assert 900 < sum(map(len, found.keys + found.values)) <= 1000
-    found = answers.decode_pairs(answers.decode_answer(reverse[1:]), request)
+    found = answers.SCAN.decode(answers.decode_answer(reverse[1:]), request)
     assert found.keys == [b"04999", b"04998", b"04997"]
     assert found.resume == b"04997", "the next end, which is not included"
 
@@ -307,7 +307,7 @@ def test_pages_return_each_pair_once(reverse: bool, limit: int | None) -> None:
         request = requests.Scan(5, limit, start, end, with_id(1, flags=flags))
         rig.ask(request)
         (page,) = rig.run_all()
-        found = answers.decode_pairs(answers.decode_answer(page[1:]), request)
+        found = answers.SCAN.decode(answers.decode_answer(page[1:]), request)
         got += found.keys
         if not found.resume:
             break
@@ -479,7 +479,7 @@ class LocalRequestRig(RequestRig):
             return None
         ((_, *frames),) = out
         answer = answers.decode_answer(frames)
-        return (0, []) if answer.code == values.GONE else answers.decode_watch(answer)
+        return (0, []) if answer.code == values.GONE else answers.WATCH.decode(answer)
 
 
 def test_a_local_table_is_watched() -> None:
@@ -677,7 +677,7 @@ def test_rows_of_an_answer_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     refused, whole, page = rig.run_all()
     assert b"or 3000 rows; set a limit" in refused[2]
     assert len(whole) == 2 + 6000
-    pairs = answers.decode_pairs(answers.decode_answer(page[1:]), packed)
+    pairs = answers.SCAN.decode(answers.decode_answer(page[1:]), packed)
     assert (len(pairs.keys), pairs.resume) == (3000, ROWS[3000][0])
 
 
