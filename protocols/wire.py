@@ -32,7 +32,7 @@ class FrameType(NamedTuple):
 
     name: str  # As the pages of the protocols call it: uint, string, json.
     encode: Callable[[Any], bytes]
-    decode: Callable[[bytes], Any]
+    decode: Callable[..., Any]  # Takes a frame; in wire_bytes.py also a position.
 
 
 class RestError(RemoteProtocolError):

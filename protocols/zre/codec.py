@@ -3,32 +3,27 @@
     v1   [AA A1, command, sequence 2, fields][content]           RFC 20, one frame of content
     v2   [AA A1, command, 02, sequence 2, fields][content ..]    RFC 36, any number of frames
 
-All numbers are big-endian. RFC 20's grammar has the sequence before the command; every known node
-sends the command first (docs/protocols/zre.md, "Departures"). Fields:
-
-    string n+..    1 octet of size         strings    count, then that many
-    long n+..      4 octets of size        dictionary count, then names and values
-
-    command       v1                                         v2
-    1 HELLO       ip string, mailbox 2, groups (1, string),  endpoint string, groups (4, long),
-                  status 1, headers (1, string `name=value`) status 1, name string,
-                                                             headers (4, string, long)
-    2 WHISPER     -                                          -
-    3 SHOUT       group string                               group string
-    4 JOIN        group string, status 1                     group string, status 1
-    5 LEAVE       group string, status 1                     group string, status 1
-    6 PING        -                                          -
-    7 PING-OK     -                                          -
-
-The decoder checks every size against the octets that are left. It raises Malformed, with the reason
-that is counted.
+All numbers are big-endian; COMMANDS declares the fields. RFC 20's grammar has the sequence before
+the command; every known node sends the command first (docs/protocols/zre.md, "Departures").
 """
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple, assert_never
+from typing import Any, NamedTuple
 
-from ..errors import LocalProtocolError
+from ..errors import LocalProtocolError, RemoteProtocolError, TooLarge
+from ..wire import Frame
+from ..wire_bytes import (
+    ByteLayout,
+    Incomplete,
+    InvalidValue,
+    Surplus,
+    listed,
+    mapped,
+    number,
+    several,
+    string,
+)
 from . import values
 from .values import SIGNATURE, UUID_BYTES, CommandKind, Malformed, Reason, Version
 
@@ -133,48 +128,85 @@ def parse_endpoint(text: str) -> tuple[str, int]:
     return match[1].strip("[]"), int(match[2])
 
 
-# ---- decoding ----
+# ---- commands ----
 
 
-class _Fields:
-    """The undecoded rest of a header frame."""
+def _split_header(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise Malformed(Reason.TEXT, "a header without =")
+    return name, value
 
-    __slots__ = ("_at", "_data")
 
-    def __init__(self, data: bytes, at: int) -> None:
-        self._data, self._at = data, at
+OCTET, COUNT = number(1), number(4)
+STRING = string(OCTET, values.STRING_BYTES_MAX)
+LONG_NAME = string(COUNT, values.STRING_BYTES_MAX, "long string")
+LONG_STRING = string(COUNT, values.HEADER_BYTES_MAX, "long string")
+MAILBOX_V1 = mapped(
+    several(STRING, number(2)), tuple, lambda mailbox: parse_endpoint(endpoint_of(*mailbox))
+)
+MAILBOX_V2 = mapped(STRING, lambda mailbox: endpoint_of(*mailbox), parse_endpoint)
+GROUPS_V1 = listed(STRING, values.COUNT_V1_MAX, OCTET)
+GROUPS_V2 = listed(LONG_NAME, values.GROUPS_MAX, COUNT)
+_HEADER_V1 = mapped(STRING, "=".join, _split_header)
+HEADERS_V1 = mapped(listed(_HEADER_V1, values.COUNT_V1_MAX, OCTET), dict.items, dict)
+_HEADER_V2 = several(STRING, LONG_STRING)
+HEADERS_V2 = mapped(listed(_HEADER_V2, values.HEADERS_MAX, COUNT), dict.items, dict)
 
-    def number(self, size: int) -> int:
-        return int.from_bytes(self._take(size))
+_GROUP = Frame("group", STRING, "group, case sensitive")
+_STATUS = Frame("status", OCTET, "joins and leaves of the sender, modulo 256")
+# The fields behind the sequence.
+HELLO_V1 = ByteLayout(
+    "HELLO of v1",
+    Hello,
+    Frame(("address", "port"), MAILBOX_V1, "address and port of the mailbox"),
+    Frame("groups", GROUPS_V1, "groups"),
+    _STATUS,
+    Frame("headers", HEADERS_V1, "headers, each `name=value`"),
+    given={"name": ""},
+)
+HELLO_V2 = ByteLayout(
+    "HELLO of v2",
+    Hello,
+    Frame(("address", "port"), MAILBOX_V2, "endpoint of the mailbox"),
+    Frame("groups", GROUPS_V2, "groups"),
+    _STATUS,
+    Frame("name", STRING, "name of the node"),
+    Frame("headers", HEADERS_V2, "headers: name, value"),
+)
+COMMANDS: dict[CommandKind, ByteLayout[Any]] = {
+    CommandKind.HELLO: HELLO_V2,
+    CommandKind.WHISPER: ByteLayout("WHISPER", Whisper, given={"content": []}),
+    CommandKind.SHOUT: ByteLayout("SHOUT", Shout, _GROUP, given={"content": []}),
+    CommandKind.JOIN: ByteLayout("JOIN", Join, _GROUP, _STATUS),
+    CommandKind.LEAVE: ByteLayout("LEAVE", Leave, _GROUP, _STATUS),
+    CommandKind.PING: ByteLayout("PING", Ping),
+    CommandKind.PING_OK: ByteLayout("PING-OK", PingOk),
+}
+_KINDS = {layout.value: kind for kind, layout in COMMANDS.items()}
+_REASONS = {
+    Incomplete: Reason.SHORT,
+    Surplus: Reason.TRAILING,
+    InvalidValue: Reason.TEXT,
+    TooLarge: Reason.LIMIT,
+}
 
-    def text(self, size: int, bytes_max: int) -> str:
-        """A string behind a size field of `size` octets."""
-        count = self.number(size)
-        if count > bytes_max:
-            raise Malformed(Reason.LIMIT, f"a string of {count} octets, at most {bytes_max}")
-        try:
-            return self._take(count).decode()
-        except UnicodeDecodeError as error:
-            raise Malformed(Reason.TEXT, "a string that is not UTF-8") from error
 
-    def end(self) -> None:
-        if self._at != len(self._data):
-            raise Malformed(Reason.TRAILING, f"{len(self._data) - self._at} octets too many")
+def layout_of(kind: CommandKind, version: Version) -> ByteLayout[Any]:
+    """The fields of a command."""
+    return HELLO_V1 if (kind, version) == (CommandKind.HELLO, Version.V1) else COMMANDS[kind]
 
-    def _take(self, size: int) -> bytes:
-        end = self._at + size
-        if end > len(self._data):
-            raise Malformed(Reason.SHORT, f"{end - len(self._data)} octets are missing")
-        found = self._data[self._at : end]
-        self._at = end
-        return found
+
+def head(kind: CommandKind, sequence: int, version: Version) -> bytes:
+    """The first octets of every message."""
+    octets = [kind] if version is Version.V1 else [kind, Version.V2]
+    return SIGNATURE + bytes(octets) + sequence.to_bytes(2)
 
 
 def decode(frames: Frames, version: Version) -> tuple[int, Command]:
     """(sequence, command) of a message from a sender of that version.
 
-    Raises Malformed for anything else than the table above. RFC 20: a message without the signature
-    SHALL be discarded silently.
+    Raises Malformed. RFC 20: a message without the signature SHALL be discarded silently.
     """
     head = frames[0] if frames else b""
     size = 5 if version is Version.V1 else 6
@@ -191,164 +223,37 @@ def decode(frames: Frames, version: Version) -> tuple[int, Command]:
         if version is Version.V1 or not head[2]:
             raise Malformed(Reason.COMMAND, f"command {head[2]}")
         return sequence, Unknown(head[2])
-    kind = CommandKind(head[2])
-    fields = _Fields(head, size)
-    command = _decode_fields(kind, fields, list(frames[1:]), version)
-    fields.end()
-    if kind not in (CommandKind.WHISPER, CommandKind.SHOUT) and len(frames) > 1:
-        raise Malformed(Reason.TRAILING, f"{kind.name} of {len(frames)} frames")
-    return sequence, command
-
-
-def _decode_fields(
-    kind: CommandKind, fields: _Fields, content: list[bytes], version: Version
-) -> Command:
-    match kind:
-        case CommandKind.HELLO:
-            return _decode_hello_v1(fields) if version is Version.V1 else _decode_hello_v2(fields)
-        case CommandKind.WHISPER:
-            return Whisper(_checked_content(content, version))
-        case CommandKind.SHOUT:
-            return Shout(_group(fields), _checked_content(content, version))
-        case CommandKind.JOIN:
-            return Join(_group(fields), fields.number(1))
-        case CommandKind.LEAVE:
-            return Leave(_group(fields), fields.number(1))
-        case CommandKind.PING:
-            return Ping()
-        case CommandKind.PING_OK:
-            return PingOk()
-        case _:
-            assert_never(kind)
-
-
-def _checked_content(content: list[bytes], version: Version) -> list[bytes]:
-    """RFC 20 has one frame. More frames of v1 nodes are accepted; v2 nodes may send none."""
+    try:
+        command: Command = layout_of(CommandKind(head[2]), version).unpack(head, size)
+    except Malformed:
+        raise
+    except RemoteProtocolError as error:
+        raise Malformed(_REASONS[type(error)], str(error)) from error
+    content = list(frames[1:])
+    if not isinstance(command, Whisper | Shout):
+        if content:
+            raise Malformed(Reason.TRAILING, f"{len(frames)} frames in place of one")
+        return sequence, command
+    # RFC 20 has one frame. More frames of v1 nodes are accepted; v2 nodes may send none.
     if not content and version is Version.V1:
         raise Malformed(Reason.SHORT, "no content")
     if len(content) > values.CONTENT_FRAMES_MAX:
         raise Malformed(Reason.LIMIT, f"{len(content)} frames of content")
-    return content
-
-
-def _group(fields: _Fields) -> str:
-    """RFC 20: group names are case sensitive."""
-    return fields.text(1, values.STRING_BYTES_MAX)
-
-
-def _decode_hello_v1(fields: _Fields) -> Hello:
-    address, port = parse_endpoint(
-        endpoint_of(fields.text(1, values.STRING_BYTES_MAX), fields.number(2))
-    )
-    groups = tuple(_group(fields) for _ in range(fields.number(1)))
-    status = fields.number(1)
-    headers = {}
-    for _ in range(fields.number(1)):
-        name, equals, value = fields.text(1, values.STRING_BYTES_MAX).partition("=")
-        if not equals:
-            raise Malformed(Reason.TEXT, "a header without =")
-        headers[name] = value
-    return Hello(address, port, groups, status, "", headers)
-
-
-def _decode_hello_v2(fields: _Fields) -> Hello:
-    address, port = parse_endpoint(fields.text(1, values.STRING_BYTES_MAX))
-    groups = tuple(
-        fields.text(4, values.STRING_BYTES_MAX) for _ in range(_count(fields, values.GROUPS_MAX))
-    )
-    status, name = fields.number(1), fields.text(1, values.STRING_BYTES_MAX)
-    headers = {}
-    for _ in range(_count(fields, values.HEADERS_MAX)):
-        key = fields.text(1, values.STRING_BYTES_MAX)
-        headers[key] = fields.text(4, values.HEADER_BYTES_MAX)
-    return Hello(address, port, groups, status, name, headers)
-
-
-def _count(fields: _Fields, count_max: int) -> int:
-    count = fields.number(4)
-    if count > count_max:
-        raise Malformed(Reason.LIMIT, f"a list of {count}, at most {count_max}")
-    return count
-
-
-# ---- encoding ----
+    return sequence, command._replace(content=content)
 
 
 def encode(sequence: int, command: Command, version: Version) -> list[bytes]:
     """Frames of a command. LocalProtocolError: the version has no encoding for it."""
-    match command:
-        case Hello():
-            hello = head(CommandKind.HELLO, sequence, version) + _encode_hello(command, version)
-            if len(hello) > values.HELLO_BYTES_MAX:
-                raise LocalProtocolError(f"a HELLO of {len(hello)} octets")
-            return [hello]
-        case Whisper(content):
-            return [head(CommandKind.WHISPER, sequence, version), *_content(content, version)]
-        case Shout(group, content):
-            fields = _string(group)
-            return [
-                head(CommandKind.SHOUT, sequence, version) + fields,
-                *_content(content, version),
-            ]
-        case Join(group, status):
-            return [head(CommandKind.JOIN, sequence, version) + _string(group) + bytes([status])]
-        case Leave(group, status):
-            return [head(CommandKind.LEAVE, sequence, version) + _string(group) + bytes([status])]
-        case Ping():
-            return [head(CommandKind.PING, sequence, version)]
-        case PingOk():
-            return [head(CommandKind.PING_OK, sequence, version)]
-        case Unknown(number):
-            raise LocalProtocolError(f"command {number} can't be sent")
-        case _:
-            assert_never(command)
-
-
-def head(kind: CommandKind, sequence: int, version: Version) -> bytes:
-    """The first octets of every message."""
-    octets = [kind] if version is Version.V1 else [kind, Version.V2]
-    return SIGNATURE + bytes(octets) + sequence.to_bytes(2)
-
-
-def _content(content: list[bytes], version: Version) -> list[bytes]:
+    kind = _KINDS.get(type(command))
+    if kind is None:
+        raise LocalProtocolError(f"{command} can't be sent")
+    header = head(kind, sequence, version) + layout_of(kind, version).pack(command)
+    if len(header) > values.HELLO_BYTES_MAX:
+        raise LocalProtocolError(f"a HELLO of {len(header)} octets")
+    if not isinstance(command, Whisper | Shout):
+        return [header]
     # RFC 20: ZRE does not support multi-frame message contents. RFC 36 does.
-    if version is Version.V1 and len(content) != 1:
-        raise LocalProtocolError(f"a v1 node takes one frame of content, not {len(content)}")
-    if not 0 < len(content) <= values.CONTENT_FRAMES_MAX:
-        raise LocalProtocolError(f"{len(content)} frames of content")
-    return content
-
-
-def _string(text: str, size: int = 1) -> bytes:
-    data = text.encode()
-    bytes_max = values.STRING_BYTES_MAX if size == 1 else values.HEADER_BYTES_MAX
-    if len(data) > bytes_max:
-        raise LocalProtocolError(f"a string of {len(data)} octets, at most {bytes_max}")
-    return len(data).to_bytes(size) + data
-
-
-def _encode_hello(hello: Hello, version: Version) -> bytes:
-    if version is Version.V2:
-        return b"".join(
-            (
-                _string(endpoint_of(hello.address, hello.port)),
-                len(hello.groups).to_bytes(4),
-                *(_string(group, 4) for group in hello.groups),
-                bytes([hello.status]),
-                _string(hello.name),
-                len(hello.headers).to_bytes(4),
-                *(_string(key) + _string(value, 4) for key, value in hello.headers.items()),
-            )
-        )
-    if max(len(hello.groups), len(hello.headers)) > values.COUNT_V1_MAX:
-        raise LocalProtocolError(f"v1 has {values.COUNT_V1_MAX} groups and headers at most")
-    return b"".join(
-        (
-            _string(hello.address),
-            hello.port.to_bytes(2),
-            bytes([len(hello.groups)]),
-            *(_string(group) for group in hello.groups),
-            bytes([hello.status, len(hello.headers)]),
-            *(_string(f"{key}={value}") for key, value in hello.headers.items()),
-        )
-    )
+    count_max = 1 if version is Version.V1 else values.CONTENT_FRAMES_MAX
+    if not 0 < len(command.content) <= count_max:
+        raise LocalProtocolError(f"{len(command.content)} frames of content, 1 to {count_max}")
+    return [header, *command.content]

@@ -9,12 +9,13 @@ from itertools import zip_longest
 
 import pytest
 
+from kelek.protocols import zre
 from kelek.protocols.wire import TableRow
 from kelek.protocols.zmqraft import wire as zmqraft
 from kelek.tests.markdown import ROOT
 from kelek.tests.protocols.layouts import layouts
 
-PAGES = {"zmq-raft": zmqraft}
+PAGES = {"zmq-raft": zmqraft, "zre": zre}
 TABLE = re.compile(r"(<!-- frames: (.*) -->\n\n)(?:\|.*\n)*\n?")
 
 
