@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kelek.actors.topology.schema import default_of
+from kelek.actors.topology.schema import keys_of
 from kelek.tests.actors.topology import test_reference as topology_sections
 from kelek.tests.markdown import codes, number, page, tables
 
@@ -29,7 +29,7 @@ def constant(cell: str) -> Any:
     name, *path = codes(cell)
     if not path:
         section, _, key = name.rpartition(".")
-        return default_of(topology_sections.SECTIONS[SECTIONS[section]], key)
+        return keys_of(topology_sections.SECTIONS[SECTIONS[section]])[key].default
     module = importlib.import_module("kelek." + path[0].removesuffix(".py").replace("/", "."))
     return attrgetter(name)(module)
 

@@ -1,8 +1,13 @@
-"""The keys of a topology as a JSON Schema."""
+"""The keys of a topology as a JSON Schema, and what they mean."""
 
+import ast
+import inspect
+from collections.abc import Mapping
+from dataclasses import is_dataclass
+from itertools import pairwise
 from typing import Any
 
-from .schema import section_schema
+from .schema import REQUIRED, NamedSectionsType, SectionType, ValueType, keys_of
 from .settings import TopologyFile
 
 
@@ -11,5 +16,51 @@ def json_schema() -> dict[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "kelek topology",
-        **section_schema(TopologyFile),
+        **_section_schema(TopologyFile),
     }
+
+
+def descriptions(section: type) -> dict[str, str]:
+    """What each key of a section means: the string below its declaration in the source."""
+    (tree,) = ast.parse(inspect.getsource(section)).body
+    found = {}
+    for declared, below in pairwise(ast.iter_child_nodes(tree)):
+        match declared, below:
+            case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(text))):
+                found[name] = " ".join(text.split())
+    return found
+
+
+def _section_schema(section: type) -> dict[str, Any]:
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    renamed: list[list[str]] = []  # Required keys that have an old name.
+    meaning = descriptions(section)
+    for name, (type_, default, alias) in keys_of(section).items():
+        schema = _value_schema(type_)
+        properties[name] = {"description": meaning[name].replace("`", ""), **schema}
+        if default is REQUIRED and alias:
+            renamed.append([name, alias.name])
+        elif default is REQUIRED:
+            required.append(name)
+        elif default not in ("", None, {}) and not is_dataclass(default):
+            properties[name]["default"] = default
+        if alias:
+            values = {"enum": list(alias.values)} if alias.values else schema
+            note = {"description": f"renamed to {name}", "deprecated": True}
+            properties[alias.name] = {**note, **values}
+    found = {"type": "object", "additionalProperties": False, "properties": properties}
+    if required:
+        found["required"] = required
+    if renamed:
+        found["allOf"] = [{"anyOf": [{"required": [name]} for name in names]} for names in renamed]
+    return found
+
+
+def _value_schema(type_: ValueType) -> Mapping[str, Any]:
+    if isinstance(type_, SectionType):
+        return _section_schema(type_.section)
+    if isinstance(type_, NamedSectionsType):
+        inner, most = _section_schema(type_.section), type_.sections_max
+        return {"type": "object", "additionalProperties": inner, "maxProperties": most}
+    return type_.schema

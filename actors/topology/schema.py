@@ -1,8 +1,9 @@
-"""How a key of the topology is declared: type, unit, range, default, description. It knows no key.
+"""How a key of the topology is declared: type, unit, range, default. It knows no key.
 
-A section is a dataclass whose fields are made by key(). Parsing, error messages, the reference in
-docs/topology.md and the JSON Schema (reference.py) all come from that declaration. Each problem is
-an OperatorError whose place is FILE:LINE:COL: key.path.
+A section is a dataclass whose fields are made by key(); the string below a field says what the key
+means. Parsing, error messages, the reference in docs/topology.md and the JSON Schema (reference.py)
+all come from that declaration. Each problem is an OperatorError whose place is
+FILE:LINE:COL: key.path.
 """
 
 import os
@@ -10,7 +11,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from collections.abc import Mapping as Map
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from ...protocols.zmqraft.wire.values import IPC_PATH_BYTES_MAX, PORT_MAX
@@ -27,32 +28,35 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SIZE_UNITS = {"B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB}
 MS_UNITS = {"ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000}
 S_UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
+WORD_SCHEMA = {"type": ["string", "number"]}
 REQUIRED = object()
-S = TypeVar("S")
+Problem = tuple[str, str, str]  # key.path, problem, way out
+T = TypeVar("T")
+
+
+class Unfit(Exception):
+    """A word is no value of its key: problem, way out."""
 
 
 class ValueType(ABC):
-    """One type of value: how it is parsed, and how reference and JSON Schema describe it."""
+    """One type of value.
+
+    values   the accepted values in a few words, for the reference
+    schema   their JSON Schema
+    """
+
+    values: str
+    schema: Map[str, Any]
 
     @abstractmethod
     def read(self, reader: "SchemaReader", node: Node, key: str) -> Any:
         """The value of a YAML node. Raises OperatorError; key is the path that it names."""
 
-    @abstractmethod
-    def json_schema(self) -> dict[str, Any]:
-        """The JSON Schema of the values that read() accepts."""
-
-    @abstractmethod
-    def describe(self) -> str:
-        """The accepted values in a few words, for the reference."""
-
     def show(self, value: Any) -> str:
-        """A default as an operator would write it; empty: `none`."""
-        return str(value)
-
-    def encode(self, value: Any) -> Any:
-        """A default as a JSON value."""
-        return value
+        """A default as an operator would write it."""
+        if isinstance(value, tuple):
+            return str(list(value))
+        return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 class Alias(NamedTuple):
@@ -69,21 +73,14 @@ class Key(NamedTuple):
     """The declaration of one key."""
 
     type: ValueType
-    description: str
-    is_required: bool
-    aliases: tuple[Alias, ...] = ()
+    default: Any  # REQUIRED: the key must be given.
+    alias: Alias | None
 
 
-def key(
-    type_: ValueType, description: str, default: Any = REQUIRED, alias: str | Alias = ""
-) -> Any:
-    """A field of a section: the declaration of one key.
-
-    default   REQUIRED: the key must be given
-    alias     the key's old name
-    """
-    aliases = (Alias(alias) if isinstance(alias, str) else alias,) if alias else ()
-    metadata = {"key": Key(type_, description, default is REQUIRED, aliases)}
+def key(type_: ValueType, default: Any = REQUIRED, alias: str | Alias | None = None) -> Any:
+    """A field of a section: the declaration of one key. alias is the key's old name."""
+    old = Alias(alias) if isinstance(alias, str) else alias
+    metadata = {"key": Key(type_, default, old)}
     if default is REQUIRED:
         return field(metadata=metadata)
     if isinstance(default, dict):
@@ -91,23 +88,9 @@ def key(
     return field(default=default, metadata=metadata)
 
 
-def default_section(section: "SectionType", description: str) -> Any:
-    """A field whose section always exists: without the key, all of its defaults hold."""
-    metadata = {"key": Key(section, description, False)}
-    return field(default_factory=section.section, metadata=metadata)
-
-
 def keys_of(section: type) -> dict[str, Key]:
     """The keys of a section by name, in their order."""
     return {one.name: one.metadata["key"] for one in fields(section) if "key" in one.metadata}
-
-
-def default_of(section: type, name: str) -> Any:
-    """The value that holds if the key is not given; REQUIRED: it must be given."""
-    one = next(one for one in fields(section) if one.name == name)
-    if one.default_factory is not MISSING:
-        return one.default_factory()
-    return REQUIRED if one.default is MISSING else one.default
 
 
 class SchemaReader:
@@ -130,11 +113,11 @@ class SchemaReader:
             self.fail(node.mark, key, f"must be a mapping of {what}", "write `key: value` below it")
         return node
 
-    def section(self, node: Node, key: str, section: type[S]) -> S:
+    def section(self, node: Node, key: str, section: type[T]) -> T:
         """A section of known keys. A key that is not given has its default."""
         mapping = self.mapping(node, key, "settings")
         keys = keys_of(section)
-        aliases = {alias.name: (name, alias) for name in keys for alias in keys[name].aliases}
+        aliases = {one.alias.name: (name, one.alias) for name, one in keys.items() if one.alias}
         found: dict[str, Any] = {}
         written: dict[str, str] = {}
         for word, value in mapping.entries:
@@ -150,20 +133,17 @@ class SchemaReader:
                 self.fail(word.mark, path, problem, f"remove `{old}:`, the old name")
             written[name] = word.text
             self.places[f"{key}.{name}" if key else name] = self.place(value.mark)
-            if alias is None:
-                found[name] = keys[name].type.read(self, value, path)
+            if alias is not None and alias.values:
+                old_value = ChoiceType(*alias.values).read(self, value, path)
+                found[name] = alias.values[old_value]
             else:
-                found[name] = self._old_value(value, path, keys[name].type, alias)
+                found[name] = keys[name].type.read(self, value, path)
+            if alias is not None:
                 self._note_renamed(word, path, name, alias, found[name])
         for name, declared in keys.items():
-            if declared.is_required and name not in found:
+            if declared.default is REQUIRED and name not in found:
                 self.fail(mapping.mark, key or name, f"key '{name}' is missing", f"add `{name}:`")
         return section(**found)
-
-    def _old_value(self, node: Node, key: str, type_: ValueType, alias: Alias) -> Any:
-        if not alias.values:
-            return type_.read(self, node, key)
-        return alias.values[ChoiceType(*alias.values).read(self, node, key)]
 
     def _note_renamed(self, word: Scalar, path: str, name: str, alias: Alias, value: Any) -> None:
         new = f"{name}: {str(value).lower()}" if alias.values else f"{name}:"
@@ -179,58 +159,66 @@ class SchemaReader:
             self.fail(node.mark, key, "has no value", f"write {what}, or remove the key")
         return node
 
+    def parsed(self, parse: Callable[[Scalar], T], word: Scalar, key: str) -> T:
+        """The value of a word."""
+        try:
+            return parse(word)
+        except Unfit as error:
+            self.fail(word.mark, key, *error.args)
+
     def sequence(self, node: Node, key: str, what: str, example: str) -> list[Node]:
         if not isinstance(node, Sequence):
             self.fail(node.mark, key, f"must be a list of {what}", f"write {example}")
         return node.items
 
-    def printable(self, node: Node, key: str, what: str) -> str:
-        scalar = self.scalar(node, key, what)
-        if not scalar.text.isprintable():
-            self.fail(scalar.mark, key, "has unprintable characters", f"write {what}")
-        return scalar.text
+
+class ScalarType(ValueType):
+    """One word.
+
+    what     the word in a few words: "a name"
+    parse    makes its value; raises Unfit
+    values   for the reference, if not `what`
+    """
+
+    def __init__(
+        self, what: str, parse: Callable[[Scalar], Any], schema: Map[str, Any], values: str = ""
+    ) -> None:
+        self.what, self.parse = what, parse
+        self.schema, self.values = schema, values or what
+
+    def read(self, reader: SchemaReader, node: Node, key: str) -> Any:
+        return reader.parsed(self.parse, reader.scalar(node, key, self.what), key)
 
 
-@dataclass(frozen=True, slots=True)
-class NumberType(ValueType):
+class NumberType(ScalarType):
     """A whole number with an optional unit; the key's name ends with the unit of the value."""
 
-    low: int
-    high: int
-    units: Map[str, int]
-    what: str
+    def __init__(self, low: int, high: int, units: Map[str, int], what: str) -> None:
+        self._low, self._high, self._units = low, high, units
+        number = {"type": "integer", "minimum": low, "maximum": high}
+        pattern = f"^[0-9][0-9_]*\\s*({'|'.join(units)})?$" if units else "^[0-9_]+$"
+        schema = {"anyOf": [number, {"type": "string", "pattern": pattern}]}
+        super().__init__(what, self._parse, schema, f"{self.show(low)} to {self.show(high)}")
 
-    def read(self, reader: SchemaReader, node: Node, key: str) -> int:
-        scalar = reader.scalar(node, key, self.what)
-        match = re.fullmatch(r"([0-9][0-9_]{0,20})\s*([A-Za-z]*)", scalar.text)
+    def _parse(self, word: Scalar) -> int:
+        way_out = f"write {self.what} from {self._low} to {self._high}"
+        if self._units:
+            way_out += f" ({next(iter(self._units))}; or with a unit: {', '.join(self._units)})"
+        match = re.fullmatch(r"([0-9][0-9_]{0,20})\s*([A-Za-z]*)", word.text)
         if match is None:
-            reader.fail(scalar.mark, key, f"'{scalar.text}' is not {self.what}", self.way_out())
-        unit = match[2]
-        if unit and unit not in self.units:
-            way_out = "write the number without a unit"
-            if self.units:
-                way_out = did_you_mean(unit, self.units)
-            reader.fail(scalar.mark, key, f"unknown unit '{unit}'", way_out)
-        value = int(match[1]) * self.units.get(unit, 1)
-        if not self.low <= value <= self.high:
-            reader.fail(scalar.mark, key, f"{scalar.text} is out of range", self.way_out())
+            raise Unfit(f"'{word.text}' is not {self.what}", way_out)
+        number, unit = match.groups()
+        if unit and unit not in self._units:
+            known = did_you_mean(unit, self._units)
+            without = "write the number without a unit"
+            raise Unfit(f"unknown unit '{unit}'", known if self._units else without)
+        value = int(number) * self._units.get(unit, 1)
+        if not self._low <= value <= self._high:
+            raise Unfit(f"{word.text} is out of range", way_out)
         return value
 
-    def way_out(self) -> str:
-        base = next((name for name, factor in self.units.items() if factor == 1), "")
-        text = f"write {self.what} from {self.low} to {self.high}"
-        return f"{text} ({base}; or with a unit: {', '.join(self.units)})" if base else text
-
-    def json_schema(self) -> dict[str, Any]:
-        number = {"type": "integer", "minimum": self.low, "maximum": self.high}
-        pattern = f"^[0-9][0-9_]*\\s*({'|'.join(self.units)})?$" if self.units else "^[0-9_]+$"
-        return {"anyOf": [number, {"type": "string", "pattern": pattern}]}
-
-    def describe(self) -> str:
-        return f"{self.show(self.low)} to {self.show(self.high)}"
-
     def show(self, value: Any) -> str:
-        for unit, factor in sorted(self.units.items(), key=lambda item: -item[1]):
+        for unit, factor in sorted(self._units.items(), key=lambda item: -item[1]):
             if value and value % factor == 0:
                 return f"{value // factor} {unit}"
         return f"{value:_}" if value > 9999 else str(value)
@@ -252,302 +240,200 @@ def size(low: int, high: int) -> NumberType:
     return NumberType(low, high, SIZE_UNITS, "a size")
 
 
-@dataclass(frozen=True, slots=True)
 class DurationRangeType(ValueType):
     """The smallest and the largest of a time that is chosen at random, in milliseconds."""
 
-    limits: NumberType
-    example: tuple[int, int]
+    def __init__(self, low: int, high: int, example: tuple[int, int]) -> None:
+        self._limits, self._example = duration_ms(low, high), example
+        self.values = f"two times, {self._limits.values}"
+        items = self._limits.schema
+        self.schema = {"type": "array", "items": items, "minItems": 2, "maxItems": 2}
 
     def read(self, reader: SchemaReader, node: Node, key: str) -> tuple[int, int]:
         if not isinstance(node, Sequence) or len(node.items) != 2:
-            first, second = self.example
-            reader.fail(node.mark, key, "must be two times", f"write [{first}, {second}]")
-        first, second = (self.limits.read(reader, item, key) for item in node.items)
+            reader.fail(node.mark, key, "must be two times", f"write {self.show(self._example)}")
+        first, second = (self._limits.read(reader, item, key) for item in node.items)
         if first >= second:
-            reader.fail(
-                node.mark, key, f"{first} is not below {second}", "write [smallest, largest]"
-            )
+            problem = f"{first} is not below {second}"
+            reader.fail(node.mark, key, problem, "write [smallest, largest]")
         return first, second
-
-    def json_schema(self) -> dict[str, Any]:
-        limits = self.limits.json_schema()
-        return {"type": "array", "items": limits, "minItems": 2, "maxItems": 2}
-
-    def describe(self) -> str:
-        return f"two times, {self.limits.describe()}"
-
-    def show(self, value: Any) -> str:
-        return f"[{value[0]}, {value[1]}]"
-
-    def encode(self, value: Any) -> Any:
-        return list(value)
-
-
-def duration_range_ms(low: int, high: int, example: tuple[int, int]) -> DurationRangeType:
-    return DurationRangeType(duration_ms(low, high), example)
 
 
 class ChoiceType(ValueType):
     """One of a few words."""
 
     def __init__(self, *names: str) -> None:
-        self.names = names
+        self._names = names
+        self.values = ", ".join(f"`{name}`" for name in names)
+        # With the values that a YAML 1.1 parser makes of an unquoted `off`, `on` or `1.3`.
+        parsed: list[Any] = [
+            value for word, value in (("off", False), ("on", True)) if word in names
+        ]
+        parsed += [float(name) for name in names if re.fullmatch(r"[0-9]+\.[0-9]+", name)]
+        self.schema = {"enum": [*names, *parsed]}
 
     def read(self, reader: SchemaReader, node: Node, key: str) -> str:
-        scalar = reader.scalar(node, key, f"one of {', '.join(self.names)}")
-        if scalar.text not in self.names:
+        scalar = reader.scalar(node, key, f"one of {', '.join(self._names)}")
+        if scalar.text not in self._names:
             problem = f"unknown {key.rpartition('.')[2]} '{scalar.text}'"
-            reader.fail(scalar.mark, key, problem, did_you_mean(scalar.text, self.names))
+            reader.fail(scalar.mark, key, problem, did_you_mean(scalar.text, self._names))
         return scalar.text
 
-    def json_schema(self) -> dict[str, Any]:
-        """With the values that a YAML 1.1 parser makes of an unquoted `off`, `on` or `1.3`."""
-        values: list[Any] = list(self.names)
-        values += [value for word, value in (("off", False), ("on", True)) if word in self.names]
-        values += [float(name) for name in self.names if re.fullmatch(r"[0-9]+\.[0-9]+", name)]
-        return {"enum": values}
 
-    def describe(self) -> str:
-        return ", ".join(f"`{name}`" for name in self.names)
+def _parse_boolean(word: Scalar) -> bool:
+    if word.text not in ("true", "false") or not word.plain:
+        raise Unfit(f"'{word.text}' is not true or false", "write true or false")
+    return word.text == "true"
 
 
-class BooleanType(ValueType):
-    """`true` or `false`."""
-
-    def read(self, reader: SchemaReader, node: Node, key: str) -> bool:
-        scalar = reader.scalar(node, key, "true or false")
-        if scalar.text not in ("true", "false") or not scalar.plain:
-            reader.fail(
-                scalar.mark, key, f"'{scalar.text}' is not true or false", "write true or false"
-            )
-        return scalar.text == "true"
-
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "boolean"}
-
-    def describe(self) -> str:
-        return "`true`, `false`"
-
-    def show(self, value: Any) -> str:
-        return str(value).lower()
-
-
-class NameType(ValueType):
+def parse_name(word: Scalar) -> str:
     """A name of at most 32 characters."""
-
-    def read(self, reader: SchemaReader, node: Node, key: str) -> str:
-        scalar = reader.scalar(node, key, "a name")
-        check_name(reader, scalar, key)
-        return scalar.text
-
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": ["string", "number"], "pattern": f"^{NAME.pattern}$"}
-
-    def describe(self) -> str:
-        return NAME_RULE
+    if not NAME.fullmatch(word.text):
+        raise Unfit(f"{word.text!r} is not a name", f"use {NAME_RULE}")
+    return word.text
 
 
-class TextType(ValueType):
+def _parse_url(word: Scalar) -> str:
+    problem = url_problem(word.text)
+    if problem:
+        raise Unfit(*problem)
+    return word.text
+
+
+def _parse_multicast_url(word: Scalar) -> str:
+    return word.text if MULTICAST.fullmatch(word.text) else _parse_url(word)
+
+
+BOOLEAN = ScalarType("true or false", _parse_boolean, {"type": "boolean"}, "`true`, `false`")
+NAME_TYPE = ScalarType(
+    "a name", parse_name, {**WORD_SCHEMA, "pattern": f"^{NAME.pattern}$"}, NAME_RULE
+)
+# The address of a socket that this node binds and others connect to.
+URL = ScalarType(
+    "a url",
+    _parse_url,
+    {"type": "string", "pattern": "^(tcp|ipc)://"},
+    "`tcp://HOST:PORT`, `ipc:///PATH`",
+)
+MULTICAST_URL = ScalarType(
+    "a url",
+    _parse_multicast_url,
+    {"type": "string", "pattern": "^(tcp|ipc|pgm|epgm)://"},
+    f"{URL.values}, `epgm://INTERFACE;GROUP:PORT`",
+)
+
+
+def text(what: str) -> ScalarType:
     """Printable text that another component interprets."""
 
-    def __init__(self, what: str) -> None:
-        self.what = what
+    def parse(word: Scalar) -> str:
+        if not word.text.isprintable():
+            raise Unfit("has unprintable characters", f"write {what}")
+        return word.text
 
-    def read(self, reader: SchemaReader, node: Node, key: str) -> str:
-        return reader.printable(node, key, self.what)
-
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": ["string", "number"]}
-
-    def describe(self) -> str:
-        return self.what
+    return ScalarType(what, parse, WORD_SCHEMA)
 
 
-class UrlType(ValueType):
-    """The address of a socket that this node binds and others connect to.
+class ListType(ValueType):
+    """A list of words.
 
-    multicast   a group of PGM is an address too
+    what   many of them: "table numbers"
     """
 
-    def __init__(self, multicast: bool = False) -> None:
-        self.multicast = multicast
+    def __init__(
+        self, item: ScalarType, what: str, example: str = "[first, second]", values: str = ""
+    ) -> None:
+        self._item, self._what, self._example = item, what, example
+        self.values = values or f"a list of {what}"
+        self.schema = {"type": "array", "items": item.schema, "maxItems": LIST_MAX}
 
-    def read(self, reader: SchemaReader, node: Node, key: str) -> str:
-        scalar = reader.scalar(node, key, "a url")
-        if self.multicast and MULTICAST.fullmatch(scalar.text):
-            return scalar.text
-        problem = url_problem(scalar.text)
-        if problem:
-            reader.fail(scalar.mark, key, *problem)
-        return scalar.text
+    def read(self, reader: SchemaReader, node: Node, key: str) -> tuple[Any, ...]:
+        items = reader.sequence(node, key, self._what, self._example)
+        if len(items) > LIST_MAX:
+            reader.fail(node.mark, key, f"more than {LIST_MAX}", "list fewer")
+        return tuple(self._item.read(reader, item, key) for item in items)
 
-    def json_schema(self) -> dict[str, Any]:
-        schemes = "tcp|ipc|pgm|epgm" if self.multicast else "tcp|ipc"
-        return {"type": "string", "pattern": f"^({schemes})://"}
 
-    def describe(self) -> str:
-        pgm = ", `epgm://INTERFACE;GROUP:PORT`" if self.multicast else ""
-        return f"`tcp://HOST:PORT`, `ipc:///PATH`{pgm}"
+def texts(what: str, problem: Callable[[str], str] = lambda text: "") -> ListType:
+    """A list of words. problem() says what is wrong with a word, or returns ''."""
+
+    def parse(word: Scalar) -> str:
+        if wrong := problem(word.text):
+            raise Unfit(f"'{word.text}' {wrong}", f"write {what}")
+        return word.text
+
+    return ListType(ScalarType(f"one of {what}", parse, WORD_SCHEMA), what)
+
+
+def _parse_tables(word: Scalar) -> range:
+    match = re.fullmatch(r"([0-9]{1,10})(?:-([0-9]{1,10}))?", word.text)
+    first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+    if not first <= last <= TABLE_MAX:
+        problem = f"'{word.text}' is neither a table number nor a range of them"
+        raise Unfit(problem, "write [7, 100-199]")
+    return range(first, last + 1)
 
 
 class TableNumbersType(ValueType):
     """A list of table numbers and ranges of them, `[7, 100-199]`."""
 
+    values = f"numbers and ranges, `[7, 100-199]`, at most {TABLES_LISTED_MAX} tables"
+    _number = {"type": "integer", "minimum": 0, "maximum": TABLE_MAX}
+    _range = {"type": "string", "pattern": "^[0-9]{1,10}(-[0-9]{1,10})?$"}
+    schema = {"type": "array", "items": {"anyOf": [_number, _range]}}
+
     def read(self, reader: SchemaReader, node: Node, key: str) -> tuple[int, ...]:
         tables: set[int] = set()
         for item in reader.sequence(node, key, "table numbers", "[7, 100-199]"):
-            scalar = reader.scalar(item, key, "a table number, or a range of them")
-            match = re.fullmatch(r"([0-9]{1,10})(?:-([0-9]{1,10}))?", scalar.text)
-            first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-            if not first <= last <= TABLE_MAX:
-                problem = f"'{scalar.text}' is neither a table number nor a range of them"
-                reader.fail(scalar.mark, key, problem, "write [7, 100-199]")
-            if len(tables) + last - first >= TABLES_LISTED_MAX:
-                problem = f"more than {TABLES_LISTED_MAX} tables"
-                reader.fail(scalar.mark, key, problem, "list fewer")
-            tables.update(range(first, last + 1))
+            word = reader.scalar(item, key, "a table number, or a range of them")
+            listed = reader.parsed(_parse_tables, word, key)
+            if len(tables) + len(listed) > TABLES_LISTED_MAX:
+                reader.fail(word.mark, key, f"more than {TABLES_LISTED_MAX} tables", "list fewer")
+            tables.update(listed)
         return tuple(sorted(tables))
 
-    def json_schema(self) -> dict[str, Any]:
-        number = {"type": "integer", "minimum": 0, "maximum": TABLE_MAX}
-        span = {"type": "string", "pattern": "^[0-9]{1,10}(-[0-9]{1,10})?$"}
-        return {"type": "array", "items": {"anyOf": [number, span]}}
 
-    def describe(self) -> str:
-        return f"numbers and ranges, `[7, 100-199]`, at most {TABLES_LISTED_MAX} tables"
-
-    def show(self, value: Any) -> str:
-        return str(list(value))
-
-    def encode(self, value: Any) -> Any:
-        return list(value)
-
-
-@dataclass(frozen=True, slots=True)
-class TextListType(ValueType):
-    """A list of words. problem() says what is wrong with a word, or returns ''."""
-
-    what: str
-    problem: Callable[[str], str] = lambda text: ""
-
-    def read(self, reader: SchemaReader, node: Node, key: str) -> tuple[str, ...]:
-        items = reader.sequence(node, key, self.what, "[first, second]")
-        if len(items) > LIST_MAX:
-            reader.fail(node.mark, key, f"more than {LIST_MAX}", "list fewer")
-        found = []
-        for item in items:
-            scalar = reader.scalar(item, key, f"one of {self.what}")
-            if wrong := self.problem(scalar.text):
-                reader.fail(scalar.mark, key, f"'{scalar.text}' {wrong}", f"write {self.what}")
-            found.append(scalar.text)
-        return tuple(found)
-
-    def json_schema(self) -> dict[str, Any]:
-        return {"type": "array", "items": {"type": ["string", "number"]}, "maxItems": LIST_MAX}
-
-    def describe(self) -> str:
-        return f"a list of {self.what}"
-
-    def show(self, value: Any) -> str:
-        return str(list(value))
-
-    def encode(self, value: Any) -> Any:
-        return list(value)
-
-
-@dataclass(frozen=True, slots=True)
 class SectionType(ValueType):
     """The keys of another section."""
 
-    section: type
+    values = "a mapping of settings"
+
+    def __init__(self, section: type) -> None:
+        self.section = section
 
     def read(self, reader: SchemaReader, node: Node, key: str) -> Any:
         return reader.section(node, key, self.section)
 
-    def json_schema(self) -> dict[str, Any]:
-        return section_schema(self.section)
 
-    def describe(self) -> str:
-        return "a mapping of settings"
-
-    def show(self, value: Any) -> str:
-        return ""
-
-
-@dataclass(frozen=True, slots=True)
 class NamedSectionsType(ValueType):
     """Sections of one type by name.
 
-    what          a name's kind, and of many: ("farm", "farms")
-    check_name    raises OperatorError for a name that is not allowed
+    what    many of them: "farms"
+    parse   a name; raises Unfit
     """
 
-    section: type
-    what: str
-    sections_max: int
-    way_out: str
-    check_name: Callable[[SchemaReader, Scalar, str], None]
+    def __init__(
+        self,
+        section: type,
+        what: str,
+        sections_max: int,
+        way_out: str = "list fewer",
+        parse: Callable[[Scalar], str] = parse_name,
+    ) -> None:
+        self.section, self.sections_max = section, sections_max
+        self._what, self._way_out, self._parse = what, way_out, parse
+        self.values = f"a mapping of at most {sections_max} {what}"
 
     def read(self, reader: SchemaReader, node: Node, key: str) -> dict[str, Any]:
-        mapping = reader.mapping(node, key, self.what)
         found: dict[str, Any] = {}
-        for word, value in mapping.entries:
+        for word, value in reader.mapping(node, key, self._what).entries:
             if len(found) >= self.sections_max:
-                problem = f"more than {self.sections_max} {self.what}"
-                reader.fail(word.mark, key, problem, self.way_out)
-            self.check_name(reader, word, key)
-            path = f"{key}.{word.text}"
+                problem = f"more than {self.sections_max} {self._what}"
+                reader.fail(word.mark, key, problem, self._way_out)
+            path = f"{key}.{reader.parsed(self._parse, word, key)}"
             reader.places[path] = reader.place(word.mark)
             found[word.text] = reader.section(value, path, self.section)
         return found
-
-    def json_schema(self) -> dict[str, Any]:
-        inner = section_schema(self.section)
-        return {
-            "type": "object", "additionalProperties": inner, "maxProperties": self.sections_max,
-        }  # fmt: skip
-
-    def describe(self) -> str:
-        return f"a mapping of at most {self.sections_max} {self.what}"
-
-    def show(self, value: Any) -> str:
-        return ""
-
-
-def section_schema(section: type) -> dict[str, Any]:
-    """The JSON Schema of a section; old names of keys are in it as deprecated."""
-    properties: dict[str, Any] = {}
-    required: list[str] = []
-    renamed: list[list[str]] = []  # Required keys that have an old name.
-    for name, declared in keys_of(section).items():
-        described = {"description": declared.description.replace("`", "")}
-        schema = {**described, **declared.type.json_schema()}
-        default = default_of(section, name)
-        if default is REQUIRED and declared.aliases:
-            renamed.append([name, *(alias.name for alias in declared.aliases)])
-        elif default is REQUIRED:
-            required.append(name)
-        elif not isinstance(declared.type, SectionType) and default not in ("", None, {}):
-            schema["default"] = declared.type.encode(default)
-        properties[name] = schema
-        for alias in declared.aliases:
-            values = {"enum": list(alias.values)} if alias.values else declared.type.json_schema()
-            note = {"description": f"renamed to {name}", "deprecated": True}
-            properties[alias.name] = {**note, **values}
-    found: dict[str, Any] = {
-        "type": "object", "additionalProperties": False, "properties": properties,
-    }  # fmt: skip
-    if required:
-        found["required"] = required
-    if renamed:
-        found["allOf"] = [{"anyOf": [{"required": [name]} for name in names]} for names in renamed]
-    return found
-
-
-def check_name(reader: SchemaReader, scalar: Scalar, key: str) -> None:
-    if not NAME.fullmatch(scalar.text):
-        reader.fail(scalar.mark, key, f"{scalar.text!r} is not a name", f"use {NAME_RULE}")
 
 
 def url_problem(text: str) -> tuple[str, str] | None:

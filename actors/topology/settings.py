@@ -9,30 +9,29 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ...protocols.zerodb.wire.values import BROKER_TABLE
-from .farm import FARMS_TYPE, FarmServerSettings, FarmSettings, NodeFarmSettings
+from .farm import FARMS_MAX, FarmServerSettings, FarmSettings, NodeFarmSettings
 from .schema import (
+    BOOLEAN,
     GIB,
     KIB,
     MIB,
+    MULTICAST_URL,
+    NAME_TYPE,
     TABLE_MAX,
+    URL,
     Alias,
-    BooleanType,
     ChoiceType,
+    DurationRangeType,
     NamedSectionsType,
-    NameType,
-    SchemaReader,
     SectionType,
     TableNumbersType,
-    TextType,
-    UrlType,
-    check_name,
+    Unfit,
     count,
-    default_section,
     duration_ms,
-    duration_range_ms,
     duration_s,
     key,
     size,
+    text,
 )
 from .yaml_values import Scalar
 from .zre import NodeZreSettings, ZreSettings
@@ -47,360 +46,243 @@ class RaftSettings:
     """`raft:`"""
 
     election_timeout_ms: tuple[int, int] = key(
-        duration_range_ms(20, 60_000, (200, 300)),
-        "a follower that receives nothing from a leader for a random time of this range becomes "
-        "a candidate",
-        (200, 300),
+        DurationRangeType(20, 60_000, (200, 300)), (200, 300)
     )
-    heartbeat_ms: int = key(
-        duration_ms(5, 30_000), "a leader sends to each follower at least this often", 70
-    )
-    vote_retry_ms: int = key(
-        duration_ms(5, 30_000),
-        "a candidate repeats a vote request that was not answered after this time",
-        50,
-        alias="rpc_timeout_ms",
-    )
-    append_timeout_ms: int = key(
-        duration_ms(5, 30_000),
-        "a leader repeats entries that were not acknowledged after this time",
-        100,
-    )
-    append_inflight_max: int = key(
-        count(1, 1024), "unacknowledged messages with entries per follower", 4
-    )
-    append_bytes_max: int = key(size(64 * KIB, 16 * MIB), "size of one such message", MIB)
-    broadcast_heartbeat_ms: int = key(
-        duration_ms(10, 60_000),
-        "while there are subscribers, a leader broadcasts at least this often; the broadcast is "
-        "empty if there are no entries",
-        500,
-    )
-    entry_bytes_max: int = key(size(1, 10 * MIB), "size of the largest update", 10 * MIB)
-    inflight_max: int = key(
-        count(1, 16_777_216),
-        "updates that wait for their commit; the leader does not answer further ones",
-        65_536,
-    )
-    inflight_bytes_max: int = key(size(MIB, 4 * GIB), "the same limit in bytes", 64 * MIB)
-    reqids_max: int = key(
-        count(1000, 1_000_000_000),
-        "request ids that a node stores to recognise repeated updates",
-        10_000_000,
-    )
-    update_ttl_s: int = key(
-        duration_s(60, 60_000), "a leader refuses updates whose request id is older", 8 * 3600
-    )
-    pre_vote: bool = key(
-        BooleanType(), "a candidate first asks whether it would win the election", True
-    )
-    check_quorum: bool = key(
-        BooleanType(), "a leader steps down if it receives nothing from a majority", True
-    )
+    """a follower that receives nothing from a leader for a random time of this range becomes a
+    candidate"""
+    heartbeat_ms: int = key(duration_ms(5, 30_000), 70)
+    """a leader sends to each follower at least this often"""
+    vote_retry_ms: int = key(duration_ms(5, 30_000), 50, alias="rpc_timeout_ms")
+    """a candidate repeats a vote request that was not answered after this time"""
+    append_timeout_ms: int = key(duration_ms(5, 30_000), 100)
+    """a leader repeats entries that were not acknowledged after this time"""
+    append_inflight_max: int = key(count(1, 1024), 4)
+    """unacknowledged messages with entries per follower"""
+    append_bytes_max: int = key(size(64 * KIB, 16 * MIB), MIB)
+    """size of one such message"""
+    broadcast_heartbeat_ms: int = key(duration_ms(10, 60_000), 500)
+    """while there are subscribers, a leader broadcasts at least this often; the broadcast is empty
+    if there are no entries"""
+    entry_bytes_max: int = key(size(1, 10 * MIB), 10 * MIB)
+    """size of the largest update"""
+    inflight_max: int = key(count(1, 16_777_216), 65_536)
+    """updates that wait for their commit; the leader does not answer further ones"""
+    inflight_bytes_max: int = key(size(MIB, 4 * GIB), 64 * MIB)
+    """the same limit in bytes"""
+    reqids_max: int = key(count(1000, 1_000_000_000), 10_000_000)
+    """request ids that a node stores to recognise repeated updates"""
+    update_ttl_s: int = key(duration_s(60, 60_000), 8 * 3600)
+    """a leader refuses updates whose request id is older"""
+    pre_vote: bool = key(BOOLEAN, True)
+    """a candidate first asks whether it would win the election"""
+    check_quorum: bool = key(BOOLEAN, True)
+    """a leader steps down if it receives nothing from a majority"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
     """`log:`"""
 
-    segment_bytes: int = key(size(64 * KIB, GIB), "size of a log file", 16 * MIB)
-    snapshot_entries: int = key(
-        count(0, 1_000_000_000),
-        "a node makes a snapshot this many entries after the last one; 0: no limit by entries",
-        4_000_000,
-    )
-    snapshot_bytes: int = key(
-        size(0, 1024 * GIB), "the same limit in bytes of the log; 0: no limit by bytes", GIB
-    )
+    segment_bytes: int = key(size(64 * KIB, GIB), 16 * MIB)
+    """size of a log file"""
+    snapshot_entries: int = key(count(0, 1_000_000_000), 4_000_000)
+    """a node makes a snapshot this many entries after the last one; 0: no limit by entries"""
+    snapshot_bytes: int = key(size(0, 1024 * GIB), GIB)
+    """the same limit in bytes of the log; 0: no limit by bytes"""
     snapshot_trailing_entries: int = key(
-        count(0, 1_000_000_000),
-        "at most this many entries below a snapshot stay in the log, for followers that lack them",
-        1_000_000,
-        alias="snapshot_behind",
+        count(0, 1_000_000_000), 1_000_000, alias="snapshot_behind"
     )
+    """at most this many entries below a snapshot stay in the log, for followers that lack them"""
     writer: Literal["process", "thread", "inline"] = key(
-        ChoiceType("process", "thread", "inline"),
-        "who writes the log: `raft_peer` with a thread that syncs (`thread`), a process of its own "
-        "(`process`), or `raft_peer` alone (`inline`), which serves no client during a sync",
-        "thread",
+        ChoiceType("process", "thread", "inline"), "thread"
     )
+    """who writes the log: `raft_peer` with a thread that syncs (`thread`), a process of its own
+    (`process`), or `raft_peer` alone (`inline`), which serves no client during a sync"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
     """`clients:`"""
 
-    timeout_ms: int = key(
-        duration_ms(10, 600_000),
-        "a client looks for a leader again if the leader has not answered for this time, plus "
-        "1 ms for each 4 KiB of the request",
-        500,
-    )
-    election_grace_ms: int = key(
-        duration_ms(0, 600_000),
-        "while there is no leader, a client asks each peer twelve times within this time",
-        300,
-    )
+    timeout_ms: int = key(duration_ms(10, 600_000), 500)
+    """a client looks for a leader again if the leader has not answered for this time, plus 1 ms for
+    each 4 KiB of the request"""
+    election_grace_ms: int = key(duration_ms(0, 600_000), 300)
+    """while there is no leader, a client asks each peer twelve times within this time"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkSettings:
     """`zerodb.spark:`"""
 
-    threshold_bytes: int = key(
-        size(0, 1024 * GIB),
-        "mappers over tables of at least this size, as stored, run on Spark",
-        256 * MIB,
-    )
-    master: str = key(
-        TextType("a master URL of Spark"),
-        "where tasks run; empty: as Spark's own settings say",
-        "local[*,4]",
-    )
-    memory_bytes: int = key(
-        size(512 * MIB, 1024 * GIB),
-        "heap of the JVM that each node starts with its `spark_job`",
-        GIB,
-        alias="memory",
-    )
+    threshold_bytes: int = key(size(0, 1024 * GIB), 256 * MIB)
+    """mappers over tables of at least this size, as stored, run on Spark"""
+    master: str = key(text("a master URL of Spark"), "local[*,4]")
+    """where tasks run; empty: as Spark's own settings say"""
+    memory_bytes: int = key(size(512 * MIB, 1024 * GIB), GIB, alias="memory")
+    """heap of the JVM that each node starts with its `spark_job`"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSettings:
     """`zerodb:`"""
 
-    workers: int = key(
-        count(1, 16),
-        "processes of a node that hold its tables: table T belongs to worker T modulo this "
-        "number; fixed when the first table is created",
-        1,
-    )
-    local_tables: tuple[int, ...] = key(
-        TableNumbersType(),
-        "tables that are not replicated: each node has its own",
-        (),
-        alias="local",
-    )
+    workers: int = key(count(1, 16), 1)
+    """processes of a node that hold its tables: table T belongs to worker T modulo this number;
+    fixed when the first table is created"""
+    local_tables: tuple[int, ...] = key(TableNumbersType(), (), alias="local")
+    """tables that are not replicated: each node has its own"""
     allow_stale_reads: bool = key(
-        BooleanType(),
-        "a node answers reads from what it has applied, without asking the leader",
-        False,
-        alias=Alias("stale", {"refused": False, "allowed": True}),
+        BOOLEAN, False, alias=Alias("stale", {"refused": False, "allowed": True})
     )
-    request_timeout_ms: int = key(
-        duration_ms(50, 600_000),
-        "a server answers a request with an error if there is no leader or majority for this "
-        "time, plus 1 ms for each 4 KiB of the request and of the writes before it",
-        5000,
-    )
-    response_bytes_max: int = key(size(MIB, 512 * MIB), "size of the largest response", 64 * MIB)
-    chunk_pairs: int = key(
-        count(1, 1_000_000), "pairs in a chunk of a data job that gives no number", 1000
-    )
-    job_idle_s: int = key(
-        duration_s(1, 86_400),
-        "a data job ends and frees its snapshot if no client asks for a chunk for this time",
-        60,
-    )
-    cache_bytes: int = key(
-        size(MIB, 1024 * GIB), "the block cache that all tables of a node share", 256 * MIB
-    )
-    write_buffer_bytes: int = key(
-        size(MIB, 1024 * GIB), "the memory tables of all tables of a node together", 256 * MIB
-    )
-    open_on_the_fly: bool = key(
-        BooleanType(),
-        "a write to a table that does not exist creates it; if `false`, the write is an error",
-        True,
-    )
-    mapper: str = key(
-        ChoiceType("off", "wasm"), "`wasm`: a node runs mappers that clients send", "off"
-    )
-    allow_native: bool = key(BooleanType(), "a node also runs mappers in LLVM bitcode", False)
-    spark: SparkSettings | None = key(
-        SectionType(SparkSettings),
-        "mappers over large tables run on Spark ([mapper.md](mapper.md#large-tables-on-spark)); "
-        "`{}`: with all defaults",
-        None,
-    )
+    """a node answers reads from what it has applied, without asking the leader"""
+    request_timeout_ms: int = key(duration_ms(50, 600_000), 5000)
+    """a server answers a request with an error if there is no leader or majority for this time,
+    plus 1 ms for each 4 KiB of the request and of the writes before it"""
+    response_bytes_max: int = key(size(MIB, 512 * MIB), 64 * MIB)
+    """size of the largest response"""
+    chunk_pairs: int = key(count(1, 1_000_000), 1000)
+    """pairs in a chunk of a data job that gives no number"""
+    job_idle_s: int = key(duration_s(1, 86_400), 60)
+    """a data job ends and frees its snapshot if no client asks for a chunk for this time"""
+    cache_bytes: int = key(size(MIB, 1024 * GIB), 256 * MIB)
+    """the block cache that all tables of a node share"""
+    write_buffer_bytes: int = key(size(MIB, 1024 * GIB), 256 * MIB)
+    """the memory tables of all tables of a node together"""
+    open_on_the_fly: bool = key(BOOLEAN, True)
+    """a write to a table that does not exist creates it; if `false`, the write is an error"""
+    mapper: str = key(ChoiceType("off", "wasm"), "off")
+    """`wasm`: a node runs mappers that clients send"""
+    allow_native: bool = key(BOOLEAN, False)
+    """a node also runs mappers in LLVM bitcode"""
+    spark: SparkSettings | None = key(SectionType(SparkSettings), None)
+    """mappers over large tables run on Spark ([mapper.md](mapper.md#large-tables-on-spark)); `{}`:
+    with all defaults"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSettings:
     """`broker.services.NAME:`"""
 
-    durable: bool = key(
-        BooleanType(),
-        "a request is in the log before a worker gets it, and so is its reply "
-        "([services.md](services.md#durable-services))",
-        False,
-    )
-    reply_ttl_s: int = key(
-        duration_s(1, 30 * 86_400),
-        "the broker stores a reply for this time, for clients that repeat the request id",
-        60,
-    )
+    durable: bool = key(BOOLEAN, False)
+    """a request is in the log before a worker gets it, and so is its reply
+    ([services.md](services.md#durable-services))"""
+    reply_ttl_s: int = key(duration_s(1, 30 * 86_400), 60)
+    """the broker stores a reply for this time, for clients that repeat the request id"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSettings:
     """`broker.store:`"""
 
-    table: int = key(
-        count(0, TABLE_MAX),
-        "the replicated table; only brokers can write it "
-        "([reserved tables](protocols/zerodb.md#reserved-tables))",
-        BROKER_TABLE,
-    )
-    bytes_max: int = key(
-        size(MIB, 1024 * GIB),
-        "requests and replies in the table; the broker answers further requests with 429",
-        512 * MIB,
-    )
-    request_ttl_s: int = key(
-        duration_s(1, 30 * 86_400),
-        "a durable request waits this long for a worker; then its client gets an error",
-        86_400,
-    )
-    lease_ms: int = key(
-        duration_ms(500, 600_000),
-        "another broker takes over durable requests if the active broker is silent for this time",
-        3000,
-    )
+    table: int = key(count(0, TABLE_MAX), BROKER_TABLE)
+    """the replicated table; only brokers can write it ([reserved
+    tables](protocols/zerodb.md#reserved-tables))"""
+    bytes_max: int = key(size(MIB, 1024 * GIB), 512 * MIB)
+    """requests and replies in the table; the broker answers further requests with 429"""
+    request_ttl_s: int = key(duration_s(1, 30 * 86_400), 86_400)
+    """a durable request waits this long for a worker; then its client gets an error"""
+    lease_ms: int = key(duration_ms(500, 600_000), 3000)
+    """another broker takes over durable requests if the active broker is silent for this time"""
 
 
-def _check_service(reader: SchemaReader, word: Scalar, key: str) -> None:
+def _parse_service(word: Scalar) -> str:
     """A service's name may hold blanks."""
     name = word.text
     if not 0 < len(name) <= 255 or not name.isascii() or not name.isprintable():
         way_out = "use 1 to 255 printable characters of ASCII"
-        reader.fail(word.mark, key, f"{name!r} is not a service name", way_out)
+        raise Unfit(f"{name!r} is not a service name", way_out)
     if name.startswith(BROKER_SERVICES):
         problem = f"the prefix of '{name}' is reserved for the broker's own services"
-        reader.fail(word.mark, key, problem, "choose another name")
+        raise Unfit(problem, "choose another name")
+    return name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
     """`broker:`"""
 
-    heartbeat_interval_ms: int = key(
-        duration_ms(10, 600_000),
-        "the broker and each worker send each other a heartbeat this often",
-        2500,
-        alias="interval_ms",
-    )
-    liveness: int = key(
-        count(2, 100),
-        "after this many intervals without a message the broker removes a worker and gives its "
-        "requests to other workers",
-        4,
-    )
-    request_ttl_ms: int = key(
-        duration_ms(10, 86_400_000),
-        "a request waits this long for a worker; then its client gets an error",
-        60_000,
-    )
-    inflight_max: int = key(
-        count(1, 1_000_000), "unanswered requests per client; further ones are refused", 4096
-    )
-    message_bytes_max: int = key(
-        size(KIB, 512 * MIB), "size of the largest request or part of a reply", 64 * MIB
-    )
-    service_bytes_max: int = key(
-        size(MIB, 1024 * GIB), "requests that wait for one service", 256 * MIB
-    )
-    bytes_max: int = key(size(MIB, 1024 * GIB), "all requests that the broker holds", GIB)
-    client_header: str = key(
-        NameType(), "first frame of clients' commands; those of MDP always work", "KLKC01"
-    )
-    worker_header: str = key(NameType(), "first frame of workers' commands", "KLKW01")
-    deadline_header: str = key(
-        NameType(), "first frame of clients' requests with a deadline", "KLKD01"
-    )
-    named_header: str = key(
-        NameType(),
-        "first frame of requests of clients that give their name and credit for reply parts",
-        "KLKN01",
-    )
+    heartbeat_interval_ms: int = key(duration_ms(10, 600_000), 2500, alias="interval_ms")
+    """the broker and each worker send each other a heartbeat this often"""
+    liveness: int = key(count(2, 100), 4)
+    """after this many intervals without a message the broker removes a worker and gives its
+    requests to other workers"""
+    request_ttl_ms: int = key(duration_ms(10, 86_400_000), 60_000)
+    """a request waits this long for a worker; then its client gets an error"""
+    inflight_max: int = key(count(1, 1_000_000), 4096)
+    """unanswered requests per client; further ones are refused"""
+    message_bytes_max: int = key(size(KIB, 512 * MIB), 64 * MIB)
+    """size of the largest request or part of a reply"""
+    service_bytes_max: int = key(size(MIB, 1024 * GIB), 256 * MIB)
+    """requests that wait for one service"""
+    bytes_max: int = key(size(MIB, 1024 * GIB), GIB)
+    """all requests that the broker holds"""
+    client_header: str = key(NAME_TYPE, "KLKC01")
+    """first frame of clients' commands; those of MDP always work"""
+    worker_header: str = key(NAME_TYPE, "KLKW01")
+    """first frame of workers' commands"""
+    deadline_header: str = key(NAME_TYPE, "KLKD01")
+    """first frame of clients' requests with a deadline"""
+    named_header: str = key(NAME_TYPE, "KLKN01")
+    """first frame of requests of clients that give their name and credit for reply parts"""
     services: Mapping[str, ServiceSettings] = key(
-        NamedSectionsType(ServiceSettings, "services", SERVICES_MAX, "list fewer", _check_service),
-        "settings of single services by name; other services have the defaults",
-        {},
+        NamedSectionsType(ServiceSettings, "services", SERVICES_MAX, parse=_parse_service), {}
     )
-    store: StoreSettings = default_section(
-        SectionType(StoreSettings), "where durable requests are stored"
-    )
+    """settings of single services by name; other services have the defaults"""
+    store: StoreSettings = key(SectionType(StoreSettings), StoreSettings())
+    """where durable requests are stored"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableEndpoints:
     """`nodes.NAME.zerodb:`"""
 
-    url: str = key(UrlType(), "a ROUTER for every request; each request is answered", "")
-    pull_url: str = key(UrlType(), "a PULL for writes that are not answered", "")
-    sub_url: str = key(
-        UrlType(multicast=True),
-        "a SUB that receives the same writes from any number of PUBs; `epgm://` needs a libzmq "
-        "with PGM, which pyzmq's wheels lack",
-        "",
-    )
-    events_url: str = key(
-        UrlType(),
-        "a PUB of the server's events; it closes a connection whose subscription exceeds 1 KiB",
-        "",
-        alias="log_url",
-    )
-    jobs_url: str = key(UrlType(), "a ROUTER for data jobs only", "")
+    url: str = key(URL, "")
+    """a ROUTER for every request; each request is answered"""
+    pull_url: str = key(URL, "")
+    """a PULL for writes that are not answered"""
+    sub_url: str = key(MULTICAST_URL, "")
+    """a SUB that receives the same writes from any number of PUBs; `epgm://` needs a libzmq with
+    PGM, which pyzmq's wheels lack"""
+    events_url: str = key(URL, "", alias="log_url")
+    """a PUB of the server's events; it closes a connection whose subscription exceeds 1 KiB"""
+    jobs_url: str = key(URL, "")
+    """a ROUTER for data jobs only"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerEndpoints:
     """`nodes.NAME.broker:`"""
 
-    clients_url: str = key(UrlType(), "where clients of services connect")
-    workers_url: str = key(UrlType(), "where workers connect; it may equal `clients_url`")
+    clients_url: str = key(URL)
+    """where clients of services connect"""
+    workers_url: str = key(URL)
+    """where workers connect; it may equal `clients_url`"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeTopology:
     """`nodes.NAME:`"""
 
-    url: str = key(UrlType(), "where clients and peers of other implementations connect")
-    broadcast_url: str = key(
-        UrlType(), "where subscribers connect; without it the node broadcasts nothing", ""
-    )
-    peer_url: str = key(
-        UrlType(), "where the other kelek nodes connect; required if `dialect` is `kelek`", ""
-    )
-    dialect: str = key(
-        ChoiceType("kelek", "text", "node"),
-        "`text`, `node`: a peer of another implementation, which kelek does not start. `text` "
-        "follows the specification; `node` is the npm package zmq-raft "
-        "([mixed clusters](protocols/zmq-raft.md#mixed-clusters))",
-        "kelek",
-    )
-    zerodb: TableEndpoints | None = key(
-        SectionType(TableEndpoints),
-        "addresses of this node's tables; without it the node has no tables",
-        None,
-    )
-    broker: BrokerEndpoints | None = key(
-        SectionType(BrokerEndpoints),
-        "addresses of this node's broker; without it the node has no broker",
-        None,
-    )
-    zre: NodeZreSettings | None = key(
-        SectionType(NodeZreSettings),
-        "other nodes of the network discover this node and its services ([ZRE](protocols/zre.md)); "
-        "`{}`: with all defaults",
-        None,
-    )
-    farm: NodeFarmSettings | None = key(
-        SectionType(NodeFarmSettings),
-        "how this node serves the farms whose `servers` name it",
-        None,
-    )
+    url: str = key(URL)
+    """where clients and peers of other implementations connect"""
+    broadcast_url: str = key(URL, "")
+    """where subscribers connect; without it the node broadcasts nothing"""
+    peer_url: str = key(URL, "")
+    """where the other kelek nodes connect; required if `dialect` is `kelek`"""
+    dialect: str = key(ChoiceType("kelek", "text", "node"), "kelek")
+    """`text`, `node`: a peer of another implementation, which kelek does not start. `text` follows
+    the specification; `node` is the npm package zmq-raft ([mixed
+    clusters](protocols/zmq-raft.md#mixed-clusters))"""
+    zerodb: TableEndpoints | None = key(SectionType(TableEndpoints), None)
+    """addresses of this node's tables; without it the node has no tables"""
+    broker: BrokerEndpoints | None = key(SectionType(BrokerEndpoints), None)
+    """addresses of this node's broker; without it the node has no broker"""
+    zre: NodeZreSettings | None = key(SectionType(NodeZreSettings), None)
+    """other nodes of the network discover this node and its services ([ZRE](protocols/zre.md));
+    `{}`: with all defaults"""
+    farm: NodeFarmSettings | None = key(SectionType(NodeFarmSettings), None)
+    """how this node serves the farms whose `servers` name it"""
 
     @property
     def tables_url(self) -> str:
@@ -422,31 +304,31 @@ class NodeTopology:
 class TopologyFile:
     """The whole file."""
 
-    cluster: str = key(NameType(), "the cluster's ident; nodes drop messages of other clusters")
-    data: str = key(
-        TextType("a directory"),
-        "directory of all data, relative to the file; each node has a directory in it",
-        "var",
-    )
-    state_machine: str = key(
-        ChoiceType("broadcast", "digest"),
-        "what a node computes from the entries: a count and a hash (`digest`); `broadcast` also "
-        "sends what a leader applies to the subscribers of its `broadcast_url`",
-        "broadcast",
-    )
+    cluster: str = key(NAME_TYPE)
+    """the cluster's ident; nodes drop messages of other clusters"""
+    data: str = key(text("a directory"), "var")
+    """directory of all data, relative to the file; each node has a directory in it"""
+    state_machine: str = key(ChoiceType("broadcast", "digest"), "broadcast")
+    """what a node computes from the entries: a count and a hash (`digest`); `broadcast` also sends
+    what a leader applies to the subscribers of its `broadcast_url`"""
     nodes: Mapping[str, NodeTopology] = key(
-        NamedSectionsType(NodeTopology, "nodes", NODES_MAX, "use more clusters", check_name),
-        "the nodes by name; a node's name is its PEER ID",
+        NamedSectionsType(NodeTopology, "nodes", NODES_MAX, "use more clusters")
     )
-    raft: RaftSettings = default_section(SectionType(RaftSettings), "consensus")
-    log: LogSettings = default_section(SectionType(LogSettings), "the log and its snapshots")
-    clients: ClientSettings = default_section(
-        SectionType(ClientSettings), "commands of `kelek` that use this topology"
-    )
-    zerodb: TableSettings = default_section(SectionType(TableSettings), "tables")
-    broker: BrokerSettings = default_section(SectionType(BrokerSettings), "brokers of services")
-    zre: ZreSettings = default_section(SectionType(ZreSettings), "discovery of nodes")
-    farms: Mapping[str, FarmSettings] = key(FARMS_TYPE, "the farms by name ([farms](farm.md))", {})
+    """the nodes by name; a node's name is its PEER ID"""
+    raft: RaftSettings = key(SectionType(RaftSettings), RaftSettings())
+    """consensus"""
+    log: LogSettings = key(SectionType(LogSettings), LogSettings())
+    """the log and its snapshots"""
+    clients: ClientSettings = key(SectionType(ClientSettings), ClientSettings())
+    """commands of `kelek` that use this topology"""
+    zerodb: TableSettings = key(SectionType(TableSettings), TableSettings())
+    """tables"""
+    broker: BrokerSettings = key(SectionType(BrokerSettings), BrokerSettings())
+    """brokers of services"""
+    zre: ZreSettings = key(SectionType(ZreSettings), ZreSettings())
+    """discovery of nodes"""
+    farms: Mapping[str, FarmSettings] = key(NamedSectionsType(FarmSettings, "farms", FARMS_MAX), {})
+    """the farms by name ([farms](farm.md))"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,6 @@ Each problem is an OperatorError whose place is FILE:LINE:COL: key.path.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 from ..errors import OperatorError
 from ..runtime import run_dir
@@ -14,10 +13,11 @@ from . import yaml_tree
 from .farm import (
     FarmServerSettings,
     NodeFarmSettings,
-    check_farms,
+    farm_problems,
     farm_server_settings,
+    heartbeat_problems,
 )
-from .schema import SchemaReader, SectionType, keys_of
+from .schema import Problem, SchemaReader, SectionType, keys_of
 from .settings import (
     NodeAddresses,
     NodeSettings,
@@ -124,34 +124,52 @@ def load(path: str) -> Topology:
         places=reader.places,
         renamed=tuple(reader.renamed),
     )
-    _check_nodes(topology)
-    _check_addresses(topology)
-    _check_sections(topology)
+    for key, problem, way_out in _problems(topology):
+        raise OperatorError(topology.place(key), problem, way_out)
     return topology
 
 
-def _check_nodes(topology: Topology) -> None:
-    """Each node alone. A node of another implementation has no roles of ours."""
-
-    def fail(key: str, problem: str, way_out: str) -> NoReturn:
-        raise OperatorError(topology.place(key), problem, way_out)
-
+def _problems(topology: Topology) -> Iterator[Problem]:
+    """Checks between two values. A later check relies on the earlier ones."""
     if not topology.nodes:
-        fail("nodes", "there is no node", "add `n1:` with its `url:`")
+        yield "nodes", "there is no node", "add `n1:` with its `url:`"
     for name, node in topology.nodes.items():
-        path = f"nodes.{name}"
-        if node.dialect == "kelek" and not node.peer_url:
-            fail(path, "key 'peer_url' is missing", "add `peer_url:`, or a `dialect:`")
-        for role in ("zerodb", "broker", "zre", "farm"):
-            if getattr(node, role) is not None and node.dialect != "kelek":
-                problem = f"kelek does not run this node, its dialect is {node.dialect}"
-                fail(f"{path}.{role}", problem, f"remove `{role}:` or `dialect:`")
-        if node.zerodb and node.zerodb == TableEndpoints(events_url=node.zerodb.events_url):
-            requests = [key for key in keys_of(TableEndpoints) if key != "events_url"]
-            way_out = f"add one of {', '.join(requests)}"
-            fail(f"{path}.zerodb", "there is no address for requests", way_out)
+        for key, problem, way_out in _node_problems(node):
+            yield f"nodes.{name}{key}", problem, way_out
     if not topology.own_nodes:
-        fail("nodes", "kelek runs no node of this file", "remove a `dialect:`")
+        yield "nodes", "kelek runs no node of this file", "remove a `dialect:`"
+    yield from _address_problems(topology)
+    broker, zre = topology.broker, topology.zre
+    yield from heartbeat_problems("raft", topology.raft, "heartbeat_ms", "append_timeout_ms")
+    headers = [getattr(broker, key) for key in HEADERS]
+    for key in HEADERS[1:]:
+        header = getattr(broker, key)
+        if headers.count(header) > 1 or header.startswith("MDP"):
+            yield f"broker.{key}", f"{header} is already another header", "choose another one"
+    for key, other in (("silent_ms", "evasive_ms"), ("expired_ms", "silent_ms")):
+        high, below = getattr(zre, key), getattr(zre, other)
+        if high <= below:
+            problem = f"{high} ms is not above `{other}`, {below} ms"
+            yield f"zre.{key}", problem, "make it larger"
+    if topology.zerodb.spark:
+        yield from _spark_problems(topology)
+    if topology.has_durable_services:
+        yield from _durable_problems(topology)
+    yield from farm_problems(topology.farms, topology.farm_nodes)
+
+
+def _node_problems(node: NodeTopology) -> Iterator[Problem]:
+    """Each node alone. A node of another implementation has no roles of ours."""
+    if node.dialect == "kelek" and not node.peer_url:
+        yield "", "key 'peer_url' is missing", "add `peer_url:`, or a `dialect:`"
+    for role in ("zerodb", "broker", "zre", "farm"):
+        if getattr(node, role) is not None and node.dialect != "kelek":
+            problem = f"kelek does not run this node, its dialect is {node.dialect}"
+            yield f".{role}", problem, f"remove `{role}:` or `dialect:`"
+    if node.zerodb and node.zerodb == TableEndpoints(events_url=node.zerodb.events_url):
+        requests = [key for key in keys_of(TableEndpoints) if key != "events_url"]
+        way_out = f"add one of {', '.join(requests)}"
+        yield ".zerodb", "there is no address for requests", way_out
 
 
 def _addresses(name: str, node: NodeTopology) -> Iterator[tuple[str, str]]:
@@ -166,7 +184,7 @@ def _addresses(name: str, node: NodeTopology) -> Iterator[tuple[str, str]]:
         yield f"nodes.{name}.farm.url", node.farm.url
 
 
-def _check_addresses(topology: Topology) -> None:
+def _address_problems(topology: Topology) -> Iterator[Problem]:
     """No address is bound twice, except that a broker's clients and workers may share one."""
 
     def position(item: tuple[str, str]) -> tuple[int, ...]:
@@ -183,79 +201,38 @@ def _check_addresses(topology: Topology) -> None:
         if other != key and not is_broker:
             line = topology.places[other].split(":")[-2]
             problem = f"{url} is already used by {other} in line {line}"
-            raise OperatorError(topology.place(key), problem, "give each its own address")
+            yield key, problem, "give each its own address"
 
 
-def _check_sections(topology: Topology) -> None:
-    """Checks between two values."""
-
-    def fail(key: str, problem: str, way_out: str) -> NoReturn:
-        raise OperatorError(topology.place(key), problem, way_out)
-
-    raft, broker, zre = topology.raft, topology.broker, topology.zre
-    low = raft.election_timeout_ms[0]
-    for key in ("heartbeat_ms", "append_timeout_ms"):
-        value = getattr(raft, key)
-        if value >= low:
-            problem = f"{value} ms is not below the smallest election timeout, {low} ms"
-            fail(f"raft.{key}", problem, "make it a third of that")
-    headers = [getattr(broker, key) for key in HEADERS]
-    for key in HEADERS[1:]:
-        header = getattr(broker, key)
-        if headers.count(header) > 1 or header.startswith("MDP"):
-            fail(f"broker.{key}", f"{header} is already another header", "choose another one")
-    for key, other in (("silent_ms", "evasive_ms"), ("expired_ms", "silent_ms")):
-        high, below = getattr(zre, key), getattr(zre, other)
-        if high <= below:
-            fail(f"zre.{key}", f"{high} ms is not above `{other}`, {below} ms", "make it larger")
-    if topology.zerodb.spark:
-        _check_spark(topology)
-    if topology.has_durable_services:
-        _check_durable(topology)
-    check_farms(topology.farms, topology.farm_nodes, topology.place)
-
-
-def _check_spark(topology: Topology) -> None:
+def _spark_problems(topology: Topology) -> Iterator[Problem]:
     """Spark needs mappers, and its tasks read the tables at `url`."""
     if topology.zerodb.mapper == "off":
-        raise OperatorError(
-            topology.place("zerodb.spark"),
-            "Spark runs mappers, and `mapper` is off",
-            "add `mapper: wasm` to `zerodb:`, or remove this key",
-        )
+        way_out = "add `mapper: wasm` to `zerodb:`, or remove this key"
+        yield "zerodb.spark", "Spark runs mappers, and `mapper` is off", way_out
     for name in topology.own_nodes:
         zerodb = topology.nodes[name].zerodb
         if zerodb and not zerodb.url:
-            raise OperatorError(
-                topology.place(f"nodes.{name}.zerodb"),
-                "key 'url' is missing: with `zerodb: {spark: ...}` tasks read the tables there",
-                "add `url:`",
+            problem = (
+                "key 'url' is missing: with `zerodb: {spark: ...}` tasks read the tables there"
             )
+            yield f"nodes.{name}.zerodb", problem, "add `url:`"
 
 
-def _check_durable(topology: Topology) -> None:
+def _durable_problems(topology: Topology) -> Iterator[Problem]:
     """A broker stores durable requests in the tables of its own node."""
     services = topology.broker.services
     durable = next(name for name, service in services.items() if service.durable)
-    place = topology.place(f"broker.services.{durable}.durable")
+    key = f"broker.services.{durable}.durable"
     if not any(node.tables_url for node in topology.nodes.values()):
-        raise OperatorError(
-            place,
-            "durable requests are stored in a replicated table, and no node has tables",
-            "add `zerodb: {url: ...}` to the nodes, or remove this key",
-        )
+        problem = "durable requests are stored in a replicated table, and no node has tables"
+        yield key, problem, "add `zerodb: {url: ...}` to the nodes, or remove this key"
     for name, node in topology.nodes.items():
         if node.broker and not node.tables_url:
-            raise OperatorError(
-                place,
-                f"the broker of {name} stores durable requests in the tables of its own node, "
-                "which has none",
-                f"add `zerodb: {{url: ...}}` to {name}, or remove this key",
-            )
+            problem = f"the broker of {name} stores durable requests in the tables of its own node"
+            way_out = f"add `zerodb: {{url: ...}}` to {name}, or remove this key"
+            yield key, f"{problem}, which has none", way_out
     table = topology.broker.store.table
     if table in topology.zerodb.local_tables:
-        raise OperatorError(
-            topology.place("broker.store.table"),
-            f"table {table} is local, but durable requests need a replicated table",
-            "choose a table that is not in `zerodb: {local_tables: ...}`",
-        )
+        problem = f"table {table} is local, but durable requests need a replicated table"
+        way_out = "choose a table that is not in `zerodb: {local_tables: ...}`"
+        yield "broker.store.table", problem, way_out

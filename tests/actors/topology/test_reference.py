@@ -5,6 +5,7 @@
 
 import json
 import re
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from click.testing import CliRunner
 
 from kelek.actors.topology import reference, topology
 from kelek.actors.topology.farm import FarmSettings, NodeFarmSettings
-from kelek.actors.topology.schema import REQUIRED, default_of, keys_of
+from kelek.actors.topology.schema import REQUIRED, keys_of
 from kelek.actors.topology.settings import (
     BrokerEndpoints,
     BrokerSettings,
@@ -75,24 +76,23 @@ def with_tables(page: str) -> str:
 def table(title: str) -> str:
     """One row per key: name, default, values, meaning."""
     rows = ["| key | default | values | meaning |", "| --- | --- | --- | --- |"]
-    section = SECTIONS[title]
-    for name, key in keys_of(section).items():
-        default = default_of(section, name)
+    meaning = reference.descriptions(SECTIONS[title])
+    for name, (type_, default, _) in keys_of(SECTIONS[title]).items():
         shown = "required"
         if default is not REQUIRED:
-            shown = "" if default is None else key.type.show(default)
-            shown = f"`{shown}`" if shown else "none"
-        rows.append(f"| `{name}` | {shown} | {key.type.describe()} | {key.description} |")
+            is_none = default in ("", None, {}) or is_dataclass(default)
+            shown = "none" if is_none else f"`{type_.show(default)}`"
+        rows.append(f"| `{name}` | {shown} | {type_.values} | {meaning[name]} |")
     return "\n".join(rows) + "\n"
 
 
 def renamed_keys() -> dict[str, str]:
     """The old path of each key that has an old name, and its new name."""
     return {
-        f"{title}.{alias.name}": name
+        f"{title}.{key.alias.name}": name
         for title, section in SECTIONS.items()
         for name, key in keys_of(section).items()
-        for alias in key.aliases
+        if key.alias
     }
 
 
@@ -155,11 +155,11 @@ def test_the_schema_names_every_key() -> None:
         for name in [] if title == "the file" else title.split("."):
             inner = inner["additionalProperties"] if name == "NAME" else inner["properties"][name]
         keys = keys_of(section)
-        old = {alias.name for key in keys.values() for alias in key.aliases}
+        old = {key.alias.name for key in keys.values() if key.alias}
         assert set(inner["properties"]) == set(keys) | old
         assert {key for key in old if inner["properties"][key]["deprecated"]} == old
-        for name, key in keys.items():
-            assert inner["properties"][name]["description"] == key.description.replace("`", "")
+        for name, meaning in reference.descriptions(section).items():
+            assert inner["properties"][name]["description"] == meaning.replace("`", "")
 
 
 def test_the_schema_accepts_what_the_parser_accepts(tmp_path: Path) -> None:
