@@ -5,14 +5,13 @@ The peer and its writer are one restart unit: a gap between them ends both
 """
 
 import struct
-from typing import NamedTuple
 
 import zmq
 
 from ...native.net.messages import Arena
 from ...net.sockets import SocketOptions
 from ...protocols.errors import LocalProtocolError
-from ...protocols.raft.messages import AppendJob
+from ...protocols.raft.messages import AppendAck, AppendJob
 from ...storage.disk.disk import Disk
 from ...storage.errors import StorageFull
 from ...storage.log.log import Log
@@ -25,24 +24,12 @@ from ..runtime.setup import ActorSetup
 
 JOB = struct.Struct("<QQQQQ")  # kind, epoch, seq, previous index, previous term
 JOB_APPEND, JOB_RESET, JOB_COMPACT = 0, 1, 2  # Compact: up to "previous index", without an answer.
-ACK = struct.Struct("<QQQ")  # epoch, seq that is durable, state
-STATE_OK, STATE_FULL = 0, 1
+ACK = struct.Struct("<QQ?")  # AppendAck
 FULL_RETRY_MS = 500
 BACKGROUND_STEP_MS = 2  # Between two background steps while there is work.
 BACKGROUND_POLL_MS = 100  # Between two looks for background work.
 URGENT_STEPS_MAX = 8  # In one wake, when the spare segment is late.
 JOBS_HWM = 4096
-
-
-class Ack(NamedTuple):
-    """An acknowledgement: all jobs up to seq are durable. seq 0: the log is open.
-
-    state   STATE_OK or STATE_FULL
-    """
-
-    epoch: int
-    seq: int
-    state: int
 
 
 def encode_job(job: AppendJob) -> list[bytes]:
@@ -103,7 +90,7 @@ class GroupCommit:
         """Drops whole segments up to index; background_step() removes their files."""
         self.log.compact(index)
 
-    def commit(self, now_ms: int) -> Ack | None:
+    def commit(self, now_ms: int) -> AppendAck | None:
         """Writes and syncs the queued jobs. Returns the acknowledgement, if there is one.
 
         With `writer: thread` poll_sync() returns it, and jobs queued until then wait.
@@ -115,11 +102,11 @@ class GroupCommit:
             seq = self._writer.flush()
         except StorageFull:
             reported, self._full_retry_ms = self.full, now_ms + FULL_RETRY_MS
-            return None if reported else Ack(self.epoch, 0, STATE_FULL)
+            return None if reported else AppendAck(self.epoch, 0, is_full=True)
         except LocalProtocolError as error:
             raise UnitBroken(str(error)) from error
         self._full_retry_ms = None
-        return None if seq is None else Ack(self.epoch, seq, STATE_OK)
+        return None if seq is None else AppendAck(self.epoch, seq)
 
     def background_step(self, now_ms: int) -> None:
         """Does background work. Call it after the acknowledgement was sent.
@@ -144,21 +131,20 @@ class GroupCommit:
         """When it is readable, call poll_sync(). None: commit() waits for the disk."""
         return self.log.sync_fd
 
-    def poll_sync(self) -> Ack | None:
+    def poll_sync(self) -> AppendAck | None:
         """Handles the end of a background sync. Returns the acknowledgement, if there is one.
         Raises StorageError when the disk failed."""
         seq = self._writer.poll_sync()
-        return None if seq is None else Ack(self.epoch, seq, STATE_OK)
+        return None if seq is None else AppendAck(self.epoch, seq)
 
 
 class LogWriter(Actor):
     """The process that writes the log: all jobs of one wake share one fdatasync.
 
     jobs   PULL   [kind, epoch, seq, previous index and term][block]...   from the raft peer
-    acks   PUSH   [epoch, seq, state]                                     to the raft peer
+    acks   PUSH   [epoch, seq, is full]                                   to the raft peer
 
-    The first acknowledgement has seq 0: the log is recovered and may be read. State 1 means that
-    the disk is full: the writer acknowledges nothing until there is room.
+    The first acknowledgement has seq 0: the log is recovered and may be read.
     """
 
     role = "log_writer"
@@ -168,7 +154,7 @@ class LogWriter(Actor):
         jobs = self.bind_pipe(zmq.PULL, "jobs", SocketOptions(hwm=JOBS_HWM))
         self._acks = self.pipe(self.bind_pipe(zmq.PUSH, "acks", SocketOptions(hwm=JOBS_HWM)))
         self.listen(jobs, self._on_jobs)
-        self._acks.send([ACK.pack(*Ack(self.setup.epoch, 0, STATE_OK))])
+        self._acks.send([ACK.pack(*AppendAck(self.setup.epoch, 0))])
         self.ready()
 
     def _on_jobs(self, arena: Arena) -> None:
@@ -183,7 +169,7 @@ class LogWriter(Actor):
     def on_wake(self, now_ms: int) -> None:
         ack = self._group_commit.commit(now_ms)
         if ack is not None:
-            if ack.state == STATE_FULL:
+            if ack.is_full:
                 self.log("disk-full", data_dir=self.setup.data_dir)
             self._acks.send([ACK.pack(*ack)])
         self._group_commit.background_step(now_ms)

@@ -7,6 +7,7 @@ It applies no entries (state_machine does). It writes the log itself unless the 
 import time
 from functools import partial
 from random import SystemRandom
+from typing import Literal
 
 import zmq
 
@@ -15,21 +16,24 @@ from ...native.net.messages import Arena
 from ...net.clock import monotonic_ms
 from ...net.sockets import HWM, SocketOptions
 from ...protocols.errors import LocalProtocolError
+from ...protocols.host.border import Requests, Responses
 from ...protocols.host.status import GroupRole
-from ...protocols.raft.messages import AppendJob, HardState
+from ...protocols.raft.core import Role
+from ...protocols.raft.messages import AppendAck, AppendJob, HardState
 from ...protocols.zmqraft.server.commits import CommitNotice, NotifyScope
 from ...protocols.zmqraft.server.peer import Peer
-from ...protocols.zmqraft.snapshots.orders import Result, encode_work, result_for
+from ...protocols.zmqraft.server.values import Applied, Event, OrderLost, Stalled, Wake
+from ...protocols.zmqraft.snapshots.orders import encode_work, result_for
 from ...storage.disk.disk import Disk
 from ...storage.log import repair
 from ...storage.log.hard_state import HardStateFile
-from ...storage.log.peer_recovery import PeerFiles, RecoverySettings, recover_peer, snapshot_reqids
+from ...storage.log.peer_recovery import PeerFiles, RecoverySettings, recover_peer
 from ...storage.log.reader import LogReader
 from ...storage.log.segment import Identity
 from ..runtime.actor import Actor, main
 from ..runtime.setup import STATE_MACHINE, participants
 from .links import PeerLinks
-from .log_writer import ACK, JOBS_HWM, STATE_FULL, Ack, GroupCommit, encode_compact, encode_job
+from .log_writer import ACK, JOBS_HWM, GroupCommit, encode_compact, encode_job
 from .setup import peer_setup
 from .snapshot_sender import ORDERS_HWM, reqid_limits
 from .state_machine import APPLIED, COMMIT, commits_topic
@@ -117,16 +121,15 @@ class RaftPeer(Actor):
         recovered = found.recovered(self.setup.epoch, stored, damage)
         peer = Peer(setup, recovered, reqids, self._reader, now_ms, SystemRandom())
         self._peer = peer
-        self._links = PeerLinks(self, self._on_answers)
-        self._links.update(peer)
-        self.listen(self._peers, self._on_peers)
-        self.listen(self._clients, self._on_clients)
+        self._links = PeerLinks(self, self._on_answers, 2 * setup.tuning.inflight_max + 8)
+        self.listen(self._peers, partial(self._on_requests, "peer_url"))
+        self.listen(self._clients, partial(self._on_requests, "url"))
         self.log(
             "recovered",
             snapshot=found.snapshot.last_index,
             last_index=found.log.last_index,
             reqids=len(reqids),
-            vote=peer.vote_state,
+            vote=peer.status()["vote"],
         )
         if damage is not None:
             self.log("repairing", until=damage.last_index, damage=damage.problem)
@@ -134,70 +137,55 @@ class RaftPeer(Actor):
 
     # ---- what arrives ----
 
-    def _on_clients(self, arena: Arena) -> None:
-        assert self._peer is not None
-        self._peer.on_clients(arena, self.now_ms, int(time.time()))
+    def _receive(self, event: Event) -> None:
+        if self._peer is not None:
+            self._peer.receive(event, self.now_ms)
 
-    def _on_peers(self, arena: Arena) -> None:
-        assert self._peer is not None
-        self._peer.on_peers(arena, self.now_ms, int(time.time()))
+    def _on_requests(self, endpoint: Literal["url", "peer_url"], arena: Arena) -> None:
+        self._receive(Requests(endpoint, arena, int(time.time())))
 
     def _on_answers(self, name: str, arena: Arena) -> None:
-        assert self._peer is not None
-        self._peer.on_answers(name, arena, self.now_ms)
+        self._receive(Responses(name, arena))
 
     def _on_acks(self, arena: Arena) -> None:
-        for numbers, _ in self.unpacked(arena, ACK, "acks"):
-            ack = Ack(*numbers)
-            if ack.epoch != self.setup.epoch:
+        for (epoch, seq, is_full), _ in self.unpacked(arena, ACK, "acks"):
+            if epoch != self.setup.epoch:
                 self.counters["foreign_epoch"] += 1
             elif self._peer is None:
                 self._start_peer(self.now_ms)
             else:
-                self._on_ack(self._peer, ack)
+                self._on_ack(AppendAck(epoch, seq, bool(is_full)))
 
     def _on_synced(self) -> None:
-        assert self._peer is not None
         assert self._group_commit is not None
         ack = self._group_commit.poll_sync()
         if ack is not None:
-            self._on_ack(self._peer, ack)
+            self._on_ack(ack)
 
-    def _on_ack(self, peer: Peer, ack: Ack) -> None:
-        if ack.state == STATE_FULL:
+    def _on_ack(self, ack: AppendAck) -> None:
+        if ack.is_full:
             self.log("disk-full", data_dir=self.setup.data_dir)
-            if peer.is_leader:
+            if self._role.role == Role.LEADER:
                 self.log("leadership-given-up", reason="the disk is full")
-            peer.on_writable(False, self.now_ms)
-            return
-        if not peer.writable:
-            peer.on_writable(True, self.now_ms)
-        peer.on_written(ack.seq, self.now_ms)
+        self._receive(ack)
 
     def _on_applied(self, arena: Arena) -> None:
-        if self._peer is None:
-            return
         for (applied, _, urgent), rest in self.unpacked(arena, APPLIED, "applied"):
             name = b"".join(rest).decode("ascii", "replace")
             if name in self._applied_reports:
                 self._applied_reports[name] = applied, urgent != 0
-        reports = self._applied_reports.values()
-        self._peer.on_applied(
-            self._applied_reports[STATE_MACHINE][0],
-            urgent=any(urgent for _, urgent in reports),
-            by_all=min(applied for applied, _ in reports),
-            clients_wait=any(
-                urgent
-                for name, (_, urgent) in self._applied_reports.items()
-                if name != STATE_MACHINE
-            ),
+        reports = self._applied_reports
+        waiting = {name for name, (_, is_urgent) in reports.items() if is_urgent}
+        self._receive(
+            Applied(
+                reports[STATE_MACHINE][0],
+                min(applied for applied, _ in reports.values()),
+                urgent=bool(waiting),
+                clients_wait=bool(waiting - {STATE_MACHINE}),
+            )
         )
 
     def _on_results(self, arena: Arena) -> None:
-        peer = self._peer
-        if peer is None:
-            return
-        results: list[Result] = []
         for frames in arena.messages():
             try:
                 result = result_for(self.setup.epoch, frames)
@@ -205,9 +193,7 @@ class RaftPeer(Actor):
                 self.log_rarely("malformed-dropped", pipe="results", size=len(frames[0]))
                 continue
             if result is not None:
-                results.append(result)
-        # Read the newest snapshot: the installed one or a later one.
-        peer.on_results(results, self.now_ms, lambda _: snapshot_reqids(self._peer_files))
+                self._receive(result)
 
     def _on_subscribed(self, arena: Arena) -> None:
         """An applier has (re)started: send it the commit index without waiting for a commit."""
@@ -235,18 +221,18 @@ class RaftPeer(Actor):
         late_ms = monotonic_ms() + ANSWERS_MS_MAX
         wake = peer.wake(now_ms, lambda: monotonic_ms() >= late_ms)
         if wake.hard_state is not None:
-            self._save(peer, *wake.hard_state)
+            self._save(wake, *wake.hard_state)
         if wake.role != self._role:
             self._role = wake.role
-            self.log("role", **wake.role._asdict(), last=peer.last_index)
-        self._links.update(peer)
-        self._links.send(peer)
-        self._append_to_log(peer, wake.job)
-        self.send_batch(self._peers, peer.out.peers)
-        self.send_batch(self._clients, peer.out.clients)
+            self.log("role", **wake.role._asdict(), last=wake.last_index)
+        self._links.update(wake.urls)
+        self._links.send(wake.out.links)
+        self._append_to_log(wake.job)
+        self.send_batch(self._peers, wake.out.peers)
+        self.send_batch(self._clients, wake.out.clients)
         for order in wake.orders:
             if not self.send(self._orders, encode_work(self.setup.epoch, order)):
-                peer.on_order_lost(order, now_ms)
+                self._receive(OrderLost(order))
         if wake.compact is not None:
             self._compact(wake.compact)
         if wake.commit is not None:
@@ -255,20 +241,20 @@ class RaftPeer(Actor):
         if self._group_commit is not None:
             self._group_commit.background_step(now_ms)
 
-    def _save(self, peer: Peer, state: HardState, voter: bool) -> None:
+    def _save(self, wake: Wake, state: HardState, voter: bool) -> None:
         """Makes term and vote durable. Logs a slow disk, because every election waits for it."""
-        self._hard_state.withheld = peer.vote_withheld
-        if self._damage is not None and not peer.repairing:
-            self.log("repaired", last_index=peer.last_index)
+        self._hard_state.withheld = wake.vote_withheld
+        if self._damage is not None and not wake.repairing:
+            self.log("repaired", last_index=wake.last_index)
             self._hard_state.repaired, self._damage = self._damage.epoch, None
         begun_ms = monotonic_ms()
         self._hard_state.save(state, voter)
         took_ms = monotonic_ms() - begun_ms
-        peer.on_saved(took_ms)
-        if took_ms >= peer.setup.tuning.election_timeout_ms_min:
+        self._receive(Stalled(took_ms))
+        if took_ms >= self.settings.raft.election_timeout_ms[0]:
             self.log_rarely("slow-disk", saving="term and vote", ms=took_ms)
 
-    def _append_to_log(self, peer: Peer, job: AppendJob | None) -> None:
+    def _append_to_log(self, job: AppendJob | None) -> None:
         """Sends a job to the log writer, or appends and syncs here."""
         self._wake_again = False
         if self._group_commit is not None:
@@ -276,7 +262,7 @@ class RaftPeer(Actor):
                 self._group_commit.enqueue(job)
             ack = self._group_commit.commit(self.now_ms)
             if ack is not None:
-                self._on_ack(peer, ack)
+                self._on_ack(ack)
                 self._wake_again = not self._links  # A single member commits without answers.
         elif job is not None:
             self._jobs.send(encode_job(job))
@@ -298,11 +284,9 @@ class RaftPeer(Actor):
 
     def on_stop_requested(self) -> None:
         """A leader hands over before it stops, to save the cluster an election timeout."""
-        peer = self._peer
-        if peer is not None and peer.is_leader:
-            reason = peer.hand_over(monotonic_ms())
-            if reason:
-                self.log("leadership-kept", reason=reason)
+        reason = "" if self._peer is None else self._peer.hand_over(monotonic_ms())
+        if reason:
+            self.log("leadership-kept", reason=reason)
 
     def drained(self) -> bool:
         """Whether no handover of the leadership is running."""

@@ -142,7 +142,7 @@ class AppendJob(NamedTuple):
     """Blocks for the log writer. They follow entry prev_index and replace every entry after it.
 
     With `reset` the log first restarts behind that entry, with which a durable snapshot ends. The
-    acknowledgement of a job is (epoch, seq). The epoch is new at each start of peer and writer.
+    epoch is new at each start of peer and writer.
     """
 
     epoch: int
@@ -151,6 +151,17 @@ class AppendJob(NamedTuple):
     prev_term: int
     blocks: list[bytes]
     reset: bool = False
+
+
+class AppendAck(NamedTuple):
+    """All jobs up to seq are durable. seq 0: the log is open.
+
+    is_full   the disk has no space: nothing more is acknowledged until there is
+    """
+
+    epoch: int
+    seq: int
+    is_full: bool = False
 
 
 class StoredRead(NamedTuple):

@@ -5,6 +5,7 @@ The log writer has recovered the log before. This module only reads.
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from functools import partial
 from typing import NamedTuple
 
 from ...native.log.updates import Reqids
@@ -25,15 +26,23 @@ from .reader import LogReader
 from .segment import Identity
 
 
+class PeerFiles(NamedTuple):
+    """A peer's data directory and the identity that its files must have."""
+
+    files: Files
+    identity: Identity
+
+
 class PeerRecovery(NamedTuple):
     """The state of a peer as found on disk."""
 
+    peer_files: PeerFiles
     log: RaftLog
     directory: MemberDirectory
     snapshot: Snapshot
     marks: PruneMarks
-    reset: bool  # The segments lack the snapshot's last entry: the log restarts after it.
-    bytes_after_snapshot: int  # Of the log.
+    bytes_after_snapshot: int = 0  # Of the log.
+    reset: bool = False  # The segments lack the snapshot's last entry: the log restarts after it.
 
     def recovered(
         self, epoch: int, stored: HardStateFile, damage: repair.RepairMark | None
@@ -51,14 +60,8 @@ class PeerRecovery(NamedTuple):
             prune_marks=self.marks,
             directory=self.directory,
             repair=damage and Repair(damage.last_index, damage.problem),
+            snapshot_reqids=partial(snapshot_reqids, self.peer_files),
         )
-
-
-class PeerFiles(NamedTuple):
-    """A peer's data directory and the identity that its files must have."""
-
-    files: Files
-    identity: Identity
 
 
 class RecoverySettings(NamedTuple):
@@ -119,7 +122,7 @@ def recover_peer(
     last_index = max(last_index, base[0])
     log = RaftLog(*base, runs, last_index, configurations=directory.history, **options)
     if log.term_at(snapshot.last_index) == snapshot.last_term:
-        return PeerRecovery(log, directory, snapshot, marks, False, bytes_after_snapshot)
+        return PeerRecovery(peer_files, log, directory, snapshot, marks, bytes_after_snapshot)
     # snapshot_sender has installed a snapshot after the writer's recovery, or just before the last
     # end of the unit. The log restarts after it.
     directory = settings.directory(snapshot, snapshot.last_index)
@@ -127,7 +130,7 @@ def recover_peer(
     log.reset(snapshot.last_index, snapshot.last_term, directory.history.last)
     reqids.load(snapshot_reqids(peer_files))
     marks.truncate(snapshot.last_index)
-    return PeerRecovery(log, directory, snapshot, marks, True, 0)
+    return PeerRecovery(peer_files, log, directory, snapshot, marks, reset=True)
 
 
 def snapshot_reqids(peer_files: PeerFiles) -> Iterator[bytes]:

@@ -57,23 +57,22 @@ class _PendingAck(NamedTuple):
     answers: list[Envelope]
 
 
+class StoredLog(NamedTuple):
+    """The log on disk, as the append jobs change it."""
+
+    epoch: int
+    on_replaced: Callable[[], object]  # Its files are about to get other entries than before.
+    snapshot_reqids: Callable[[], Iterable[bytes]]  # Of the newest snapshot, or a later one.
+
+
 class AppendQueue:
     """The append jobs of one epoch. It keeps the table of request ids in step with the log."""
 
-    def __init__(
-        self,
-        core: Raft,
-        reqids: Reqids,
-        marks: PruneMarks,
-        epoch: int,
-        on_replaced: Callable[[], object],
-    ) -> None:
-        """Calls on_replaced when the log's files are about to get other entries than before."""
+    def __init__(self, core: Raft, reqids: Reqids, marks: PruneMarks, stored: StoredLog) -> None:
         self._core = core
         self._reqids = reqids
         self._marks = marks
-        self._epoch = epoch
-        self._on_replaced = on_replaced
+        self._epoch, self._on_replaced, self._snapshot_reqids = stored
         self._queued_index = core.log.last_index  # The last index given to the log writer.
         self.seq = 0  # Of the last job.
         self._unacknowledged: deque[_PendingAck] = deque()
@@ -123,12 +122,12 @@ class AppendQueue:
                 if envelope.message.term == self._core.term:
                     yield envelope
 
-    def reset_to_snapshot(self, index: int, reqids: Iterable[bytes]) -> None:
+    def reset_to_snapshot(self, index: int) -> None:
         """A snapshot has replaced the log, and its request ids replace the table.
 
         The jobs that the writer still has belong to the old log.
         """
-        self._reqids.load(reqids)
+        self._reqids.load(self._snapshot_reqids())
         self._marks.truncate(0)
         self._marks.add(index, self._reqids.newest_s)
         self._on_replaced()

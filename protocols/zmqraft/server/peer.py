@@ -1,19 +1,21 @@
 """A ZMQ RAFT peer without sockets, files or clocks: the Raft core, the wire, and client requests.
 
-The actor (actors/raft/peer.py) and the simulator drive it alike: they pass in the messages of each
-socket, call wake() once, and carry out its result in that order.
+The actor (actors/raft/peer.py) and the simulator drive it alike: they pass in events by receive(),
+call wake() once, and carry out its result in that order.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from random import Random
 
 from ....native.log.updates import Reqids
 from ....native.net.messages import Arena, Frames
 from ...errors import RemoteProtocolError
+from ...host.border import LinkLost, Requests, Responses
 from ...host.hard_state import SavedState
 from ...host.status import core_status, role_of
 from ...raft.core import Raft, Role
 from ...raft.messages import (
+    AppendAck,
     AppendEntries,
     AppendJob,
     EntryBatch,
@@ -26,7 +28,7 @@ from ...raft.messages import (
 from ..membership.directory import MemberDirectory
 from ..membership.members import MemberChanges
 from ..membership.voter_eligibility import VoterEligibility
-from ..snapshots.orders import Order, Result, Snapshot
+from ..snapshots.orders import Snapshot
 from ..wire.client_codec import Form, LogInfo, ReplyAddress, RequestEntries, decode_client_request
 from ..wire.config_codec import CONFIG_UPDATE_REQUEST
 from ..wire.extensions import (
@@ -54,7 +56,7 @@ from ..wire.values import (
     TRANSFER,
     encode_json,
 )
-from .append_queue import AppendQueue, PruneMarks
+from .append_queue import AppendQueue, PruneMarks, StoredLog
 from .cluster_info import ClusterInfo, PeerStatus, RequestQueue
 from .commits import CommitNotice, CommitNotifier, NotifyScope
 from .entry_readers import EntryReaders
@@ -64,7 +66,17 @@ from .reads import PeerReads
 from .snapshots import SnapshotContext, SnapshotManager
 from .transfer import TransferRequests
 from .updates import UpdateIntake
-from .values import OutgoingFrames, OwnLogReader, PeerSetup, Recovered, Wake
+from .values import (
+    Applied,
+    Event,
+    OrderLost,
+    OutgoingFrames,
+    OwnLogReader,
+    PeerSetup,
+    Recovered,
+    Stalled,
+    Wake,
+)
 
 FEATURES = (
     FEATURE_PACK,
@@ -105,16 +117,17 @@ class Peer:
         self.core.may_vote = self.eligibility.may_vote
         self._saved = SavedState(recovered.hard_state, recovered.voter and recovered.repair is None)
 
-        self.out = OutgoingFrames(Frames(), Frames())
         self.members = MemberChanges(self.core, self.directory, reqids, random, setup.updates.ttl_s)
         self.members.holds_tables = setup.holds_tables
         self.links = Links(cluster, self.core, self.directory)
+        self.out = OutgoingFrames(Frames(), Frames(), self.links.out)
         self.links.update(self.members.joining)
         self.requests = PeerRequests(cluster, frozenset(), self._dialect)
         self.requests.accepted_by = self.core.configuration
         self._update_accepted_senders()
         marks = recovered.prune_marks or PruneMarks()
-        self.append_queue = AppendQueue(self.core, reqids, marks, recovered.epoch, reader.close)
+        stored = StoredLog(recovered.epoch, reader.close, recovered.snapshot_reqids)
+        self.append_queue = AppendQueue(self.core, reqids, marks, stored)
         self.append_queue.reset_pending = recovered.reset
         self.append_queue.appended_bytes = recovered.bytes_after_snapshot
         self.snapshots = SnapshotManager(
@@ -154,50 +167,14 @@ class Peer:
         self.directory.members_known = self.directory.members_known or eligibility.is_voter
         return eligibility
 
-    # ---- the state that the owner may read ----
-
-    @property
-    def links_out(self) -> dict[str, Frames]:
-        """The messages to send on each link, by PEER ID."""
-        return self.links.out
-
-    @property
-    def link_urls(self) -> Mapping[str, str]:
-        """The address of each link, by PEER ID; a new mapping after each change."""
-        return self.links.urls
-
     @property
     def last_applied(self) -> int:
         """The last entry that the state machine of this node has applied."""
         return self._commits.applied_index
 
     @property
-    def writable(self) -> bool:
-        """Whether the disk has space for entries."""
-        return self.append_queue.writable
-
-    @property
     def is_leader(self) -> bool:
         return self.core.role is Role.LEADER
-
-    @property
-    def last_index(self) -> int:
-        return self.core.log.last_index
-
-    @property
-    def vote_state(self) -> str:
-        """`voter`, `learner`, `repairing` or `vote withheld`."""
-        return self.eligibility.state
-
-    @property
-    def vote_withheld(self) -> bool:
-        """Whether the stored vote is damaged and not yet replaced."""
-        return self.eligibility.vote_withheld
-
-    @property
-    def repairing(self) -> bool:
-        """Whether the log still lacks entries that it may have acknowledged before its damage."""
-        return self.eligibility.repair is not None
 
     def _dialect(self, peer: str) -> Dialect:
         """Returns how a peer reads refusals: as npm zmq-raft does, unless its hello says
@@ -208,10 +185,40 @@ class Peer:
 
     # ---- events ----
 
-    def on_clients(self, arena: Arena, now_ms: int, unix_s: int) -> None:
+    def receive(self, event: Event, now_ms: int) -> None:
+        """Processes an event when it happens."""
+        self._now_ms = now_ms
+        match event:
+            case Requests(endpoint, arena, unix_s):
+                self.updates.unix_s = unix_s
+                if endpoint == "url":
+                    self._on_clients(arena)
+                else:
+                    self._on_peers(arena)
+            case Responses(peer, arena):
+                self._on_answers(peer, arena)
+            case AppendAck(_, seq, is_full):
+                self._on_written(seq, not is_full)
+            case Applied(index, by_all, urgent, clients_wait):
+                self.requests.clients_wait = clients_wait
+                self._commits.on_applied(index, by_all, urgent)
+            case Stalled(ms):
+                self.core.on_stalled(ms)
+            case OrderLost(order):
+                self.snapshots.on_order_lost(order, now_ms)
+            case LinkLost(peer):
+                if peer in self.links.by_peer:
+                    self.links.on_lost(peer)
+                    self.snapshots.on_lost(peer)
+            case result:
+                snapshot = self.snapshots.on_result(result, now_ms)
+                if snapshot is not None and self._install_snapshot(snapshot):
+                    self.eligibility.on_entries_received()
+                    self.append_queue.reset_to_snapshot(snapshot.last_index)
+
+    def _on_clients(self, arena: Arena) -> None:
         """Processes messages that arrived at `url`: from clients, and from foreign peers."""
-        self._now_ms, self.updates.unix_s = now_ms, unix_s
-        accepts = self._accepts_updates()
+        now_ms, accepts = self._now_ms, self._accepts_updates()
         received = self.updates.from_clients(arena, self.out.clients, accepts, now_ms)
         if received.updates:
             self.updates.propose(self.append_queue)
@@ -234,23 +241,22 @@ class Peer:
 
     def _accepts_updates(self) -> bool:
         """Whether clients may append here. During a transfer they are sent to the target."""
-        return self.is_leader and self.writable and self.core.transferring is None
+        return self.is_leader and self.append_queue.writable and self.core.transferring is None
 
-    def on_peers(self, arena: Arena, now_ms: int, unix_s: int) -> None:
+    def _on_peers(self, arena: Arena) -> None:
         """Processes messages that arrived at `peer_url`: requests of members, and packs of table
         servers."""
-        self._now_ms, self.updates.unix_s = now_ms, unix_s
         accepts = self._accepts_updates()
-        received = self.updates.from_tables(arena, self.out.peers, accepts, now_ms)
+        received = self.updates.from_tables(arena, self.out.peers, accepts, self._now_ms)
         if received.updates:
             self.members.holds_tables = True
             self.updates.propose(self.append_queue)
         for number in received.others:
             self._on_request(arena.message(number), self.out.peers)
 
-    def on_answers(self, peer: str, arena: Arena, now_ms: int) -> None:
+    def _on_answers(self, peer: str, arena: Arena) -> None:
         """Processes a peer's answers to our requests."""
-        self._now_ms = now_ms
+        now_ms = self._now_ms
         link = self.links.by_peer.get(peer)
         if link is None:
             return  # The link was removed.
@@ -277,64 +283,19 @@ class Peer:
             if link.wrong_peer:
                 self.links.hello_pending.add(peer)
 
-    def on_lost(self, peer: str) -> None:
-        """The connection to a peer is lost, with its answers."""
-        if peer in self.links.by_peer:
-            self.links.on_lost(peer)
-            self.snapshots.on_lost(peer)
-
-    def on_written(self, seq: int, now_ms: int) -> None:
-        """The log writer has made the jobs up to seq durable."""
-        self._now_ms = now_ms
+    def _on_written(self, seq: int, writable: bool) -> None:
+        """The log writer has made the jobs up to seq durable, or its disk is full. While it is
+        full, the peer neither votes nor leads."""
+        if writable != self.append_queue.writable:
+            self.append_queue.writable = writable
+            self.core.may_vote = writable and self.eligibility.may_vote
         for envelope in self.append_queue.on_written(seq):
             self._answer(envelope)
 
-    def on_applied(
-        self,
-        index: int,
-        urgent: bool = False,
-        by_all: int | None = None,
-        clients_wait: bool = False,
-    ) -> None:
-        """The state machine of this node has applied everything up to index.
-
-        An applier is a process of this node that applies the log: the state machine or a worker.
-
-        urgent         an applier needs each commit at once
-        by_all         the smallest index that every applier of this node has reached; the log is
-                       kept for the slowest, but reads do not wait for it
-        clients_wait   clients of an applier wait for commits: our answers tell the leader
-        """
-        self.requests.clients_wait = clients_wait
-        self._commits.on_applied(index, index if by_all is None else by_all, urgent)
-
-    def on_results(
-        self,
-        results: Iterable[Result],
-        now_ms: int,
-        reqids_of: Callable[[Snapshot], Iterable[bytes]],
-    ) -> None:
-        """Processes results of snapshot_sender; reqids_of reads a snapshot's table of request
-        ids."""
-        self._now_ms = now_ms
-        for result in results:
-            snapshot = self.snapshots.on_result(result, now_ms)
-            if snapshot is not None and self._install_snapshot(snapshot):
-                self.eligibility.on_entries_received()
-                self.append_queue.reset_to_snapshot(snapshot.last_index, reqids_of(snapshot))
-
-    def on_order_lost(self, order: Order, now_ms: int) -> None:
-        """The owner could not send an order to snapshot_sender."""
-        self.snapshots.on_order_lost(order, now_ms)
-
-    def on_saved(self, took_ms: int) -> None:
-        """Saving term and vote has blocked the owner for took_ms: no heartbeat was read then."""
-        self.core.on_stalled(took_ms)
-
     def hand_over(self, now_ms: int) -> str:
-        """Starts a transfer to the follower with the longest log. Returns '' or the reason of a
-        refusal."""
-        return self.core.transfer("", now_ms)
+        """A leader starts a transfer to the follower with the longest log. Returns '' or the reason
+        of a refusal."""
+        return self.core.transfer("", now_ms) if self.is_leader else ""
 
     def awaits_successor(self, now_ms: int) -> bool:
         """Whether a transfer is in progress to a target that may still take over."""
@@ -346,13 +307,6 @@ class Peer:
         if index > core.commit_index and core.log.term_at(index) != term:
             configuration = self.directory.install(index, snapshot.configuration)
         return core.install_snapshot(index, term, configuration)
-
-    def on_writable(self, writable: bool, now_ms: int) -> None:
-        """The disk is full, or has space again. While it is full, the peer neither votes nor
-        leads."""
-        self._now_ms = now_ms
-        self.append_queue.writable = writable
-        self.core.may_vote = writable and self.eligibility.may_vote
 
     # ---- requests, except updates and reads ----
 
@@ -426,7 +380,7 @@ class Peer:
 
     def _become_voter(self) -> None:
         self.directory.members_known = True
-        self.core.may_vote = self.writable
+        self.core.may_vote = self.append_queue.writable
         # The other peers must learn that we count.
         self.links.hello_pending.update(self.links.by_peer)
 
@@ -557,11 +511,16 @@ class Peer:
         orders = snapshots.step(self.last_applied, self.append_queue.appended_bytes, now_ms)
         return Wake(
             self._saved.change(ready.hard_state, self.eligibility.is_voter),
+            self.links.urls,
             job,
-            self._commit_notice(now_ms),
+            self.out,
             orders,
             snapshots.compact(self._commits.applied_by_all, now_ms),
+            self._commit_notice(now_ms),
             role_of(core),
+            core.log.last_index,
+            self.eligibility.vote_withheld,
+            self.eligibility.repair is not None,
         )
 
     def _update_accepted_senders(self) -> None:
@@ -653,7 +612,7 @@ class Peer:
             "strangers": self.requests.unknown_senders,
             "readers_refused": self.entry_readers.refused,
             "questions_dropped": self._client_requests.dropped,
-            "writable": self.writable,
+            "writable": self.append_queue.writable,
             "members": dict(self.directory.members),
             "foreign": self._foreign_members(),
             "drift": self.directory.drift,

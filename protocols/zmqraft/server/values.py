@@ -1,17 +1,26 @@
-"""Values between a peer and its owner: settings, recovered state, and the actions of a wake."""
+"""Values between a peer and its owner: settings, recovered state, events, the actions of a wake."""
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal, NamedTuple, Protocol
 
-from ....native.net.messages import Frames
+from ....native.net.messages import Arena, Frames
+from ...host.border import LinkLost, Requests, Responses
 from ...host.status import GroupRole
 from ...raft.log import RaftLog
 from ...raft.membership import Configuration
-from ...raft.messages import KIND_CHECKPOINT, AppendJob, EntryBatch, HardState, RaftTuning, Setup
+from ...raft.messages import (
+    KIND_CHECKPOINT,
+    AppendAck,
+    AppendJob,
+    EntryBatch,
+    HardState,
+    RaftTuning,
+    Setup,
+)
 from ...record import RECORD_BYTES_MAX, Record, cut_block, encode_block, trim_block
 from ..membership.directory import MemberDirectory
 from ..membership.voter_eligibility import Repair
-from ..snapshots.orders import Order, Snapshot
+from ..snapshots.orders import Order, Result, Snapshot
 from .append_queue import PruneMarks
 from .commits import CommitNotice
 
@@ -39,10 +48,11 @@ class SnapshotSetup(NamedTuple):
 
 
 class OutgoingFrames(NamedTuple):
-    """The messages to send through a peer's own sockets."""
+    """The messages to send; who sends them clears them."""
 
     clients: Frames  # At `url`.
     peers: Frames  # At `peer_url`.
+    links: Mapping[str, Frames]  # On the link to each peer.
 
 
 class PeerSetup(NamedTuple):
@@ -83,18 +93,69 @@ class Recovered(NamedTuple):
     prune_marks: PruneMarks | None = None
     directory: MemberDirectory | None = None  # The members by the log; None: it names none.
     repair: Repair | None = None  # The log was damaged and is not yet repaired.
+    # Reads the newest snapshot's table of request ids.
+    snapshot_reqids: Callable[[], Iterable[bytes]] = tuple
+
+
+class Applied(NamedTuple):
+    """The state machine of this node has applied everything up to applied_index.
+
+    An applier is a process of this node that applies the log: the state machine or a worker.
+
+    by_all         the smallest index that every applier of this node has reached; the log is kept
+                   for the slowest, but reads do not wait for it
+    urgent         an applier needs each commit at once
+    clients_wait   clients of an applier wait for commits: our answers tell the leader
+    """
+
+    applied_index: int
+    by_all: int
+    urgent: bool = False
+    clients_wait: bool = False
+
+
+class OrderLost(NamedTuple):
+    """The owner could not send an order to snapshot_sender."""
+
+    order: Order
+
+
+class Stalled(NamedTuple):
+    """Saving term and vote has blocked the owner for so long: it has read no heartbeat."""
+
+    ms: int
+
+
+Event = (
+    Requests[Literal["url", "peer_url"], Arena]  # Of members and table servers at `peer_url`.
+    | Responses[str, Arena]
+    | LinkLost[str]
+    | AppendAck
+    | Applied
+    | Result
+    | OrderLost
+    | Stalled
+)
 
 
 class Wake(NamedTuple):
-    """The actions after a wake, in this order. Frames to send are in the peer's outgoing Frames."""
+    """The actions after a wake, in this order, and the state that the owner saves and logs.
+
+    out   the peer's own; events after the wake may add messages to it
+    """
 
     # Make it durable before anything is sent: state, is a voter.
     hard_state: tuple[HardState, bool] | None
+    urls: Mapping[str, str]  # The address of each link, by PEER ID; a new one after each change.
     job: AppendJob | None
-    commit: CommitNotice | None  # Send it to the processes that it names.
-    orders: list[Order]  # For snapshot_sender; report a lost one by on_order_lost().
+    out: OutgoingFrames
+    orders: list[Order]  # For snapshot_sender.
     compact: int | None  # The log writer may remove whole segments up to this index.
+    commit: CommitNotice | None  # Send it to the processes that it names.
     role: GroupRole
+    last_index: int
+    vote_withheld: bool  # The stored vote is damaged and not yet replaced.
+    repairing: bool  # The log still lacks entries that it may have acknowledged before its damage.
 
 
 def term_entry(first_index: int, term: int) -> EntryBatch:

@@ -14,10 +14,10 @@ from typing import Any, Literal
 import pytest
 
 from kelek.actors.raft import log_writer
-from kelek.actors.raft.log_writer import STATE_FULL, STATE_OK, Ack, GroupCommit
+from kelek.actors.raft.log_writer import GroupCommit
 from kelek.actors.runtime.setup import ActorSetup
 from kelek.actors.topology.settings import LogSettings
-from kelek.protocols.raft.messages import AppendJob
+from kelek.protocols.raft.messages import AppendAck, AppendJob
 from kelek.protocols.record import Record, encode_block
 from kelek.tests.actors.demo_cluster import DEADLINE_S, DemoCluster
 from kelek.tests.actors.node_settings import node_settings
@@ -108,26 +108,26 @@ def test_a_full_disk_is_reported_once_and_retried(
     now_ms = 0
     seqs = itertools.count(1)
 
-    def append() -> Ack | None:
+    def append() -> AppendAck | None:
         seq = next(seqs)
         block = encode_block(seq, 1, [Record(0, None, bytes(3000))]).block
         commits.enqueue(AppendJob(7, seq, seq - 1, min(1, seq - 1), [block]))
         return commit()
 
-    def commit() -> Ack | None:
+    def commit() -> AppendAck | None:
         ack = commits.commit(now_ms)
         return ack or (commits.poll_sync() if commits.sync_fd is not None else None)
 
-    assert append() == Ack(7, 1, STATE_OK)
+    assert append() == AppendAck(7, 1)
     disk.bytes_max = 0
-    while (ack := append()) is not None and ack.state == STATE_OK:
+    while (ack := append()) is not None and not ack.is_full:
         now_ms += 1
         assert ack.seq < 20
-    assert ack == Ack(7, 0, STATE_FULL)
+    assert ack == AppendAck(7, 0, is_full=True)
     assert commits.full
     for _ in range(3):
         assert append() is None, "it is reported once"
         now_ms = commits.deadline_ms
     disk.bytes_max = 1 << 40
-    assert commit() == Ack(7, next(seqs) - 1, STATE_OK)
+    assert commit() == AppendAck(7, next(seqs) - 1)
     commits.log.close()

@@ -12,21 +12,17 @@ from kelek.native.log.updates import Reqids
 from kelek.native.net import messages as native_messages
 from kelek.native.net.messages import Arena
 from kelek.protocols.errors import LocalProtocolError
-from kelek.protocols.raft.messages import AppendJob
+from kelek.protocols.host.border import LinkLost, Requests, Responses
+from kelek.protocols.raft.messages import AppendAck, AppendJob
 from kelek.protocols.record import decode_block
 from kelek.protocols.zmqraft.server.peer import Peer
-from kelek.protocols.zmqraft.server.values import PeerSetup
+from kelek.protocols.zmqraft.server.values import Applied, PeerSetup
 from kelek.protocols.zmqraft.snapshots.orders import encode_work, result_for
 from kelek.storage.errors import StorageError, StorageFull
 from kelek.storage.log import repair
 from kelek.storage.log.hard_state import HardStateFile
 from kelek.storage.log.log import Log
-from kelek.storage.log.peer_recovery import (
-    PeerFiles,
-    RecoverySettings,
-    recover_peer,
-    snapshot_reqids,
-)
+from kelek.storage.log.peer_recovery import PeerFiles, RecoverySettings, recover_peer
 from kelek.storage.log.reader import LogReader
 from kelek.storage.log.segment import Identity
 from kelek.storage.log.writer import Writer
@@ -93,74 +89,54 @@ class PeerProcess(Process):
             self.node.on_exit(self)
 
     def _step(self) -> None:
-        inbox, self.inbox = self.inbox, []
-        self._on_acks([item for item in inbox if item[0] == "ack"])
+        events, self.inbox = [event for (event,) in self.inbox], []
+        for event in events:
+            if isinstance(event, AppendAck):
+                self._on_ack(event)
         peer = self.peer
         if peer is None:
             return
         now_ms = self.simulation.now_ms
+        by_socket: dict[tuple[type, str], list[Frames]] = {}
+        for event in events:
+            if isinstance(event, Requests | Responses):
+                by_socket.setdefault((type(event), event[0]), []).append(event[1])
+            elif not isinstance(event, AppendAck | None):
+                peer.receive(event, now_ms)
         unix_s = UNIX_S + self.node.skew_s + now_ms // 1000
-        by_socket: dict[tuple[Any, ...], list[Frames]] = {}
-        for item in inbox:
-            if item[0] == "applied":
-                # As if a client of tables came and went.
-                peer.on_applied(item[1], clients_wait=now_ms % 1000 < 300)
-            elif item[0] == "lost":
-                peer.on_lost(item[1])
-            elif item[0] == "result":
-                self._on_result(peer, item[1])
-            elif item[0] != "ack":
-                by_socket.setdefault(item[:-1], []).append(item[-1])
-        for socket, messages in by_socket.items():
+        for (kind, source), messages in by_socket.items():
             arena = Arena.from_messages(messages)
-            if socket[0] == "answer":
-                peer.on_answers(socket[1], arena, now_ms)
-            elif socket[0] == "peers":
-                peer.on_peers(arena, now_ms, unix_s)
-            else:
-                peer.on_clients(arena, now_ms, unix_s)
+            event = Requests(source, arena, unix_s)
+            peer.receive(event if kind is Requests else Responses(source, arena), now_ms)
         self._wake_peer(peer, now_ms)
 
-    def _on_result(self, peer: Peer, frames: Frames) -> None:
-        result = result_for(self.epoch, frames)
-        if result is not None:
-            home = PeerFiles(self.files, self.node.identity)
-            peer.on_results(
-                [result], self.simulation.now_ms, lambda snapshot: snapshot_reqids(home)
-            )
-
-    def _on_acks(self, acks: list[tuple[Any, ...]]) -> None:
-        for _, epoch, seq, full in acks:
-            if epoch != self.epoch:
-                self.simulation.counters["acks of another epoch"] += 1
-            elif self.peer is None:
-                self.start_peer()
-            elif full:
-                self.peer.on_writable(False, self.simulation.now_ms)
-            else:
-                if not self.peer.writable:
-                    self.peer.on_writable(True, self.simulation.now_ms)
-                self.peer.on_written(seq, self.simulation.now_ms)
+    def _on_ack(self, ack: AppendAck) -> None:
+        if ack.epoch != self.epoch:
+            self.simulation.counters["acks of another epoch"] += 1
+        elif self.peer is None:
+            self.start_peer()
+        else:
+            self.peer.receive(ack, self.simulation.now_ms)
 
     def _wake_peer(self, peer: Peer, now_ms: int) -> None:
         """Carries out a wake in its order; a Halt in between leaves the rest undone."""
         wake = peer.wake(now_ms)
         node = self.node
         if wake.hard_state is not None:
-            self.hard_state.withheld = peer.vote_withheld
-            if self.damage is not None and not peer.repairing:
+            self.hard_state.withheld = wake.vote_withheld
+            if self.damage is not None and not wake.repairing:
                 self.hard_state.repaired, self.damage = self.damage.epoch, None
             self.hard_state.save(*wake.hard_state)
-        for name in [name for name in self.links if name not in peer.links_out]:
+        for name in [name for name in self.links if name not in wake.urls]:
             self.links.pop(name).close()
-        for name, frames in peer.links_out.items():
+        for name, frames in wake.out.links.items():
             if name not in self.links:
                 self.links[name] = SimLink(self, node.others[name])
             for message in drain(frames):
                 self.links[name].send(message)
         if wake.job is not None:
             node.send_job(wake.job)
-        for frames in (peer.out.peers, peer.out.clients):
+        for frames in (wake.out.peers, wake.out.clients):
             for message in drain(frames):
                 node.answer(message)
         for order in wake.orders:
@@ -224,14 +200,14 @@ class SimLink:
             self.process.simulation.counters["lost: no connection"] += 1
 
     def on_answer(self, connection: Connection, frames: Frames) -> None:
-        self.process.post("answer", self.target.name, frames)
+        self.process.post(Responses(self.target.name, frames))
 
     def on_closed(self, connection: Connection) -> None:
         if connection is self.connection:
             self.connection = None
             self._connect_later(60 * US_PER_MS)
             if self.process.simulation.chance(0.3):
-                self.process.post("lost", self.target.name)
+                self.process.post(LinkLost(self.target.name))
 
 
 class WriterProcess(Process):
@@ -353,7 +329,9 @@ class StateMachineProcess(Process):
         for batch in batches:
             self._apply(batch.block)
         if self.node.peer is not None:
-            self.node.peer.post("applied", self.applied_index)
+            # As if a client of tables came and went.
+            waits = self.simulation.now_ms % 1000 < 300
+            self.node.peer.post(Applied(self.applied_index, self.applied_index, clients_wait=waits))
         if self.applied_index < self.target[0]:
             self.wake_after(2000)
 
@@ -391,7 +369,7 @@ class NodeRouter:
     def on_request(self, connection: Connection, frames: Frames) -> None:
         self.node.routes[connection.route] = connection
         assert self.node.peer is not None
-        self.node.peer.post(self.kind, [connection.route, *frames])
+        self.node.peer.post(Requests(self.kind, [connection.route, *frames]))
 
 
 class SimNode:
@@ -415,8 +393,8 @@ class SimNode:
         self.url = self.setup.urls[name]
         self.others: dict[str, SimNode] = {}
         self.disk = NodeDisk(self.simulation, name)
-        self.peer_door = NodeRouter(self, "peers")
-        self.client_door = NodeRouter(self, "clients")
+        self.peer_door = NodeRouter(self, "peer_url")
+        self.client_door = NodeRouter(self, "url")
         self.routes: dict[bytes, Connection] = {}
         self.peer: PeerProcess | None = None
         self.writer: WriterProcess | None = None
@@ -599,7 +577,7 @@ class SimNode:
 
     def _on_ack(self, epoch: int, seq: int, full: bool) -> None:
         if self.peer is not None:
-            self.peer.post("ack", epoch, seq, full)
+            self.peer.post(AppendAck(epoch, seq, full))
 
     def publish(self, index: int, term: int) -> None:
         self._published = (index, term)
@@ -627,7 +605,7 @@ class SimNode:
 
     def _on_result(self, frames: Frames) -> None:
         if self.peer is not None:
-            self.peer.post("result", frames)
+            self.peer.post(result_for(self.peer.epoch, frames))
 
     def send_barrier(self, index: int) -> None:
         self._pipe("barriers", self._on_barrier, index)

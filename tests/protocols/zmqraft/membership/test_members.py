@@ -8,11 +8,13 @@ import pytest
 from kelek.native.log.updates import REMIND_MS, Reqids
 from kelek.native.net.messages import Arena
 from kelek.protocols.errors import RemoteProtocolError
+from kelek.protocols.host.border import Requests, Responses
 from kelek.protocols.raft.core import Role
 from kelek.protocols.raft.log import RaftLog
 from kelek.protocols.raft.messages import (
     KIND_STATE,
     KIND_TABLES,
+    AppendAck,
     AppendEntries,
     HardState,
 )
@@ -107,7 +109,7 @@ class PeerGroup:
         reqid = reqid or self.new_id()
         message = [b"client", reqid, b"&", CLUSTER, payload]
         peer = self.peers[to] if to else self.lead
-        peer.on_clients(Arena.from_messages([message]), self.now_ms, UNIX_S)
+        peer.receive(Requests("url", Arena.from_messages([message]), UNIX_S), self.now_ms)
         return reqid
 
     def answer(self) -> ConfigUpdateAnswer:
@@ -135,7 +137,7 @@ class PeerGroup:
         """One wake, and what is answered to it."""
         peer = self.peers[name]
         self._act(peer)
-        for target, frames in list(peer.links_out.items()):
+        for target, frames in list(peer.out.links.items()):
             messages = frames.messages()
             frames.clear()
             for message in messages:
@@ -148,7 +150,7 @@ class PeerGroup:
         """Its log is durable at once."""
         wake = peer.wake(self.now_ms)
         if wake.job is not None:
-            peer.on_written(wake.job.seq, self.now_ms)
+            peer.receive(AppendAck(1, wake.job.seq), self.now_ms)
 
     def _deliver(self, source: str, target: str, message: list[bytes]) -> None:
         if target in self.away or source in self.away:
@@ -157,7 +159,7 @@ class PeerGroup:
         answers: list[list[bytes]] = []
         if peer is not None:
             arena = Arena.from_messages([[source.encode(), *message]])
-            peer.on_peers(arena, self.now_ms, 0)
+            peer.receive(Requests("peer_url", arena), self.now_ms)
             self._act(peer)
             answers = [frames[1:] for frames in peer.out.peers.messages()]
             peer.out.peers.clear()
@@ -165,7 +167,8 @@ class PeerGroup:
             info = LogInfo(False, None, 1, 1, 1, 1, self.foreign[target])
             answers = [LOG_INFO_ANSWER.encode(info, message[0])]
         if answers:
-            self.peers[source].on_answers(target, Arena.from_messages(answers), self.now_ms)
+            event = Responses(target, Arena.from_messages(answers))
+            self.peers[source].receive(event, self.now_ms)
 
     def members(self, name: str) -> set[str]:
         return set(self.peers[name].core.configuration.voters)
@@ -182,7 +185,7 @@ def test_a_client_with_many_connections_is_answered_on_the_newest(ring: PeerGrou
     payload = encode_members([(name, url(name)) for name in (*OLD, "n9")])
     for number in range(1000):
         message = [b"client%d" % number, reqid, b"&", CLUSTER, payload]
-        ring.lead.on_clients(Arena.from_messages([message]), ring.now_ms, UNIX_S)
+        ring.lead.receive(Requests("url", Arena.from_messages([message]), UNIX_S), ring.now_ms)
     ring.lead.wake(ring.now_ms)
     ring.lead.out.clients.clear()
     ring.now_ms += REMIND_MS
@@ -512,9 +515,9 @@ def send_pack(ring: PeerGroup, data: bytes, to_peer_url: bool) -> list[list[byte
     arena = Arena.from_messages([[b"server", *frames]])
     lead = ring.lead
     if to_peer_url:
-        lead.on_peers(arena, ring.now_ms, UNIX_S)
+        lead.receive(Requests("peer_url", arena, UNIX_S), ring.now_ms)
     else:
-        lead.on_clients(arena, ring.now_ms, UNIX_S)
+        lead.receive(Requests("url", arena, UNIX_S), ring.now_ms)
     out = lead.out.peers if to_peer_url else lead.out.clients
     found = out.messages()
     out.clear()
@@ -558,8 +561,10 @@ def test_from_then_on_clients_are_refused_what_is_for_tables(ring: PeerGroup) ->
     last_index = lead.core.log.last_index
     for form in Form.TEXT, Form.NODE:
         update = encode_client_request(RequestUpdate(ring.new_id(), MARKED), CLUSTER, form)
-        lead.on_clients(Arena.from_messages([[b"c", *update]]), ring.now_ms, UNIX_S)
-        lead.on_peers(Arena.from_messages([[b"c", *update]]), ring.now_ms, UNIX_S)
+        lead.receive(Requests("url", Arena.from_messages([[b"c", *update]]), UNIX_S), ring.now_ms)
+        lead.receive(
+            Requests("peer_url", Arena.from_messages([[b"c", *update]]), UNIX_S), ring.now_ms
+        )
     answers = lead.out.clients.messages()
     lead.out.clients.clear()
     assert [UPDATE_ANSWER.decode(answer[1:]).status for answer in answers] == [
@@ -572,7 +577,7 @@ def test_from_then_on_clients_are_refused_what_is_for_tables(ring: PeerGroup) ->
     frames = PACK_REQUEST.encode(
         Pack(reqid, b"", block[32 : 32 + 16 + len(MARKED)]), cluster=CLUSTER
     )
-    lead.on_clients(Arena.from_messages([[b"c", *frames]]), ring.now_ms, UNIX_S)
+    lead.receive(Requests("url", Arena.from_messages([[b"c", *frames]]), UNIX_S), ring.now_ms)
     assert lead.out.clients.messages()[0][3] == b"\3"
     lead.out.clients.clear()
     assert lead.core.log.last_index == last_index, "nothing of it is in the log"

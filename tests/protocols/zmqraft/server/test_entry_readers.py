@@ -3,7 +3,8 @@
 import pytest
 
 from kelek.protocols.host.read_queue import HELD_MS_MAX
-from kelek.protocols.raft.messages import AppendEntries, AppendResponse
+from kelek.protocols.raft.messages import AppendAck, AppendEntries, AppendResponse
+from kelek.protocols.zmqraft.server.values import Applied
 from kelek.protocols.zmqraft.wire import extensions as own
 from kelek.protocols.zmqraft.wire.client_codec import (
     ENTRIES_ANSWER,
@@ -48,7 +49,7 @@ def grow(leading: LeaderHarness, count: int, *, written: bool = True) -> None:
     wake = alone.peer.wake(alone.now_ms)
     assert wake.job is not None
     if written:
-        alone.peer.on_written(wake.job.seq, alone.now_ms)
+        alone.peer.receive(AppendAck(1, wake.job.seq), alone.now_ms)
     for name in ("n2", "n3"):
         core.step(name, AppendResponse(core.term, True, core.log.last_index), alone.now_ms)
     alone.peer.wake(alone.now_ms)
@@ -70,7 +71,7 @@ def test_what_is_committed_and_not_on_our_own_disk_is_waited_for() -> None:
     grow(leading, 3, written=False)
     leading.ask(entries_request(1))
     assert not leading.confirm()
-    leading.peer.on_written(leading.peer.append_queue.seq, leading.alone.now_ms)
+    leading.peer.receive(AppendAck(1, leading.peer.append_queue.seq), leading.alone.now_ms)
     assert taken(leading.told()).last_index == 4
 
 
@@ -92,7 +93,7 @@ def test_a_new_leader_answers_once_it_has_committed_and_applied() -> None:
     assert not alone.ask_all([], "clients"), "now a round begins"
     core.step("n2", AppendResponse(core.term, True, 1, read_round=1), alone.now_ms)
     assert taken(alone.ask_all([], "clients")).last_index == 1
-    peer.on_applied(1)
+    peer.receive(Applied(1, 1), alone.now_ms)
     found = info(alone.ask_all([], "clients"))
     assert (found.leading, found.applied_index, found.commit_index) == (True, 1, 1)
 

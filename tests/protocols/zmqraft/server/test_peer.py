@@ -4,10 +4,12 @@ from random import Random
 
 from kelek.native.log.updates import Reqids
 from kelek.native.net.messages import Arena
+from kelek.protocols.host.border import Requests, Responses
 from kelek.protocols.raft.core import Role
 from kelek.protocols.raft.log import RaftLog
 from kelek.protocols.raft.messages import (
     KIND_CONFIG,
+    AppendAck,
     AppendEntries,
     EntryBatch,
     HardState,
@@ -18,7 +20,7 @@ from kelek.protocols.record import Record, encode_block
 from kelek.protocols.zmqraft.server.cluster_info import WAITING_MAX
 from kelek.protocols.zmqraft.server.entry_streams import PIPELINES
 from kelek.protocols.zmqraft.server.peer import Peer
-from kelek.protocols.zmqraft.server.values import PeerSetup, Recovered, Wake
+from kelek.protocols.zmqraft.server.values import Applied, PeerSetup, Recovered, Wake
 from kelek.protocols.zmqraft.wire import extensions as own
 from kelek.protocols.zmqraft.wire.client_codec import (
     ENTRIES_ANSWER,
@@ -84,9 +86,9 @@ class Alone:
     def ask_all(self, messages: list[list[bytes]], socket: str = "peers") -> list[list[bytes]]:
         arena = Arena.from_messages(messages)
         if socket == "peers":
-            self.peer.on_peers(arena, self.now_ms, 0)
+            self.peer.receive(Requests("peer_url", arena), self.now_ms)
         else:
-            self.peer.on_clients(arena, self.now_ms, 1_800_000_000)
+            self.peer.receive(Requests("url", arena, 1_800_000_000), self.now_ms)
         self.wake()
         out = self.peer.out.peers if socket == "peers" else self.peer.out.clients
         answers = [frames[1:] for frames in out.messages()]
@@ -111,8 +113,8 @@ class Alone:
         """One wake, whose job is durable at once."""
         wake = self.peer.wake(self.now_ms)
         if wake.job is not None:
-            self.peer.on_written(wake.job.seq, self.now_ms)
-        for frames in self.peer.links_out.values():
+            self.peer.receive(AppendAck(1, wake.job.seq), self.now_ms)
+        for frames in self.peer.out.links.values():
             frames.clear()
         return wake
 
@@ -225,7 +227,7 @@ def test_a_late_hello_does_not_make_a_voter_a_learner() -> None:
 def test_an_answer_to_what_we_were_before_does_not_end_our_hellos() -> None:
     """Otherwise no peer learns that we may vote now, and no entry is committed with us."""
     alone = Alone(voter=False)
-    out = alone.peer.links_out["n2"]
+    out = alone.peer.out.links["n2"]
     alone.peer.wake(alone.now_ms)
     first = out.messages()[0]
     assert not own.HELLO_REQUEST.decode(first, CLUSTER).voter
@@ -233,7 +235,7 @@ def test_an_answer_to_what_we_were_before_does_not_end_our_hellos() -> None:
         alone.hello(own.Hello(name, "1", empty=True, incarnation=int(name[1])))
     assert alone.peer.eligibility.is_voter
     late = own.HELLO_ANSWER.encode(speaks("n2"), first[0])
-    alone.peer.on_answers("n2", Arena.from_messages([late]), alone.now_ms)
+    alone.peer.receive(Responses("n2", Arena.from_messages([late])), alone.now_ms)
     out.clear()
     alone.now_ms += 150
     alone.peer.wake(alone.now_ms)
@@ -252,13 +254,13 @@ def test_answers_of_another_peer_are_ignored() -> None:
     alone.now_ms = alone.peer.deadline_ms
     alone.peer.wake(alone.now_ms)
     link = alone.peer.links.by_peer["n2"]
-    hello_id = alone.peer.links_out["n2"].messages()[0][0]
+    hello_id = alone.peer.out.links["n2"].messages()[0][0]
     answer = own.HELLO_ANSWER.encode(speaks("n3"), hello_id)
-    alone.peer.on_answers("n2", Arena.from_messages([answer]), alone.now_ms)
+    alone.peer.receive(Responses("n2", Arena.from_messages([answer])), alone.now_ms)
     assert alone.peer.requests.malformed == 1
     assert not link.packs_entries
     link.send_request(RequestVote(1, "n1", 0, 0))
-    sent = alone.peer.links_out["n2"].messages()[-1]
+    sent = alone.peer.out.links["n2"].messages()[-1]
     assert link.on_answer([sent[0], b"\x01", b"\x01"]) is None
 
 
@@ -293,7 +295,7 @@ def test_many_readers_at_once_are_served_in_turn() -> None:
     batch = entries(1, 64, 1, 64 << 10)
     alone.reader.held = [batch]
     peer.core.log.append(entries(2, 63, 1))
-    peer.on_applied(64)
+    peer.receive(Applied(64, 64), alone.now_ms)
     waiting = {number.to_bytes(12, "big") for number in range(readers)}
     asked = [
         [b"route", *encode_client_request(RequestEntries(reqid, 0), CLUSTER, Form.TEXT)]
@@ -318,7 +320,7 @@ def test_hellos_to_a_peer_of_another_make_become_rare() -> None:
     hellos = dict.fromkeys(("n2", "n3"), 0)
     for now_ms in range(0, 30_000, 10):
         peer.wake(now_ms)
-        for name, out in peer.links_out.items():
+        for name, out in peer.out.links.items():
             hellos[name] += sum(frames[1] == HELLO for frames in out.messages())
             out.clear()
     assert hellos["n2"] <= 12
@@ -331,11 +333,11 @@ def test_a_wake_answers_questions_for_a_bounded_time_and_the_next_one_goes_on() 
     question = encode_client_request(RequestConfig(b"request-id-1"), CLUSTER, Form.NODE)
     routes = [b"%d" % number for number in range(1000)]
     asked = Arena.from_messages([[route, *question] for route in routes])
-    peer.on_clients(asked, alone.now_ms, 0)
+    peer.receive(Requests("url", asked), alone.now_ms)
     for wake in range(1, 11):
         assert peer.deadline_ms <= alone.now_ms
         vote = VOTE_REQUEST.encode(RequestVote(1, "n2", 0, 0, True), wake, CLUSTER)
-        peer.on_peers(Arena.from_messages([[b"n2", *vote]]), alone.now_ms, 0)
+        peer.receive(Requests("peer_url", Arena.from_messages([[b"n2", *vote]])), alone.now_ms)
         looks = iter(range(1, 101))
         peer.wake(alone.now_ms, lambda: next(looks) == 100)  # noqa: B023
         assert [frames[0] for frames in peer.out.clients.messages()] == routes[: wake * 100]
@@ -347,7 +349,7 @@ def test_questions_beyond_the_queue_are_dropped_and_counted() -> None:
     alone = Alone()
     question = encode_client_request(RequestConfig(b"request-id-1"), CLUSTER, Form.NODE)
     many = Arena.from_messages([[b"route", *question]] * (WAITING_MAX + 5))
-    alone.peer.on_clients(many, alone.now_ms, 0)
+    alone.peer.receive(Requests("url", many), alone.now_ms)
     alone.wake()
     assert len(list(alone.peer.out.clients.messages())) == WAITING_MAX
     assert alone.peer.status()["questions_dropped"] == 5
@@ -357,7 +359,7 @@ def test_waiting_readers_learn_that_there_is_no_leader() -> None:
     alone = Alone()
     lead(alone)
     request = encode_client_request(RequestEntries(b"request-id-1", 0), CLUSTER, Form.TEXT)
-    alone.peer.on_clients(Arena.from_messages([[b"route", *request]]), alone.now_ms, 0)
+    alone.peer.receive(Requests("url", Arena.from_messages([[b"route", *request]])), alone.now_ms)
     alone.append(AppendEntries(alone.peer.core.term + 1, "n2", 0, 0, 0))
     (answer,) = alone.peer.out.clients.messages()
     assert ENTRIES_ANSWER.decode(answer[1:]).status is EntriesStatus.NOT_LEADER
@@ -372,7 +374,7 @@ def test_a_follower_serves_applied_entries_to_readers_of_any_peer() -> None:
     peer = alone.peer
     alone.now_ms += 100
     alone.wake()  # It tells of the commit.
-    peer.on_applied(128)
+    peer.receive(Applied(128, 128), alone.now_ms)
     request = RequestEntries(b"request-id-1", 0, packed=True, any_peer=True)
 
     def ask(request: RequestEntries) -> list[EntriesAnswer]:
@@ -402,7 +404,7 @@ def test_updates_of_a_leadership_shorter_than_a_wake_are_refused() -> None:
     lead(alone, wake=False)
     core, client = alone.peer.core, b"\x6b\x49\xd2\x00request1"
     update = [b"route", *encode_client_request(RequestUpdate(client, b"x"), CLUSTER, Form.TEXT)]
-    alone.peer.on_clients(Arena.from_messages([update]), alone.now_ms, 1_800_000_000)
+    alone.peer.receive(Requests("url", Arena.from_messages([update]), 1_800_000_000), alone.now_ms)
     assert alone.peer.updates.waiting == 1
     alone.append(AppendEntries(core.term + 1, "n2", 0, 0, 0))
     (answer,) = alone.peer.out.clients.messages()

@@ -2,10 +2,12 @@
 
 from kelek.native.log.reads import WAIT_APPLIED, WAIT_CONFIRMED
 from kelek.native.net.messages import Arena
+from kelek.protocols.host.border import Requests
 from kelek.protocols.raft.core import Role
 from kelek.protocols.raft.messages import AppendEntries, AppendResponse
 from kelek.protocols.zmqraft.client.client import PendingRead
 from kelek.protocols.zmqraft.server.commits import PUBLISH_MS, CommitNotice
+from kelek.protocols.zmqraft.server.values import Applied
 from kelek.protocols.zmqraft.wire.read_codec import (
     READ_ACCEPTED,
     READ_ANSWER,
@@ -67,7 +69,7 @@ def test_a_read_waits_for_its_round_and_for_the_state_machine() -> None:
     leading = LeaderHarness()
     assert not leading.ask(read(1), read(2, WAIT_CONFIRMED))
     assert decoded(leading.confirm()) == [(b"\2", 1)]
-    leading.peer.on_applied(1)
+    leading.peer.receive(Applied(1, 1), leading.alone.now_ms)
     assert decoded(leading.told()) == [(b"\1", 1)]
 
 
@@ -87,9 +89,9 @@ def test_what_a_read_waits_for_is_published_at_once() -> None:
     leading.alone.wake()
     core.step("n2", AppendResponse(core.term, True, 4, read_round=2), leading.alone.now_ms)
     assert leading.alone.wake().commit == CommitNotice(4, core.term, core.term)
-    leading.peer.on_applied(2)
+    leading.peer.receive(Applied(2, 2), leading.alone.now_ms)
     assert decoded(leading.told()) == [(b"\1", 1)], "its round began before the others were in"
-    leading.peer.on_applied(4)
+    leading.peer.receive(Applied(4, 4), leading.alone.now_ms)
     assert decoded(leading.told()) == [(b"\2", 4)]
 
 
@@ -103,7 +105,8 @@ def test_readers_are_served_while_new_ones_come() -> None:
         leading.alone.wake()
         leading.alone.wake()
         leading.confirm()
-        leading.peer.on_applied(core.commit_index - 2)  # It is always a little behind.
+        applied = core.commit_index - 2  # It is always a little behind.
+        leading.peer.receive(Applied(applied, applied), leading.alone.now_ms)
         answers += decoded(leading.told())
     assert [id_ for id_, _ in answers] == [bytes([number]) for number in range(99)]
 
@@ -118,7 +121,7 @@ def test_an_index_that_is_never_applied_costs_no_memory() -> None:
         leading.alone.wake()
         leading.confirm()
     assert leading.peer.reads.unapplied_count <= 64
-    leading.peer.on_applied(core.commit_index)
+    leading.peer.receive(Applied(core.commit_index, core.commit_index), leading.alone.now_ms)
     assert [id_ for id_, _ in decoded(leading.told())] == [bytes([n]) for n in range(250)]
 
 
@@ -152,7 +155,7 @@ def test_reads_of_a_leadership_shorter_than_a_wake_are_refused() -> None:
     alone = Alone()
     lead(alone, wake=False)
     arena = Arena.from_messages([[b"route", *read(1)]])
-    alone.peer.on_clients(arena, alone.now_ms, 0)
+    alone.peer.receive(Requests("url", arena), alone.now_ms)
     assert alone.peer.core.role is Role.LEADER
     alone.append(AppendEntries(alone.peer.core.term + 1, "n2", 0, 0, 0))
     assert not alone.peer.reads.waiting

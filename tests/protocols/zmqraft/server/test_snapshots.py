@@ -8,8 +8,10 @@ import pytest
 from kelek.native.log.updates import Reqids
 from kelek.native.net.messages import Arena
 from kelek.protocols.errors import LocalProtocolError
+from kelek.protocols.host.border import Requests, Responses
 from kelek.protocols.raft.log import RaftLog
 from kelek.protocols.raft.messages import (
+    AppendAck,
     AppendEntries,
     AppendResponse,
     HardState,
@@ -23,7 +25,7 @@ from kelek.protocols.zmqraft.server.commits import PUBLISH_MS
 from kelek.protocols.zmqraft.server.link import HELLO_TRIES
 from kelek.protocols.zmqraft.server.peer import Peer
 from kelek.protocols.zmqraft.server.snapshots import RECEIVING_MAX
-from kelek.protocols.zmqraft.server.values import PeerSetup, Recovered, SnapshotSetup
+from kelek.protocols.zmqraft.server.values import Applied, PeerSetup, Recovered, SnapshotSetup
 from kelek.protocols.zmqraft.snapshots.orders import (
     ChunkRead,
     ChunkWritten,
@@ -158,17 +160,18 @@ class SnapshotPeer:
         self.now_ms += ms
         wake = self.peer.wake(self.now_ms)
         if wake.job is not None:
-            self.peer.on_written(wake.job.seq, self.now_ms)
+            self.peer.receive(AppendAck(1, wake.job.seq), self.now_ms)
         if wake.compact is not None:
             self.compacted.append(wake.compact)
         return wake.orders
 
     def result(self, *results: Result) -> None:
-        self.peer.on_results(results, self.now_ms, lambda snapshot: [])
+        for result in results:
+            self.peer.receive(result, self.now_ms)
 
     def sent(self, to: str) -> list[InstallSnapshot]:
         """The chunks that went out to a peer."""
-        out = self.peer.links_out[to]
+        out = self.peer.out.links[to]
         layout = codec.INSTALL_REQUEST if to == "n3" else codec.INSTALL_PACKED_REQUEST
         kind = b"\x24" if to == "n3" else b"\x6b\x24"
         chunks = [frames for frames in out.messages() if frames[1] == kind]
@@ -177,12 +180,12 @@ class SnapshotPeer:
         return [layout.decode(frames, IDENT) for frames in chunks]
 
     def answer(self, sender: str, frames: list[bytes]) -> None:
-        self.peer.on_answers(sender, Arena.from_messages([frames]), self.now_ms)
+        self.peer.receive(Responses(sender, Arena.from_messages([frames])), self.now_ms)
 
     def lead(self) -> None:
         hello = own.Hello("n2", "1", ("pack", "append", "prevote", "snapshot"), 7)
         frames = [b"route", *own.HELLO_REQUEST.encode(hello, b"\x01", IDENT)]
-        self.peer.on_peers(Arena.from_messages([frames]), self.now_ms, 0)
+        self.peer.receive(Requests("peer_url", Arena.from_messages([frames])), self.now_ms)
         core = self.peer.core
         while core.leader != "n1":
             self.now_ms = max(self.now_ms, core.deadline_ms)
@@ -197,7 +200,7 @@ def lacking(base: int, to: str) -> SnapshotPeer:
     peer = SnapshotPeer(base)
     peer.lead()
     core = peer.peer.core
-    peer.peer.links_out[to].clear()
+    peer.peer.out.links[to].clear()
     core.on_capabilities(to, 4, pre_vote=True, last_index=0)
     core.step(to, AppendResponse(core.term, False, conflict_index=1), peer.now_ms)
     peer.orders = peer.wake()
@@ -292,7 +295,7 @@ def test_a_piece_that_is_not_there_is_not_asked_for_in_a_hurry() -> None:
 def says_hello(peer: SnapshotPeer, incarnation: int, last_index: int) -> None:
     hello = own.Hello("n2", "1", ("pack", "append", "prevote"), incarnation, last_index=last_index)
     frames = [b"route", *own.HELLO_REQUEST.encode(hello, b"\x01", IDENT)]
-    peer.peer.on_peers(Arena.from_messages([frames]), peer.now_ms, 0)
+    peer.peer.receive(Requests("peer_url", Arena.from_messages([frames])), peer.now_ms)
 
 
 def test_what_an_earlier_incarnation_has_confirmed_a_new_one_confirms_again() -> None:
@@ -379,7 +382,7 @@ def test_the_leader_waits_until_a_peer_is_known_to_be_foreign() -> None:
     link.unanswered_hellos = 0
     assert not pieces(peer.wake())
     term = peer.peer.core.term
-    out = peer.peer.links_out["n3"]
+    out = peer.peer.out.links["n3"]
     for _ in range(HELLO_TRIES + 1):
         assert not pieces(peer.wake())
         link.send_hello(peer.peer.own_hello())
@@ -398,7 +401,7 @@ def test_a_foreign_peer_with_a_hello_gets_the_container() -> None:
     assert [piece.plain for piece in pieces(peer.orders)] == [True]
     hello = own.Hello("n3", "1", ("pack", "append", "prevote", "snapshot"), 7)
     frames = [b"route", *own.HELLO_REQUEST.encode(hello, b"\x01", IDENT)]
-    peer.peer.on_clients(Arena.from_messages([frames]), peer.now_ms, 0)
+    peer.peer.receive(Requests("url", Arena.from_messages([frames])), peer.now_ms)
     assert [piece.plain for piece in pieces(peer.wake())] == [False]
 
 
@@ -407,7 +410,7 @@ def test_a_foreign_peer_with_a_hello_gets_the_container() -> None:
 
 def follow(peer: SnapshotPeer, message: InstallSnapshot) -> list[list[bytes]]:
     frames = [b"route", *codec.INSTALL_PACKED_REQUEST.encode(message, 5, IDENT)]
-    peer.peer.on_peers(Arena.from_messages([frames]), peer.now_ms, 0)
+    peer.peer.receive(Requests("peer_url", Arena.from_messages([frames])), peer.now_ms)
     orders = peer.wake()
     peer.orders = orders
     return answers(peer)
@@ -448,7 +451,7 @@ def test_a_single_chunk_is_written_again_after_its_writer_ended() -> None:
     frames = [b"route", *codec.INSTALL_REQUEST.encode(piece, 5, IDENT)]
 
     def take() -> list[Order]:
-        peer.peer.on_clients(Arena.from_messages([frames]), peer.now_ms, 0)
+        peer.peer.receive(Requests("url", Arena.from_messages([frames])), peer.now_ms)
         return [order for order in peer.wake() if isinstance(order, WriteChunk)]
 
     assert len(take()) == 1
@@ -464,7 +467,7 @@ def single(offset: int, message_id: int) -> list[bytes]:
 
 
 def taken(peer: SnapshotPeer, frames: list[bytes]) -> list[Order]:
-    peer.peer.on_clients(Arena.from_messages([frames]), peer.now_ms, 0)
+    peer.peer.receive(Requests("url", Arena.from_messages([frames])), peer.now_ms)
     return [order for order in peer.wake() if isinstance(order, WriteChunk)]
 
 
@@ -518,7 +521,7 @@ def test_state_alone_is_refused_from_a_kelek_leader() -> None:
 def test_a_chunk_of_an_old_term_is_refused() -> None:
     peer = SnapshotPeer()
     heartbeat = own.APPEND_PACKED_REQUEST.encode(AppendEntries(5, "n2", 0, 0, 0), 4, IDENT)
-    peer.peer.on_peers(Arena.from_messages([[b"r", *heartbeat]]), peer.now_ms, 0)
+    peer.peer.receive(Requests("peer_url", Arena.from_messages([[b"r", *heartbeat]])), peer.now_ms)
     peer.wake()
     answers(peer)
     (frames,) = follow(peer, InstallSnapshot(4, "n2", 70, 2, 0, 10, b"01234"))
@@ -530,12 +533,12 @@ def test_an_acknowledgement_for_the_log_that_is_gone_counts_nothing() -> None:
     peer = SnapshotPeer()
     block = encode_block(1, 3, [Record(0, None, b"x")] * 100)
     frames = own.APPEND_PACKED_REQUEST.encode(AppendEntries(3, "n2", 0, 0, 0, (block,)), 4, IDENT)
-    peer.peer.on_peers(Arena.from_messages([[b"r", *frames]]), peer.now_ms, 0)
+    peer.peer.receive(Requests("peer_url", Arena.from_messages([[b"r", *frames]])), peer.now_ms)
     job = peer.peer.wake(peer.now_ms).job
     assert job is not None
     follow(peer, InstallSnapshot(3, "n2", 70, 2, 0, 10, b"0123456789"))
     peer.result(SnapshotInstalled(Snapshot(70, 2, 10, 4, CONFIG)))
-    peer.peer.on_written(job.seq, peer.now_ms)
+    peer.peer.receive(AppendAck(1, job.seq), peer.now_ms)
     assert peer.peer.core.durable_index == 70
 
 
@@ -554,7 +557,7 @@ def test_one_is_made_when_enough_entries_were_applied_and_the_log_compacted() ->
     assert not [
         order for order in peer.wake(20) if isinstance(order, CreateSnapshot) and order.last_index
     ]
-    peer.peer.on_applied(151)
+    peer.peer.receive(Applied(151, 151), peer.now_ms)
     (make,) = [
         order for order in peer.wake() if isinstance(order, CreateSnapshot) and order.last_index
     ]
@@ -578,7 +581,7 @@ def test_a_lost_order_for_a_snapshot_is_repeated() -> None:
     core = peer.peer.core
     core.step("n2", AppendResponse(core.term, True, core.log.last_index), peer.now_ms)
     peer.wake(PUBLISH_MS)
-    peer.peer.on_applied(core.commit_index)
+    peer.peer.receive(Applied(core.commit_index, core.commit_index), peer.now_ms)
 
     def made(ms: int) -> list[Order]:
         return [
@@ -617,13 +620,13 @@ def test_the_log_is_kept_for_the_slowest_that_applies_it() -> None:
     peer.wake()
     core.step("n2", AppendResponse(core.term, True, core.log.last_index), peer.now_ms)
     peer.wake(PUBLISH_MS)
-    peer.peer.on_applied(151, by_all=40)
+    peer.peer.receive(Applied(151, 40), peer.now_ms)
     assert peer.peer.last_applied == 151, "reads need the state machine alone"
     peer.wake()
     peer.result(SnapshotCreated(Snapshot(151, core.term, 5000, 10, CONFIG)))
     peer.wake(10_000)
     assert peer.compacted == [40]
-    peer.peer.on_applied(151, by_all=151)
+    peer.peer.receive(Applied(151, 151), peer.now_ms)
     peer.wake(10_000)
     assert peer.compacted == [40, 151]
 
@@ -641,7 +644,7 @@ def test_a_large_state_is_made_again_when_the_log_has_grown_as_much() -> None:
         orders = peer.wake()
         core.step("n2", AppendResponse(core.term, True, core.log.last_index), peer.now_ms)
         orders += peer.wake(PUBLISH_MS)
-        peer.peer.on_applied(core.commit_index)
+        peer.peer.receive(Applied(core.commit_index, core.commit_index), peer.now_ms)
         orders += peer.wake(PUBLISH_MS)
         return any(isinstance(order, CreateSnapshot) and order.last_index for order in orders)
 
