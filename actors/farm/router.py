@@ -19,7 +19,7 @@ PUBLISHED_BYTES_MAX = 64 << 20
 
 
 class RouterFiles:
-    """The files of one router, which may serve several farms."""
+    """The files of one router, which may serve several farms: a Router (app/router.py)."""
 
     def __init__(self, router_file: str, publish_file: str) -> None:
         """Paths; empty: no file.
@@ -40,10 +40,6 @@ class RouterFiles:
             # Keep a farm's entry from before the start until the farm changes it.
             self._published, _ = _read(publish_file, PUBLISHED_BYTES_MAX)
 
-    def for_farm(self, cluster: str) -> "FarmRouter":
-        """The router for one farm."""
-        return FarmRouter(self, cluster)
-
     def status(self, cluster: str) -> RouterStatus:
         """The router's status for one farm."""
         if not self._router_file:
@@ -51,55 +47,30 @@ class RouterFiles:
         document, problem = _read(self._router_file, DOCUMENT_BYTES_MAX)
         router_document: Mapping[str, object] = {}
         try:
-            farm_document = object_of(object_of(document, FARMS_KEY), cluster)
-            router_document = {
-                key: {**document, **farm_document}[key]
-                for key in ROUTER_KEYS
-                if key in {**document, **farm_document}
-            }
+            document |= object_of(object_of(document, FARMS_KEY), cluster)
+            router_document = {key: document[key] for key in ROUTER_KEYS if key in document}
         except RemoteProtocolError as error:
             problem = f"{self._router_file}: {error}"
         return RouterStatus(router_document, problem or self._problem)
 
-    def write_publication(self, cluster: str, publication: Publication | None) -> None:
+    def publish(self, cluster: str, publication: Publication | None) -> None:
         """Sets what the router publishes for a farm; None: nothing."""
-        if publication is None:
-            self._published.pop(cluster, None)
-        else:
+        self._published.pop(cluster, None)
+        if publication is not None:
             contents = [
                 {"server": leaf.server_id, "hash": leaf.hash, "destination": leaf.document}
                 for leaf in publication.contents
             ]
             self._published[cluster] = {"order": publication.log_index, "contents": contents}
-        if self._publish_file:
-            self._problem = self._write()
-
-    def _write(self) -> str:
-        """Replaces the file; returns the problem, or ""."""
+        if not self._publish_file:
+            return
         unfinished = f"{self._publish_file}.unfinished"
         try:
             Path(unfinished).write_text(json.dumps(self._published) + "\n", encoding="ascii")
             os.replace(unfinished, self._publish_file)
+            self._problem = ""
         except OSError as error:
-            return f"{self._publish_file}: {error.strerror}"
-        return ""
-
-
-class FarmRouter:
-    """A router for one farm, as protocols.garlicfarm.app.router.Router."""
-
-    def __init__(self, files: RouterFiles, cluster: str) -> None:
-        self._files = files
-        self._cluster = cluster
-
-    def status(self) -> RouterStatus:
-        return self._files.status(self._cluster)
-
-    def publish(self, publication: Publication) -> None:
-        self._files.write_publication(self._cluster, publication)
-
-    def stop(self) -> None:
-        self._files.write_publication(self._cluster, None)
+            self._problem = f"{self._publish_file}: {error.strerror}"
 
 
 def _read(path: str, bytes_max: int) -> tuple[dict[str, object], str]:

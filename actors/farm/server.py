@@ -63,7 +63,7 @@ class FarmServer(Actor):
                 self.setup.epoch,
                 farm.server_ids[name],
                 self.setup.bootstrap or name in self.setup.new_farms,
-                files.for_farm(name),
+                files,
                 self._settings.publish,
                 self._settings.post_interval_ms,
                 user,

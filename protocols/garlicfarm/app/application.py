@@ -183,14 +183,12 @@ class Application:
             return
         self._published_key = key
         own = self.peer.setup.server_id
+        publication = None
         if self.publisher == own and self.peer.is_member:
-            publication = Publication(self.setup.cluster, state.published_index, self.contents)
-            if publication != self._publication:
-                self._publication = publication
-                self._router.publish(publication)
-        elif self._publication is not None or is_first:
-            self._publication = None
-            self._router.stop()
+            publication = Publication(state.published_index, self.contents)
+        if publication != self._publication or is_first:
+            self._publication = publication
+            self._router.publish(self.setup.cluster, publication)
 
     # ---- documents ----
 
@@ -240,7 +238,7 @@ class Application:
 
     def _document(self, date_ms: int) -> bytes:
         """Our status document, without the router's part if that is malformed."""
-        status = self._router.status()
+        status = self._router.status(self.setup.cluster)
         self.router_error = status.error
         try:
             router_document = {

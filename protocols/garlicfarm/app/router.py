@@ -1,7 +1,7 @@
 """The interface between a farm server and its I2P router (specification, "Router Interface").
 
 Router.status() covers getLocalRouterStatus, getLocalLeafHash and getLocalLeafStatus. publish() is
-publishMetaLS, stop() is stopPublishingMetaLS. Remote measurements are keys of a status.
+publishMetaLS and stopPublishingMetaLS. Remote measurements are keys of a status.
 """
 
 from collections.abc import Mapping
@@ -9,11 +9,8 @@ from typing import NamedTuple, Protocol
 
 from .state import Leaf
 
-ROUTER_KEYS = (
-    "meta",
-    "router",
-    "destinations",
-)  # Keys of a status document that the router provides.
+# Keys of a status document that the router provides.
+ROUTER_KEYS = ("meta", "router", "destinations")
 
 
 class RouterStatus(NamedTuple):
@@ -34,22 +31,19 @@ class Publication(NamedTuple):
     contents    the destinations of the MetaLS
     """
 
-    cluster: str
     log_index: int
     contents: tuple[Leaf, ...]
 
 
 class Router(Protocol):
-    """A router. It never raises; problems appear in the next status."""
+    """The router of any number of farms. It never raises; problems appear in the next status."""
 
-    def status(self) -> RouterStatus:
-        """The current status."""
+    def status(self, cluster: str) -> RouterStatus:
+        """The current status for one farm."""
         ...
 
-    def publish(self, publication: Publication) -> None:
-        """This server is the publisher. Called again when the publication changes."""
-        ...
-
-    def stop(self) -> None:
-        """This server is not the publisher. Also called once at the start."""
+    def publish(self, cluster: str, publication: Publication | None) -> None:
+        """This server publishes this for a farm; None: it is not the publisher. Called at the
+        start, and when the publication changes.
+        """
         ...

@@ -19,7 +19,7 @@ PUBLISHED = {"server": 2, "hash": "h", "destination": {"destination": "d", "upti
 def test_the_status_file_of_the_router(tmp_path: Path) -> None:
     """Values for all farms and for one; other keys are ignored."""
     file = tmp_path / "router.json"
-    router = RouterFiles(str(file), "").for_farm("farm")
+    router = RouterFiles(str(file), "")
     document = {
         "router": {"uptime": 5},
         "destinations": [],
@@ -28,10 +28,9 @@ def test_the_status_file_of_the_router(tmp_path: Path) -> None:
     }
     file.write_text(json.dumps(document))
     expected = {"router": {"uptime": 5}, "destinations": [{"destination": "a"}]}
-    assert router.status() == RouterStatus(expected)
+    assert router.status("farm") == RouterStatus(expected)
     file.write_text(json.dumps({**document, "router": {"uptime": 6}}))
-    other = RouterFiles(str(file), "").for_farm("other").status()
-    assert other == RouterStatus({"router": {"uptime": 6}, "destinations": []})
+    assert router.status("other") == RouterStatus({"router": {"uptime": 6}, "destinations": []})
 
 
 @pytest.mark.parametrize(
@@ -51,7 +50,7 @@ def test_an_invalid_status_file_is_reported(tmp_path: Path, data: bytes | None, 
     file = tmp_path / "router.json"
     if data is not None:
         file.write_bytes(data)
-    status = RouterFiles(str(file), "").for_farm("farm").status()
+    status = RouterFiles(str(file), "").status("farm")
     assert status.document == {}
     assert str(file) in status.error
     assert error in status.error
@@ -65,7 +64,7 @@ def test_a_path_that_is_no_file_is_reported(tmp_path: Path, kind: str) -> None:
         os.mkfifo(file)
     else:
         file.mkdir()
-    status = RouterFiles(str(file), str(file)).for_farm("farm").status()
+    status = RouterFiles(str(file), str(file)).status("farm")
     assert status.document == {}
     assert str(file) in status.error
 
@@ -74,15 +73,13 @@ def test_the_publish_file_has_an_entry_for_each_farm(tmp_path: Path) -> None:
     """Each farm has its entry; an entry from before the start stays until the farm changes it."""
     file = tmp_path / "publish.json"
     files = RouterFiles("", str(file))
-    one, two = files.for_farm("one"), files.for_farm("two")
-    one.stop()
+    files.publish("one", None)
     assert json.loads(file.read_text()) == {}
-    one.publish(Publication("one", 7, (LEAF,)))
-    two.publish(Publication("two", 0, ()))
+    files.publish("one", Publication(7, (LEAF,)))
+    files.publish("two", Publication(0, ()))
     both = {"one": {"order": 7, "contents": [PUBLISHED]}, "two": {"order": 0, "contents": []}}
     assert json.loads(file.read_text()) == both
-    restarted = RouterFiles("", str(file))
-    restarted.for_farm("two").stop()
+    RouterFiles("", str(file)).publish("two", None)
     assert json.loads(file.read_text()) == {"one": both["one"]}
     assert [each.name for each in tmp_path.iterdir()] == ["publish.json"]
 
@@ -90,12 +87,12 @@ def test_the_publish_file_has_an_entry_for_each_farm(tmp_path: Path) -> None:
 def test_a_publish_file_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     """A later attempt writes it."""
     folder = tmp_path / "folder"
-    router = RouterFiles("", str(folder / "publish.json")).for_farm("farm")
-    router.stop()
-    assert "No such file" in router.status().error
+    router = RouterFiles("", str(folder / "publish.json"))
+    router.publish("farm", None)
+    assert "No such file" in router.status("farm").error
     folder.mkdir()
-    router.publish(Publication("farm", 0, ()))
-    assert router.status() == RouterStatus({})
+    router.publish("farm", Publication(0, ()))
+    assert router.status("farm") == RouterStatus({})
 
 
 def test_the_examples_of_the_documentation_are_valid(tmp_path: Path) -> None:
@@ -104,16 +101,16 @@ def test_the_examples_of_the_documentation_are_valid(tmp_path: Path) -> None:
     status_file, publish_file = re.findall(r"```json\n(.*?)```", text, re.S)
     (tmp_path / "router.json").write_text(status_file)
     files = RouterFiles(str(tmp_path / "router.json"), str(tmp_path / "publish.json"))
-    status = files.for_farm("farm").status()
+    status = files.status("farm")
     assert status == RouterStatus(json.loads(status_file))
     state = SharedState("farm")
     state.apply(1, encode_status({"cluster": "farm", "date": 1, "id": 1, **status.document}))
-    files.for_farm("farm").publish(Publication("farm", 0, tuple(state.contents([1]))))
+    files.publish("farm", Publication(0, tuple(state.contents([1]))))
     assert json.loads((tmp_path / "publish.json").read_text()) == json.loads(publish_file)
 
 
 def test_a_farm_without_files_has_an_empty_status() -> None:
-    router = RouterFiles("", "").for_farm("farm")
-    router.publish(Publication("farm", 0, ()))
-    router.stop()
-    assert router.status() == RouterStatus({})
+    router = RouterFiles("", "")
+    router.publish("farm", Publication(0, ()))
+    router.publish("farm", None)
+    assert router.status("farm") == RouterStatus({})

@@ -32,14 +32,11 @@ class Router:
         self.said = RouterStatus({"router": {"uptime": 1}, "meta": {"lastPublishedTime": 0}})
         self.told: list[Publication | None] = []
 
-    def status(self) -> RouterStatus:
+    def status(self, cluster: str) -> RouterStatus:
         return self.said
 
-    def publish(self, publication: Publication) -> None:
+    def publish(self, cluster: str, publication: Publication | None) -> None:
         self.told.append(publication)
-
-    def stop(self) -> None:
-        self.told.append(None)
 
 
 class AppWorld(FarmCluster):

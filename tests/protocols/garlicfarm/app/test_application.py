@@ -216,7 +216,7 @@ def test_the_publishers_router_publishes() -> None:
     farm.settle()
     farm.run_until(lambda: farm.routers[2].told[-1] is not None)
     leaf = Leaf(2, "a", {"destination": "a"})
-    assert farm.routers[2].told[-1] == Publication("farm", 0, (leaf,))
+    assert farm.routers[2].told[-1] == Publication(0, (leaf,))
     farm.run(3 * INTERVAL_MS)
     told = len(farm.routers[2].told)
     assert farm.apps[2].state.posted[2].status.is_publishing
