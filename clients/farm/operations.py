@@ -366,14 +366,14 @@ class FarmOperations(ClientBase):
     def _status_of_any(self) -> Operation[dict[str, Any]]:
         """The status of any server, preferably of one that knows the leader."""
         found = yield from self._get("status")
-        self._client.learn_servers(_members(found))
+        self._client.servers.learn(_members(found))
         if found.get("leader") is not None:
             return found
         others = yield from self._query_all(self._client.servers)
         known = [_object(each.body) for each in others if each.body is not None]
         known.sort(key=lambda each: (each.get("leader") is None, each.get("state") == "waiting"))
         best = known[0] if known else found
-        self._client.learn_servers(_members(best))
+        self._client.servers.learn(_members(best))
         return best
 
     def _query_all(self, servers: Iterable[Address]) -> Operation[list[ViewQuery]]:
@@ -395,7 +395,7 @@ class FarmOperations(ClientBase):
     ) -> Operation[dict[str, Any] | None]:
         """None if there is no leader or it does not answer."""
         leader_id = status.get("leader")
-        address = self._client.ids.get(leader_id) if isinstance(leader_id, int) else None
+        address = self._client.servers.ids.get(leader_id) if isinstance(leader_id, int) else None
         if address is None:
             return None
         query = ViewQuery(view, monotonic_ms() + STATUS_MS, address, is_once=True)

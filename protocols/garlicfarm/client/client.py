@@ -47,24 +47,19 @@ FarmAction = OpenConnection | CloseConnection | Warn
 
 
 class ClientConnection:
-    """One connection; the subclasses say what it is for."""
+    """A connection for one query; the subclass is that to the leader."""
 
-    def __init__(self, number: int, server: KnownServer, deadline_ms: int) -> None:
+    def __init__(
+        self, number: int, server: KnownServer, deadline_ms: int, query: ViewQuery | None = None
+    ) -> None:
         self.number = number
         self.server = server
+        self.query = query
         # The handshake's deadline; None: the handshake is complete.
         self.deadline_ms: int | None = deadline_ms
         self.out = bytearray()  # The owner sends and clears it.
         self.handshake: ClientHandshake | None = None
         self.tries = 1  # Attempts with newer challenges.
-
-
-class _QueryConnection(ClientConnection):
-    def __init__(
-        self, number: int, server: KnownServer, deadline_ms: int, query: ViewQuery
-    ) -> None:
-        super().__init__(number, server, deadline_ms)
-        self.query = query
 
 
 class _LeaderConnection(ClientConnection):
@@ -117,16 +112,6 @@ class FarmClient:
         for command in commands:
             self.commands.drop(command)
 
-    @property
-    def outstanding(self) -> int:
-        """Commands without a result."""
-        return len(self.commands)
-
-    @property
-    def ids(self) -> dict[int, Address]:
-        """The known addresses by server id."""
-        return self.servers.ids
-
     def query(self, query: ViewQuery) -> ViewQuery:
         """Starts a query to a server's HTTP API."""
         if self.setup.plain:
@@ -142,10 +127,6 @@ class FarmClient:
             self.queries.remove(query)
             if query.connection_number is not None:
                 self._close_connection(self.connections[query.connection_number])
-
-    def learn_servers(self, servers: Iterable[ClusterServer]) -> None:
-        """Learns endpoints from a Configuration. Endpoints given by the user have priority."""
-        self.servers.learn(servers)
 
     def explain(self) -> ConnectFailure:
         """Why there is no progress, as far as known."""
@@ -214,21 +195,14 @@ class FarmClient:
             assert isinstance(connection, _LeaderConnection), "a JRaft server has no HTTP API"
             self._on_messages_begin(connection, now_ms)
             return
-        host, target = str(connection.server), self._target
-        if isinstance(connection, _QueryConnection):
-            target = target._replace(host=host, path=path_to(target.cluster, connection.query.view))
-            kind: type[ClientHandshake] = ClientFetch
-        else:
-            target, kind = target._replace(host=host), ClientHandshake
-        connection.handshake = kind(
-            target, connection.server.challenges, now_ms, self._random_bytes
+        setup, server = self.setup, connection.server
+        path = "" if connection.query is None else path_to(setup.farm, connection.query.view)
+        target = ConnectTarget(
+            str(server), setup.farm, setup.user, setup.password, setup.via_proxy, path
         )
+        kind = ClientFetch if path else ClientHandshake
+        connection.handshake = kind(target, server.challenges, now_ms, self._random_bytes)
         connection.out += connection.handshake.request
-
-    @property
-    def _target(self) -> ConnectTarget:
-        setup = self.setup
-        return ConnectTarget("", setup.farm, setup.user, setup.password, setup.via_proxy)
 
     def on_data(self, number: int, data: bytes, now_ms: int) -> None:
         """Bytes have arrived."""
@@ -260,6 +234,8 @@ class FarmClient:
 
     def _open(self, connection: ClientConnection) -> None:
         self.connections[connection.number] = connection
+        if connection.query is not None:
+            connection.query.connection_number = connection.number
         self._actions.append(OpenConnection(connection.number, connection.server.address))
 
     def _next_number(self) -> int:
@@ -274,22 +250,20 @@ class FarmClient:
     def _expire(self, now_ms: int) -> None:
         for connection in list(self.connections.values()):
             if connection.deadline_ms is not None and now_ms >= connection.deadline_ms:
-                self._close_connection(connection)
-                text = f"no answer within {self.setup.connect_timeout_ms / 1000:g} s"
-                self._on_failure(connection, ConnectFailure(FailureKind.LOST, text), now_ms)
+                self._on_silent(connection, self.setup.connect_timeout_ms, now_ms)
         for query in [each for each in self.queries if now_ms >= each.deadline_ms]:
-            self.cancel_query(query)
-            query.failure = worst_failure(query.failures or self.servers.failures)
-            self._on_members_found(query)
+            self._fail_query(query)
         for command in self.commands.expired(now_ms):
             command.failure = self.explain()
             self.commands.drop(command)
         leader_conn = self._leader_connection
-        deadline_ms = None if leader_conn is None else leader_conn.link.deadline_ms
-        if leader_conn is not None and deadline_ms is not None and now_ms >= deadline_ms:
-            self._close_connection(leader_conn)
-            text = f"no answer within {self.setup.response_timeout_ms / 1000:g} s"
-            self._on_failure(leader_conn, ConnectFailure(FailureKind.LOST, text), now_ms)
+        if leader_conn is not None and now_ms >= (leader_conn.link.deadline_ms or NEVER_MS):
+            self._on_silent(leader_conn, self.setup.response_timeout_ms, now_ms)
+
+    def _on_silent(self, connection: ClientConnection, timeout_ms: int, now_ms: int) -> None:
+        text = f"no answer within {timeout_ms / 1000:g} s"
+        self._close_connection(connection)
+        self._on_failure(connection, ConnectFailure(FailureKind.LOST, text), now_ms)
 
     def _expire_unreached(self, now_ms: int) -> None:
         """Fails all commands and queries when no server was ever reached and all were tried."""
@@ -302,9 +276,7 @@ class FarmClient:
             return
         self._unreachable_ms = None
         for query in list(self.queries):
-            self.cancel_query(query)
-            query.failure = worst_failure(query.failures or self.servers.failures)
-            self._on_members_found(query)
+            self._fail_query(query)
         self._fail_commands()
 
     def _on_handshake(
@@ -315,15 +287,14 @@ class FarmClient:
             connection.number, connection.tries = self._next_number(), connection.tries + 1
             connection.out.clear()
             connection.handshake = None
-            if isinstance(connection, _QueryConnection):
-                connection.query.connection_number = connection.number
             self._open(connection)
             return
         if result.outcome is HandshakeOutcome.OPEN:
             self.servers.on_good(connection.server)
-            if isinstance(connection, _QueryConnection):
+            if connection.query is not None:
                 self._close_connection(connection)
-                self._on_query_answer(connection.query, connection.server, result.rest)
+                query, query.source = connection.query, connection.server.address
+                self._end_query(query, result.rest)
             else:
                 assert isinstance(connection, _LeaderConnection)
                 connection.handshake = None
@@ -352,8 +323,7 @@ class FarmClient:
         """A connection has failed."""
         server = connection.server
         self.counters["lost"] += 1
-        if isinstance(connection, _QueryConnection):
-            query = connection.query
+        if (query := connection.query) is not None:
             query.connection_number = None
             query.failures[server.address] = failure
             self.servers.back_off(server, now_ms)
@@ -394,9 +364,7 @@ class FarmClient:
             query.retry_at_ms = self.servers.retry_at_ms
             return
         deadline_ms = now_ms + self.setup.connect_timeout_ms
-        connection = _QueryConnection(self._next_number(), server, deadline_ms, query)
-        query.connection_number = connection.number
-        self._open(connection)
+        self._open(ClientConnection(self._next_number(), server, deadline_ms, query))
 
     def _retry_query(self, query: ViewQuery, now_ms: int) -> None:
         """Retries a query at the servers that have not failed it, or ends it."""
@@ -405,30 +373,31 @@ class FarmClient:
         if wanted <= query.failures.keys():
             failure = worst_failure(query.failures)
             if failure.is_final or query.is_once:
-                self._remove_query(query)
-                query.failure = failure
-                self._on_members_found(query)
+                self._end_query(query, failure)
             else:
                 query.retry_at_ms = now_ms + self.setup.retry_ms
 
-    def _on_query_answer(self, query: ViewQuery, server: KnownServer, body: bytes) -> None:
-        self._remove_query(query)
-        query.body, query.source = body, server.address
-        self._on_members_found(query)
+    def _fail_query(self, query: ViewQuery) -> None:
+        self.cancel_query(query)
+        self._end_query(query, worst_failure(query.failures or self.servers.failures))
 
-    def _remove_query(self, query: ViewQuery) -> None:
+    def _end_query(self, query: ViewQuery, result: bytes | ConnectFailure) -> None:
+        """Ends a query whose connection is closed. It learns the leader's address if that was the
+        query for it.
+        """
         query.connection_number = None
         if query in self.queries:
             self.queries.remove(query)
-
-    def _on_members_found(self, query: ViewQuery) -> None:
-        """Learns the leader's address if this was the query for it."""
+        if isinstance(result, bytes):
+            query.body = result
+        else:
+            query.failure = result
         if query is not self._members_query:
             return
         self._members_query = None
-        self.learn_servers(parse_members(query.body or b""))
+        self.servers.learn(parse_members(query.body or b""))
         if self.leader_id is not None:
-            self._leader_address = self.ids.get(self.leader_id)
+            self._leader_address = self.servers.ids.get(self.leader_id)
 
     # ---- the leader ----
 
@@ -502,18 +471,15 @@ class FarmClient:
                 self._close_connection(leader_conn)
                 self._on_failure(leader_conn, ConnectFailure(FailureKind.LOST, str(error)), now_ms)
             return
-        if (
-            self._leader_connection is leader_conn
-            and not leader_conn.is_leader
-            and not leader_conn.sent
-        ):
+        is_current = self._leader_connection is leader_conn
+        if is_current and not leader_conn.is_leader and not leader_conn.sent:
             self._follow_redirect(leader_conn, now_ms)
 
     def _on_response(self, leader_conn: _LeaderConnection, response: Response, now_ms: int) -> None:
         # Cancelled ones have left; the others of their request go on.
         commands = [it for it in leader_conn.sent.popleft() if it.id in self.commands.sent]
         address = leader_conn.server.address
-        self.ids[response.source] = address
+        self.servers.ids[response.source] = address
         self.leader_id = None if response.destination == NO_LEADER else response.destination
         is_own = response.destination == response.source
         is_judged = is_own and not response.next_index  # The leader refuses these entries for good.
@@ -544,7 +510,7 @@ class FarmClient:
         server, leader_id = leader_conn.server, self.leader_id
         self.commands.rewind()
         leader_conn.has_refused = False
-        address = None if leader_id is None else self.ids.get(leader_id)
+        address = None if leader_id is None else self.servers.ids.get(leader_id)
         problem = self.servers.redirect_problem(server, leader_id, now_ms)
         if problem:
             self.servers.failures[server.address] = ConnectFailure(FailureKind.LEADERLESS, problem)

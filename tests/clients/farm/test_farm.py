@@ -80,7 +80,7 @@ def test_servers_may_be_given_by_id(servers: FarmServers) -> None:
     with open_farm(servers, servers=ids) as farm:
         farm.append(b"x")
     client = make_client(ids, "farm", Credentials(USER, "", None), kelek.FarmTuning())
-    assert client.ids == {
+    assert client.servers.ids == {
         number: Address("127.0.0.1", port) for number, port in servers.ports.items()
     }
     with pytest.raises(kelek.FarmError, match="this Farm is closed"):

@@ -149,7 +149,7 @@ def test_no_server_is_reachable() -> None:
     assert caller.client.explain().kind is FailureKind.LOST
     assert caller.client.counters["lost"] < 20  # With growing pauses.
     caller.client.cancel([command])
-    assert caller.client.outstanding == 0
+    assert not len(caller.client.commands)
 
 
 def test_a_server_that_does_not_answer_is_waited_for() -> None:
@@ -174,7 +174,7 @@ def test_without_a_handshake_as_jraft_has_it() -> None:
     caller.until(command)
     assert caller.values(leader) == [b"v0"]
     assert caller.statuses == []
-    known = {number: caller.client.ids[number] for number in caller.client.ids}
+    known = {number: caller.client.servers.ids[number] for number in caller.client.servers.ids}
     assert known.items() >= {leader: place(leader)}.items()
 
 
@@ -188,7 +188,7 @@ def test_a_leader_with_an_unknown_address() -> None:
     cluster.run(3000)
     assert not command.done
     assert "no server knows its address" in caller.client.explain().text
-    caller.client.learn_servers([server(leader)])
+    caller.client.servers.learn([server(leader)])
     caller.until(command)
     assert command.response is not None
 
