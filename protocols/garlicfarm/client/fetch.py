@@ -13,6 +13,7 @@ from ..wire.handshake import (
     ConnectTarget,
     HandshakeOutcome,
     HandshakeResult,
+    failed,
 )
 
 BODY_BYTES_MAX = 96 << 20  # More than the largest entry in base64.
@@ -53,9 +54,7 @@ class ClientFetch(ClientHandshake):
             self._http.receive_data(data)
             return self._events()
         except h11.RemoteProtocolError as error:
-            return HandshakeResult(
-                HandshakeOutcome.FAILED, error=f"the response is cut off: {error}"
-            )
+            return failed(f"the response is cut off: {error}")
 
     def _events(self) -> HandshakeResult | None:
         assert self._body is not None
@@ -64,9 +63,7 @@ class ClientFetch(ClientHandshake):
             if isinstance(event, h11.Data):
                 self._body += event.data
                 if len(self._body) > BODY_BYTES_MAX:
-                    return HandshakeResult(
-                        HandshakeOutcome.FAILED, error=f"a response of over {BODY_BYTES_MAX} bytes"
-                    )
+                    return failed(f"a response of over {BODY_BYTES_MAX} bytes")
             elif isinstance(event, h11.EndOfMessage):
                 return HandshakeResult(HandshakeOutcome.OPEN, bytes(self._body))
             else:

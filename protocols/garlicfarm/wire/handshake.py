@@ -75,17 +75,15 @@ def _has_token(headers: Headers, name: bytes, token: bytes) -> bool:
     return token in (part.strip().lower() for part in values.split(b","))
 
 
-class _HeadReader:
-    """Feeds h11 until a head is complete, at most HEAD_BYTES_MAX."""
+class _Handshake:
+    """One side: it feeds h11 until a head is complete, at most HEAD_BYTES_MAX."""
 
-    __slots__ = ("_fed_bytes", "_http", "deadline_ms")
-
-    def __init__(self, http: h11.Connection, now_ms: int) -> None:
-        self._http = http
+    def __init__(self, role: type[h11.CLIENT | h11.SERVER], now_ms: int) -> None:
+        self._http = h11.Connection(role, max_incomplete_event_size=HEAD_BYTES_MAX)
         self._fed_bytes = 0
-        self.deadline_ms = now_ms + HEAD_TIMEOUT_MS
+        self.deadline_ms = now_ms + HEAD_TIMEOUT_MS  # When the head must be complete.
 
-    def feed(self, data: bytes) -> tuple[h11.Event | None, bytes]:
+    def _read_head(self, data: bytes) -> tuple[h11.Event | None, bytes]:
         """Returns the head once it is complete, and the bytes after it.
 
         Raises h11.RemoteProtocolError; its hint is 431 when the head is too long.
@@ -108,8 +106,8 @@ class _HeadReader:
         return event, data[len(accepted) :]
 
 
-class ServerHandshake:
-    """An accepted connection until its messages begin."""
+class ServerHandshake(_Handshake):
+    """An accepted connection until its messages begin. At deadline_ms call on_timeout()."""
 
     def __init__(
         self,
@@ -121,17 +119,11 @@ class ServerHandshake:
         """farms            the users of each cluster served here
         status_sources   the HTTP API of each cluster; a cluster without one has no views
         """
+        super().__init__(h11.SERVER, now_ms)
         self._authenticator = authenticator
         self._farms = farms
         self._status_sources = status_sources or {}
-        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
-        self._head = _HeadReader(self._http, now_ms)
         self._done = False
-
-    @property
-    def deadline_ms(self) -> int:
-        """When the head must be complete; then call on_timeout()."""
-        return self._head.deadline_ms
 
     def feed(self, data: bytes, now_ms: int) -> Reply | None:
         """Adds bytes; returns the reply once the head is complete or malformed."""
@@ -147,7 +139,7 @@ class ServerHandshake:
 
     def _feed(self, data: bytes, now_ms: int) -> Reply | None:
         try:
-            request, rest = self._head.feed(data)
+            request, rest = self._read_head(data)
             if request is None:
                 return None
             assert isinstance(request, h11.Request)
@@ -265,6 +257,10 @@ class HandshakeResult(NamedTuple):
     status: int = 0  # HTTP status of a refusal.
 
 
+def failed(error: str, status: int = 0) -> HandshakeResult:
+    return HandshakeResult(HandshakeOutcome.FAILED, error=error, status=status)
+
+
 class ConnectTarget(NamedTuple):
     """The server and credentials of a connection.
 
@@ -349,8 +345,8 @@ class ChallengeCache:
         return f"Digest {', '.join(fields)}".encode()
 
 
-class ClientHandshake:
-    """An outgoing connection until its messages begin.
+class ClientHandshake(_Handshake):
+    """An outgoing connection until its messages begin. Close it at deadline_ms.
 
     The ChallengeCache outlives it. With a cached challenge the client starts with the
     specification's HTTP Request 2, and retries once if that is refused.
@@ -363,18 +359,12 @@ class ClientHandshake:
         now_ms: int,
         random_bytes: Callable[[int], bytes],
     ) -> None:
+        super().__init__(h11.CLIENT, now_ms)
         self._challenges = challenges
         self._via_proxy = target.via_proxy
-        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_BYTES_MAX)
-        self._head = _HeadReader(self._http, now_ms)
         self._authenticates = challenges.is_valid(now_ms)
         self._is_fresh = self._authenticates and challenges.is_fresh
         self.request = self._make_request(target, random_bytes)  # Send it at once.
-
-    @property
-    def deadline_ms(self) -> int:
-        """When the response head must be complete; then close."""
-        return self._head.deadline_ms
 
     def _make_request(self, target: ConnectTarget, random_bytes: Callable[[int], bytes]) -> bytes:
         path = target.path or path_to(target.cluster)
@@ -403,17 +393,15 @@ class ClientHandshake:
         complete.
         """
         try:
-            event, rest = self._head.feed(data)
+            event, rest = self._read_head(data)
             if event is None:
                 return None
             assert isinstance(event, h11.Response | h11.InformationalResponse)
             return self._on_head(event, rest, now_ms)
         except h11.RemoteProtocolError as error:
-            return HandshakeResult(
-                HandshakeOutcome.FAILED, error=f"the response is not HTTP: {error}"
-            )
+            return failed(f"the response is not HTTP: {error}")
         except RemoteProtocolError as error:
-            return HandshakeResult(HandshakeOutcome.FAILED, error=str(error))
+            return failed(str(error))
 
     def _on_head(
         self, answer: h11.Response | h11.InformationalResponse, rest: bytes, now_ms: int
@@ -429,17 +417,13 @@ class ClientHandshake:
         status = answer.status_code
         if status != 401:
             self._challenges.clear()
-            return HandshakeResult(
-                HandshakeOutcome.FAILED, error=self._describe(answer), status=status
-            )
+            return failed(self._describe(answer), status)
         if all(name != b"www-authenticate" for name, _ in answer.headers):
-            return HandshakeResult(HandshakeOutcome.FAILED, error=NO_CHALLENGE, status=401)
+            return failed(NO_CHALLENGE, 401)
         stale = self._challenges.store(list(answer.headers), now_ms)
         if self._is_fresh and not stale:  # A cached challenge may fail for its nonce alone.
             self._challenges.clear()
-            return HandshakeResult(
-                HandshakeOutcome.FAILED, error="user or password is wrong", status=401
-            )
+            return failed("user or password is wrong", 401)
         return HandshakeResult(HandshakeOutcome.RETRY)
 
     def _describe(self, answer: h11.Response | h11.InformationalResponse) -> str:
