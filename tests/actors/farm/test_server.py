@@ -9,10 +9,9 @@ import pytest
 import trustme
 
 import kelek
-from kelek.actors.farm import listener
 from kelek.actors.farm import users as farm_users
 from kelek.protocols.garlicfarm.server import append_policy, membership
-from kelek.protocols.garlicfarm.wire import codec, handshake
+from kelek.protocols.garlicfarm.wire import codec
 from kelek.protocols.garlicfarm.wire.htdigest import with_user
 from kelek.protocols.garlicfarm.wire.messages import (
     ClusterServer,
@@ -146,7 +145,7 @@ def elections(farm: FarmServers) -> int:
 
 def test_running_servers_change_their_password(monkeypatch: pytest.MonkeyPatch) -> None:
     """Links survive or are reconnected, no server campaigns, and the former password expires."""
-    monkeypatch.setattr(farm_users, "FORMER_PASSWORD_MS", 1500)
+    monkeypatch.setattr(farm_users, "FORMER_PASSWORD_MS", 2500)
     old, new = PASSWORDS["peer"], "another one"
     with FarmServers(ids=(1, 2, 3)) as farm:
         farm.start()
@@ -277,18 +276,11 @@ def test_servers_without_a_handshake() -> None:
         farm.append(b"first")
 
 
-def test_slow_clients_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They send a head, read answers or close slowly. Other connections are not affected."""
+def test_a_client_that_reads_no_answers_is_not_read() -> None:
+    """Other connections are not affected."""
     with FarmServers(ids=(1,), tls=False, node="connections_max: 8") as farm:
         farm.start()
         farm.leader()
-        with monkeypatch.context() as patch:
-            patch.setattr(handshake, "HEAD_TIMEOUT_MS", 1000)
-            patch.setattr(listener, "HEAD_TIMEOUT_MS", 1000)
-            with farm.dial(1) as slow, farm.dial(1) as silent:
-                slow.sendall(b"GET /GarlicFarm/farm/1/websocket HTTP/1.1\r\nHost: h\r\n")
-                assert slow.recv(4096).startswith(b"HTTP/1.1 408 ")
-                assert silent.recv(4096) == b"", "a silent client gets no answer"
         with farm.connect(1) as greedy:
             data = codec.encode_request(Request(MessageType.CLIENT_REQUEST)) * 1000
             greedy.sock.setblocking(False)
