@@ -5,7 +5,7 @@ interpreter.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from math import isfinite
 from typing import NamedTuple, NoReturn
@@ -45,13 +45,18 @@ def encode_status(document: Mapping[str, object]) -> bytes:
 
     Raises LocalProtocolError if it is not a status document.
     """
+    return encode_checked("status", document, decode_status, ascii=False)
+
+
+def encode_checked(
+    name: str, document: Mapping[str, object], decode: Callable[[bytes], object], ascii: bool = True
+) -> bytes:
+    """Encodes an object that `decode` accepts. Raises LocalProtocolError on another one."""
     try:
-        data = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        encoded = data.encode()
+        data = json.dumps(document, ensure_ascii=ascii, allow_nan=False, separators=(",", ":"))
+        decode(encoded := data.encode())
     except (TypeError, ValueError, RecursionError) as error:
-        raise LocalProtocolError(f"the status is not valid JSON: {error}") from None
-    try:
-        decode_status(encoded)
+        raise LocalProtocolError(f"the {name} is not valid JSON: {error}") from None
     except RemoteProtocolError as error:
         raise LocalProtocolError(str(error)) from None
     return encoded

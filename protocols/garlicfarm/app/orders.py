@@ -13,9 +13,9 @@ from enum import StrEnum
 from hashlib import sha256
 from typing import NamedTuple
 
-from ...errors import LocalProtocolError, RemoteProtocolError
+from ...errors import RemoteProtocolError
 from ..wire.messages import ID_MAX, ID_MIN, NUMBER_MAX
-from .documents import load_object, number_of, object_of
+from .documents import encode_checked, load_object, number_of, object_of
 
 ORDER_PREFIX = b'{"admin":'
 ORDER_BYTES_MAX = 256 << 10
@@ -77,17 +77,13 @@ class Order(NamedTuple):
     publish: int | PublishChoice = PublishChoice.AUTO
     hashes: tuple[str, ...] = ()
     servers: tuple[int, ...] = ()
-    configuration: FarmConfig | None = None
+    configuration: FarmConfig = FarmConfig("")
 
     def __str__(self) -> str:
-        match self.kind:
-            case OrderKind.PUBLISH:
-                return f"publish {self.publish}"
-            case OrderKind.IMPORT:
-                return "import"
-            case _:
-                servers = [f"server {each}" for each in self.servers]
-                return f"{self.kind} {', '.join((*servers, *self.hashes))}"
+        if self.kind is OrderKind.PUBLISH:
+            return f"publish {self.publish}"
+        servers = [f"server {each}" for each in self.servers]
+        return f"{self.kind} {', '.join((*servers, *self.hashes))}"
 
 
 def encode_order(order: Order) -> bytes:
@@ -105,19 +101,10 @@ def encode_order(order: Order) -> bytes:
         case OrderKind.PUBLISH:
             body["server"] = publish_value(order.publish)
         case OrderKind.IMPORT:
-            if order.configuration is None:
-                raise LocalProtocolError("an import needs a configuration")
             body["configuration"] = export_document(order.configuration)
         case _:
             body.update(hashes=order.hashes, servers=order.servers)
-    try:
-        data = json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
-        decode_order(data)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise LocalProtocolError(f"the order is not valid JSON: {error}") from None
-    except RemoteProtocolError as error:
-        raise LocalProtocolError(str(error)) from None
-    return data
+    return encode_checked("order", body, decode_order)
 
 
 def decode_order(data: bytes) -> Order:

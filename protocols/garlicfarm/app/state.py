@@ -116,18 +116,13 @@ class SharedState:
         match order.kind:
             case OrderKind.PUBLISH:
                 after = before._replace(publish=order.publish)
-            case OrderKind.EXCLUDE:
+            case OrderKind.EXCLUDE | OrderKind.INCLUDE:
+                change = _union if order.kind is OrderKind.EXCLUDE else _without
                 after = before._replace(
-                    hashes=_union(before.hashes, order.hashes),
-                    excluded_servers=_union(before.excluded_servers, order.servers),
-                )
-            case OrderKind.INCLUDE:
-                after = before._replace(
-                    hashes=_without(before.hashes, order.hashes),
-                    excluded_servers=_without(before.excluded_servers, order.servers),
+                    hashes=change(before.hashes, order.hashes),
+                    excluded_servers=change(before.excluded_servers, order.servers),
                 )
             case OrderKind.IMPORT:
-                assert order.configuration is not None
                 after = order.configuration._replace(cluster=self.cluster, servers=())
         if (
             len(after.hashes) > EXCLUDED_HASHES_MAX
