@@ -93,18 +93,8 @@ class TcpStream:
     """
 
     __slots__ = (
-        "_context",
-        "_server_name",
-        "_sock",
-        "_tls",
-        "connected",
-        "ended",
-        "error",
-        "fd",
-        "more",
-        "needs_out",
-        "out",
-        "secured",
+        "_context", "_server_name", "_sock", "_tls", "connected", "ended", "error", "fd", "more",
+        "needs_out", "out", "secured",
     )  # fmt: skip
 
     def __init__(

@@ -70,16 +70,8 @@ class InboundStream:
     """One inbound connection: TLS, HTTP head, then messages until it closes."""
 
     __slots__ = (
-        "_end_sent",
-        "_handshake",
-        "_is_full",
-        "_listener",
-        "_timed_request",
-        "admitted",
-        "deadline_ms",
-        "is_closing",
-        "partial",
-        "stream",
+        "_end_sent", "_handshake", "_is_full", "_listener", "_timed_request", "admitted",
+        "deadline_ms", "is_closing", "partial", "stream",
     )  # fmt: skip
 
     def __init__(self, listener: "FarmListener", stream: TcpStream) -> None:

@@ -79,11 +79,10 @@ class FarmReplica:
         # The last logged refusal, and the earliest time of the next line.
         self._logged_refusal = ("", 0)
         self._data_dir = setup.data_dir
-        initial: tuple[ClusterServer, ...] = ()
-        if self.server_id in initial_servers(settings):
-            initial = tuple(
-                ClusterServer(each, settings.servers[each]) for each in initial_servers(settings)
-            )
+        ids = initial_servers(settings)
+        initial = tuple(ClusterServer(each, settings.servers[each]) for each in ids)
+        if self.server_id not in ids:
+            initial = ()
         self.storage = FarmStorage(
             Disk(setup.data_dir),
             Identity(name, str(self.server_id)),

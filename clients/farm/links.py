@@ -10,6 +10,7 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ...net.clock import monotonic_ms
@@ -39,29 +40,18 @@ class ConnectSettings(NamedTuple):
     proxy: Address | None = None
 
 
+@dataclass(slots=True, eq=False)
 class _Connection:
     """One socket, or the attempts at one: a host may have several addresses."""
 
-    __slots__ = (
-        "address",
-        "addresses",
-        "has_received",
-        "is_up",
-        "number",
-        "problem",
-        "stream",
-        "wants_write",
-    )  # fmt: skip
-
-    def __init__(self, action: OpenConnection) -> None:
-        self.number = action.number
-        self.address = action.address
-        self.addresses: deque[tuple[int, tuple[object, ...]]] = deque()
-        self.problem = "no address"
-        self.stream: TcpStream | None = None
-        self.is_up = False  # TCP and TLS are connected.
-        self.wants_write = True  # Whether it polls for room to write.
-        self.has_received = False  # Whether any bytes have arrived.
+    number: int
+    address: Address
+    addresses: deque[tuple[int, tuple[object, ...]]] = field(default_factory=deque)
+    problem: str = "no address"
+    stream: TcpStream | None = None
+    is_up: bool = False  # TCP and TLS are connected.
+    wants_write: bool = True  # Whether it polls for room to write.
+    has_received: bool = False  # Whether any bytes have arrived.
 
 
 class FarmLinks:
@@ -123,7 +113,7 @@ class FarmLinks:
         self._send()
 
     def _open(self, action: OpenConnection) -> None:
-        connection = _Connection(action)
+        connection = _Connection(action.number, action.address)
         self._connections[action.number] = connection
         host, port = self._settings.proxy or action.address
         if self._settings.tls is None and self._settings.proxy is None and not is_loopback(host):

@@ -83,21 +83,18 @@ FARM_NAME_CHARACTERS = frozenset(
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
 )
 
-_ERROR_CLASSES: dict[FailureKind, type[FarmError]] = {
-    FailureKind.LOST: FarmUnavailable,
-    FailureKind.LEADERLESS: FarmNoLeader,
-    FailureKind.TIMEOUT: FarmTimeout,
-    FailureKind.DENIED: FarmDenied,
-    FailureKind.UNTRUSTED: FarmUntrusted,
-    FailureKind.NO_FARM: FarmRefused,
-    FailureKind.NO_HTTP_API: FarmRefused,
-}
-_HINTS = {
-    FailureKind.LOST: "does a server of farm {farm!r} run there?",
-    FailureKind.LEADERLESS: "does a majority of farm {farm!r} run?",
-    FailureKind.TIMEOUT: "what was to be appended may still be",
-    FailureKind.DENIED: "the password file of the servers has to name this user for this farm",
-    FailureKind.NO_FARM: "is this its name?",
+# The public error of each failure, and a hint.
+_ERRORS: dict[FailureKind, tuple[type[FarmError], str]] = {
+    FailureKind.LOST: (FarmUnavailable, "does a server of farm {farm!r} run there?"),
+    FailureKind.LEADERLESS: (FarmNoLeader, "does a majority of farm {farm!r} run?"),
+    FailureKind.TIMEOUT: (FarmTimeout, "what was to be appended may still be"),
+    FailureKind.DENIED: (
+        FarmDenied,
+        "the password file of the servers has to name this user for this farm",
+    ),
+    FailureKind.UNTRUSTED: (FarmUntrusted, ""),
+    FailureKind.NO_FARM: (FarmRefused, "is this its name?"),
+    FailureKind.NO_HTTP_API: (FarmRefused, ""),
 }
 
 
@@ -319,8 +316,9 @@ class FarmOperations(ClientBase):
 
     def _error_of(self, failure: ConnectFailure) -> FarmError:
         """The public error for a failure."""
-        hint = _HINTS.get(failure.kind, "").format(farm=self._client.setup.farm)
-        return _ERROR_CLASSES[failure.kind](f"{failure.text}; {hint}" if hint else failure.text)
+        error, hint = _ERRORS[failure.kind]
+        hint = hint.format(farm=self._client.setup.farm)
+        return error(f"{failure.text}; {hint}" if hint else failure.text)
 
     # ---- views ----
 

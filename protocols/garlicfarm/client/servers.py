@@ -1,6 +1,7 @@
 """The servers that a farm client knows: their addresses, the order of tries, and their failures."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from ...errors import RemoteProtocolError
 from ...failover.limits import SERVERS_MAX
@@ -13,16 +14,14 @@ FAILURES_SHOWN_MAX = 3  # Failures named in one error.
 NO_ANSWER = ConnectFailure(FailureKind.LOST, "no server has answered")
 
 
+@dataclass(slots=True, eq=False)
 class KnownServer:
     """A server's address and the history of attempts."""
 
-    __slots__ = ("address", "challenges", "failures", "retry_at_ms")
-
-    def __init__(self, address: Address) -> None:
-        self.address = address
-        self.challenges = ChallengeCache()
-        self.failures = 0  # Consecutive.
-        self.retry_at_ms = 0  # No new attempt before.
+    address: Address
+    challenges: ChallengeCache = field(default_factory=ChallengeCache)
+    failures: int = 0  # Consecutive.
+    retry_at_ms: int = 0  # No new attempt before.
 
     def __str__(self) -> str:
         return format_address(self.address)

@@ -81,15 +81,9 @@ class InboundConnection:
     """One inbound connection."""
 
     __slots__ = (
-        "_bytes_max",
-        "_pending_bytes",
-        "_request_count",
-        "failure",
-        "out",
-        "pending",
-        "session",
+        "_bytes_max", "_pending_bytes", "_request_count", "failure", "out", "pending", "session",
         "stream",
-    )
+    )  # fmt: skip
 
     def __init__(self, session: PeerSession, entries_bytes_max: int) -> None:
         self.session = session

@@ -6,6 +6,7 @@ leader that leaves first lets another server win.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 from ...errors import RemoteProtocolError
@@ -31,6 +32,7 @@ from ..wire.values import (
     encode_log_pack,
     encode_server_id,
     log_file_bytes,
+    single_value,
 )
 from .directory import ServerDirectory
 from .values import FarmSetup
@@ -58,32 +60,20 @@ class ChangeStage(IntEnum):
     ASK = 5
 
 
+@dataclass(slots=True)
 class MemberChange:
     """The change in progress."""
 
-    __slots__ = (
-        "deadline_ms",
-        "entry_bytes",
-        "file_offset",
-        "index",
-        "is_synced",
-        "next_index",
-        "retry_ms",
-        "server",
-        "stage",
-    )
-
-    def __init__(self, server: ClusterServer, stage: ChangeStage, deadline_ms: int) -> None:
-        self.server = server
-        self.stage = stage
-        self.deadline_ms = deadline_ms
-        self.retry_ms = 0  # When to repeat a request that was refused or not sent.
-        self.next_index = 0  # The next index of the joining server's log.
-        self.file_offset = 0  # The size of its log file, as LogPacks count it.
-        self.entry_bytes: list[int] = []  # The sizes of the entries under way.
-        # It has received a SyncLog; without one it would keep entries of its own.
-        self.is_synced = False
-        self.index = 0  # The index of the Configuration.
+    server: ClusterServer
+    stage: ChangeStage
+    deadline_ms: int
+    retry_ms: int = 0  # When to repeat a request that was refused or not sent.
+    next_index: int = 0  # The next index of the joining server's log.
+    file_offset: int = 0  # The size of its log file, as LogPacks count it.
+    entry_bytes: list[int] = field(default_factory=list)  # The sizes of the entries under way.
+    # It has received a SyncLog; without one it would keep entries of its own.
+    is_synced: bool = False
+    index: int = 0  # The index of the Configuration.
 
 
 Send = Callable[[int, Request], bool]
@@ -114,11 +104,7 @@ class MembershipChanger:
 
         Raises RemoteProtocolError if its entry is malformed.
         """
-        if len(request.entries) != 1 or request.entries[0].value_type is not (
-            ValueType.CLUSTER_SERVER
-        ):
-            raise RemoteProtocolError("a member change holds exactly one ClusterServer")
-        value = request.entries[0].value
+        value = single_value(request, ValueType.CLUSTER_SERVER)
         if request.type is MessageType.ADD_SERVER:
             server = decode_cluster_server(value)
             return self._may_change() and self._add(server, now_ms)
@@ -158,14 +144,10 @@ class MembershipChanger:
         server = self._directory.find(server_id)
         if server is None or len(self._directory.latest.servers) == 1:
             return False
+        stage, timeout_ms = ChangeStage.FAREWELL, 2 * self._setup.election_timeout_ms_max
         if server_id == self._setup.server_id:
-            stage, deadline_ms = ChangeStage.HAND_OVER, now_ms + self._join_timeout_ms
-        else:
-            stage, deadline_ms = (
-                ChangeStage.FAREWELL,
-                now_ms + 2 * self._setup.election_timeout_ms_max,
-            )
-        self.change = MemberChange(server, stage, deadline_ms)
+            stage, timeout_ms = ChangeStage.HAND_OVER, self._join_timeout_ms
+        self.change = MemberChange(server, stage, now_ms + timeout_ms)
         return True
 
     @property
@@ -224,14 +206,9 @@ class MembershipChanger:
         """Sends the request of the current stage, and repeats it when it is not answered."""
         change.retry_ms = now_ms + self._setup.request_timeout_ms
         core, log = self._core, self._core.log
+        own, to = self._setup.server_id, change.server.id
         header = Request(
-            MessageType.LEAVE_CLUSTER,
-            self._setup.server_id,
-            change.server.id,
-            core.term,
-            0,
-            log.last_index,
-            core.commit_index,
+            MessageType.LEAVE_CLUSTER, own, to, core.term, 0, log.last_index, core.commit_index
         )
         if change.stage is ChangeStage.INVITE:
             entry = FarmLogEntry(

@@ -57,6 +57,9 @@ PENDING_REQUESTS_MAX = 1024  # Requests of one connection that are not answered;
 CLIENT_TYPES = frozenset(
     (MessageType.CLIENT_REQUEST, MessageType.ADD_SERVER, MessageType.REMOVE_SERVER)
 )
+LEADER_TYPES = frozenset(
+    (MessageType.APPEND_ENTRIES, MessageType.INSTALL_SNAPSHOT, MessageType.SYNC_LOG)
+)
 
 
 class _WaitingRequest(NamedTuple):
@@ -342,30 +345,18 @@ class FarmPeer:
             )
         if request.destination != self.setup.server_id:
             raise RemoteProtocolError(f"the request is for server {request.destination}")
-        if (
-            self.core.role is Role.LEADER
-            and request.term == self.core.term
-            and request.type
-            in (
-                MessageType.APPEND_ENTRIES,
-                MessageType.INSTALL_SNAPSHOT,
-                MessageType.SYNC_LOG,
-            )
-        ):
+        leads = self.core.role is Role.LEADER and request.term == self.core.term
+        if leads and request.type in LEADER_TYPES:
             raise RemoteProtocolError(f"{request.source} claims to lead our term, which we lead")
-        match request.type:
-            case MessageType.REQUEST_VOTE:
-                self._on_vote(pending)
-            case MessageType.APPEND_ENTRIES:
-                self._on_append(pending)
-            case MessageType.JOIN_CLUSTER:
-                self._on_join(pending)
-            case MessageType.SYNC_LOG:
-                self._on_sync(pending)
-            case MessageType.INSTALL_SNAPSHOT:
-                self._on_install_snapshot(pending)
-            case _:
-                self._on_leave(pending)
+        handlers = {
+            MessageType.REQUEST_VOTE: self._on_vote,
+            MessageType.APPEND_ENTRIES: self._on_append,
+            MessageType.JOIN_CLUSTER: self._on_join,
+            MessageType.SYNC_LOG: self._on_sync,
+            MessageType.INSTALL_SNAPSHOT: self._on_install_snapshot,
+            MessageType.LEAVE_CLUSTER: self._on_leave,
+        }
+        handlers[request.type](pending)
 
     def _count_as_heartbeat(self, inbound: InboundConnection) -> None:
         """Counts a leader's AppendEntries that exceeds the size limit as a heartbeat: a server that
@@ -668,20 +659,20 @@ class FarmPeer:
         """Committed entries from first_index on, about bytes_max bytes; none if they are not there
         or compacted.
         """
-        log, last_index = self.core.log, self.readable_index
-        last_term = log.term_at(last_index)
-        if not log.base_index < first_index <= last_index or last_term is None:
+        if first_index <= self.core.log.base_index:
             return []
-        return self._disk.batches(first_index, last_index, last_term, bytes_max)
+        return self._read(first_index, bytes_max, self.readable_index)
 
     def read_snapshot(self, offset: int, size: int) -> bytes | None:
         """A part of our snapshot."""
         return self._disk.read_snapshot(self.snapshot, offset, size)
 
-    def _read(self, first_index: int, bytes_max: int) -> list[EntryBatch]:
+    def _read(
+        self, first_index: int, bytes_max: int, last_index: int = NUMBER_MAX
+    ) -> list[EntryBatch]:
         """Durable entries from first_index on."""
         log = self.core.log
-        last_index = min(log.last_index, self.core.durable_index)
+        last_index = min(last_index, log.last_index, self.core.durable_index)
         last_term = log.term_at(last_index)
         if first_index > last_index or last_term is None:
             return []
