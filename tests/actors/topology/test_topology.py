@@ -207,6 +207,8 @@ def node(text: str) -> str:
     return f"cluster: c\nnodes:\n  a:\n    url: tcp://h:1\n    peer_url: tcp://h:2\n    {text}\n"
 
 
+DURABLE = "broker: {services: {work: {durable: true}}}\n"
+TABLES = "zerodb: {url: 'tcp://h:3'}"
 # (name, text, line)
 USERS = "passwords_file: p, user: u, secret_file: s"
 FARM = node("farm: {{{}}}").replace("nodes:", "farms: {{f: {{servers: {{1: a}}}}}}\nnodes:")
@@ -418,6 +420,33 @@ MISTAKES = [
     ("long ipc", node("broadcast_url: ipc:///" + "x" * 107),
      "t.yaml:6:20: nodes.a.broadcast_url: ipc path has 108 bytes, a socket's "
      "address holds 107; use a shorter directory"),
+    ("an address of another node", GOOD.replace("tcp://[fe80::1]:7201", "tcp://10.0.0.1:7221"),
+     "t.yaml:29:10: nodes.b.url: tcp://10.0.0.1:7221 is already used by nodes.a.peer_url in "
+     "line 24; give each its own address"),
+    ("too many nodes", "cluster: c\nnodes:\n" + "".join(
+        f"  n{i}: {{url: 'tcp://h:{i + 1}'}}\n" for i in range(65)),
+     "t.yaml:67:3: nodes: more than 64 nodes; use more clusters"),
+    ("durable services without tables", HEAD + DURABLE,
+     "t.yaml:3:37: broker.services.work.durable: durable requests are stored in a replicated "
+     "table, and no node has tables; add `zerodb: {url: ...}` to the nodes, or remove this key"),
+    ("a durable service of a node without tables",
+     f"{DURABLE}{node(TABLES)}  b: {{url: 'tcp://i:1', "
+     "peer_url: 'tcp://i:2', broker: {clients_url: 'tcp://i:3', workers_url: 'tcp://i:3'}}\n",
+     "t.yaml:1:37: broker.services.work.durable: the broker of b stores durable requests in the "
+     "tables of its own node, which has none; "
+     "add `zerodb: {url: ...}` to b, or remove this key"),
+    ("durable requests in a local table",
+     f"zerodb: {{local_tables: [4294967290-4294967295]}}\n{DURABLE}{node(TABLES)}",
+     "t.yaml: broker.store.table: table 4294967294 is local, but durable requests need a "
+     "replicated table; choose a table that is not in `zerodb: {local_tables: ...}`"),
+    ("a service of the broker", HEAD + "broker: {services: {mmi.x: {}}}\n",
+     "t.yaml:3:21: broker.services: the prefix of 'mmi.x' is reserved for the broker's own "
+     "services; choose another name"),
+    ("no service name", HEAD + "broker: {services: {\u00e4: {}}}\n",
+     "t.yaml:3:21: broker.services: '\u00e4' is not a service name; "
+     "use 1 to 255 printable characters of ASCII"),
+    ("unknown key of a service", HEAD + "broker: {services: {a b: {durabel: true}}}\n",
+     "t.yaml:3:27: broker.services.a b.durabel: unknown key 'durabel'; did you mean 'durable'?"),
 ]  # fmt: skip
 
 
@@ -426,21 +455,6 @@ MISTAKES = [
 )
 def test_an_error_names_place_problem_and_way_out(tmp_path: Path, text: str, line: str) -> None:
     assert problem(tmp_path, text) == line
-
-
-def test_addresses_must_differ_between_nodes(tmp_path: Path) -> None:
-    line = problem(tmp_path, GOOD.replace("tcp://[fe80::1]:7201", "tcp://10.0.0.1:7221"))
-    assert line == (
-        "t.yaml:29:10: nodes.b.url: tcp://10.0.0.1:7221 is already used by nodes.a.peer_url in "
-        "line 24; give each its own address"
-    )
-
-
-def test_nodes_are_limited(tmp_path: Path) -> None:
-    nodes = "".join(f"  n{i}: {{url: 'tcp://h:{i + 1}'}}\n" for i in range(65))
-    assert problem(tmp_path, f"cluster: c\nnodes:\n{nodes}").endswith(
-        "nodes: more than 64 nodes; use more clusters"
-    )
 
 
 def test_files_that_expand_are_refused_at_once(tmp_path: Path) -> None:
@@ -458,62 +472,10 @@ def test_a_path_without_a_file_is_an_error(path: str) -> None:
         topology.load(path)
 
 
-DURABLE = "broker: {services: {work: {durable: true}}}\n"
-
-
-@pytest.mark.parametrize(
-    ("nodes", "broker", "place", "problem"),
-    [
-        ("", DURABLE, "broker.services.work.durable", "no node has tables"),
-        (
-            ', zerodb: {url: "tcp://127.0.0.1:7100"}}, n2: {url: "tcp://127.0.0.1:7202", '
-            'peer_url: "tcp://127.0.0.1:7222", broker: {clients_url: "tcp://127.0.0.1:7302", '
-            'workers_url: "tcp://127.0.0.1:7303"}',
-            DURABLE,
-            "broker.services.work.durable",
-            "the broker of n2 stores durable requests in the tables of its own node",
-        ),
-        (
-            ', zerodb: {url: "tcp://127.0.0.1:7100"}',
-            "zerodb: {local_tables: [4294967290-4294967295]}\n" + DURABLE,
-            "broker.store.table",
-            "is local",
-        ),
-        (
-            "",
-            "broker: {services: {mmi.x: {}}}\n",
-            "broker.services",
-            "reserved for the broker's own services",
-        ),
-        ("", "broker: {services: {\u00e4: {}}}\n", "broker.services", "is not a service name"),
-        ("", "broker: {services: {a b: {durabel: true}}}\n", "a b.durabel", "unknown key"),
-        ("", "broker: {services: {a: {reply_ttl_s: 0}}}\n", "a.reply_ttl_s", "out of range"),
-        ("", "broker: {store: {lease_ms: 1 ms}}\n", "broker.store.lease_ms", "out of range"),
-    ],
-)
-def test_durable_services_need_tables(
-    tmp_path: Path, nodes: str, broker: str, place: str, problem: str
-) -> None:
-    path = tmp_path / "t.yaml"
-    node = 'n1: {url: "tcp://127.0.0.1:7201", peer_url: "tcp://127.0.0.1:7221"'
-    nodes = nodes.replace("}, n2", "}\n  n2")
-    path.write_text(f"cluster: c\n{broker}nodes:\n  {node}{nodes}}}\n", encoding="utf-8")
-    with pytest.raises(OperatorError) as found:
-        topology.load(str(path))
-    assert place in str(found.value)
-    assert problem in str(found.value)
-
-
 def test_a_broker_stores_requests_in_the_tables_of_its_node(tmp_path: Path) -> None:
-    path = tmp_path / "t.yaml"
-    lines = [
-        f'  n{n}: {{url: "tcp://127.0.0.1:720{n}", peer_url: "tcp://127.0.0.1:722{n}",'
-        f' zerodb: {{url: "tcp://127.0.0.1:710{n}"}},'
-        f' broker: {{clients_url: "tcp://127.0.0.1:73{n}0",'
-        f' workers_url: "tcp://127.0.0.1:73{n}1"}}}}'
-        for n in (1, 2, 3)
-    ]
-    path.write_text(f"cluster: c\n{DURABLE}nodes:\n" + "\n".join(lines) + "\n", encoding="utf-8")
-    settings = topology.load(str(path)).node_settings("n2")
-    assert settings.store_urls == ("tcp://127.0.0.1:7102",)
-    assert settings.broker.services == {"work": ServiceSettings(durable=True)}
+    tables = GOOD.replace("  b:\n", "  b:\n    zerodb: {url: 'tcp://10.0.0.2:7100'}\n")
+    found = topology.load(
+        write_topology(tmp_path, tables.replace("broker: {", DURABLE[:-2] + ", ", 1))
+    )
+    assert found.node_settings("a").store_urls == ("tcp://10.0.0.1:7100",)
+    assert found.broker.services == {"work": ServiceSettings(durable=True)}
