@@ -8,7 +8,7 @@ from warnings import warn
 from .io.operations import Declared
 
 T = TypeVar("T")
-Method = TypeVar("Method", bound=Callable[..., Any] | Declared)
+Method = TypeVar("Method", bound=Callable[..., Any] | Declared[..., Any, Any, Any])
 
 
 def warn_renamed(old: str, new: str, stacklevel: int = 3) -> None:
@@ -19,7 +19,7 @@ def warn_renamed(old: str, new: str, stacklevel: int = 3) -> None:
 def old_name(old: str, method: Method, stacklevel: int = 3) -> Method:
     """A method or an operation under its old name: it warns and calls the method."""
     if isinstance(method, Declared):
-        return type(method)(old_name(old, method.steps, 4))
+        return cast(Method, Declared(old_name(old, method.steps, 4), method.runner))
     name = method.__name__
 
     @wraps(method)

@@ -21,7 +21,6 @@ from functools import update_wrapper
 from types import NoneType, TracebackType
 from typing import (
     Any,
-    ClassVar,
     Concatenate,
     Generic,
     NamedTuple,
@@ -35,6 +34,9 @@ from typing import (
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Blocks = TypeVar("Blocks")  # What a method of a blocking client returns,
+Awaits = TypeVar("Awaits")  # of an asyncio client,
+Steps = TypeVar("Steps")  # and of its class of operations.
 
 
 class Wait(NamedTuple):
@@ -58,17 +60,31 @@ Operation = Generator[Step, Any, T]  # Returns T.
 Batches = Generator[Step | list[T], Any, None]  # Also yields lists of items.
 
 
-class Declared:
-    """The declaration of a public method; a client class gets a function in its place."""
+class Declared(Generic[P, Blocks, Awaits, Steps]):
+    """The declaration of a public method; a client class gets a function in its place.
 
-    runner: ClassVar[str]  # The method of the driver that runs the steps.
+    steps    the generator function that declares it
+    runner   the method of the driver that runs the steps
+    """
 
-    def __init__(self, steps: Callable[..., Any]) -> None:
-        self.steps = steps
+    def __init__(self, steps: Callable[Concatenate[Any, P], Steps], runner: str) -> None:
+        self.steps, self.runner = steps, runner
+
+    @overload
+    def __get__(self, client: "Blocking", owner: object = ...) -> Callable[P, Blocks]: ...
+    @overload
+    def __get__(self, client: "Asynchronous", owner: object = ...) -> Callable[P, Awaits]: ...
+    @overload
+    def __get__(
+        self, client: None, owner: object = ...
+    ) -> Callable[Concatenate[Any, P], Steps]: ...
+    def __get__(self, client: object, owner: object = None) -> Any:
+        return self.steps
 
     def function(self, owner: type) -> Callable[..., Any]:
         """The method of a client class."""
-        steps, run = self.steps, getattr(owner, self.runner)
+        steps: Callable[..., Any] = self.steps
+        run = getattr(owner, self.runner)
 
         async def call_async(self: Any, /, *args: Any, **kwargs: Any) -> Any:
             return await run(self, steps(self, *args, **kwargs))
@@ -88,83 +104,34 @@ class Declared:
     def _returned(self, run: Callable[..., Any]) -> Any:
         """The annotation of what the method returns."""
         step, _, result = get_args(self.steps.__annotations__["return"])
-        if isinstance(self, operation):
+        if self.runner == "_run":
             return None if result is NoneType else result
         lists = get_args(step)[-1]
-        item: Any = lists if isinstance(self, batches) else get_args(lists)[0]
+        item: Any = lists if self.runner == "_batches" else get_args(lists)[0]
         if inspect.isasyncgenfunction(run):
             return AsyncGenerator[item, None]
         return Generator[item, None, None]
 
 
-class operation(Declared, Generic[P, T]):
+def operation(
+    steps: Callable[Concatenate[Any, P], Operation[T]],
+) -> Declared[P, T, Coroutine[Any, Any, T], Operation[T]]:
     """Declares a method that returns the result of its steps."""
-
-    runner = "_run"
-
-    def __init__(self, steps: Callable[Concatenate[Any, P], Operation[T]]) -> None:
-        super().__init__(steps)
-
-    @overload
-    def __get__(self, client: "Blocking", owner: object = ...) -> Callable[P, T]: ...
-    @overload
-    def __get__(
-        self, client: "Asynchronous", owner: object = ...
-    ) -> Callable[P, Coroutine[Any, Any, T]]: ...
-    @overload
-    def __get__(
-        self, client: None, owner: object = ...
-    ) -> Callable[Concatenate[Any, P], Operation[T]]: ...
-    def __get__(self, client: object, owner: object = None) -> Any:
-        return self.steps
+    return Declared(steps, "_run")
 
 
-class batches(Declared, Generic[P, T]):
+def batches(
+    steps: Callable[Concatenate[Any, P], Batches[T]],
+) -> Declared[P, Generator[list[T], None, None], AsyncGenerator[list[T], None], Batches[T]]:
     """Declares a method that iterates over the lists of its steps."""
-
-    runner = "_batches"
-
-    def __init__(self, steps: Callable[Concatenate[Any, P], Batches[T]]) -> None:
-        super().__init__(steps)
-
-    @overload
-    def __get__(
-        self, client: "Blocking", owner: object = ...
-    ) -> Callable[P, Generator[list[T], None, None]]: ...
-    @overload
-    def __get__(
-        self, client: "Asynchronous", owner: object = ...
-    ) -> Callable[P, AsyncGenerator[list[T], None]]: ...
-    @overload
-    def __get__(
-        self, client: None, owner: object = ...
-    ) -> Callable[Concatenate[Any, P], Batches[T]]: ...
-    def __get__(self, client: object, owner: object = None) -> Any:
-        return self.steps
+    return Declared(steps, "_batches")
 
 
-class items(Declared, Generic[P, T]):
+def items(
+    steps: Callable[Concatenate[Any, P], Batches[T]],
+) -> Declared[P, Generator[T, None, None], AsyncGenerator[T, None], Batches[T]]:
     """Declares a method that iterates over the items of its steps' lists."""
-
-    runner = "_items"
-
-    def __init__(self, steps: Callable[Concatenate[Any, P], Batches[T]]) -> None:
-        super().__init__(steps)
-
-    @overload
-    def __get__(
-        self, client: "Blocking", owner: object = ...
-    ) -> Callable[P, Generator[T, None, None]]: ...
-    @overload
-    def __get__(
-        self, client: "Asynchronous", owner: object = ...
-    ) -> Callable[P, AsyncGenerator[T, None]]: ...
-    @overload
-    def __get__(
-        self, client: None, owner: object = ...
-    ) -> Callable[Concatenate[Any, P], Batches[T]]: ...
-    def __get__(self, client: object, owner: object = None) -> Any:
-        return self.steps
+    return Declared(steps, "_items")
 
 
 class _Client:
