@@ -51,7 +51,8 @@ class StartOptions(NamedTuple):
 class Member:
     """One actor of a unit, across restarts."""
 
-    def __init__(self, plan: ActorPlan, log: LogFile) -> None:
+    def __init__(self, unit: "Unit", plan: ActorPlan, log: LogFile) -> None:
+        self.unit = unit
         self.plan = plan
         self.log = log
         self.child: Child | None = None
@@ -61,14 +62,20 @@ class Member:
         self.status: dict[str, Any] = {}
         self.tail_shown: list[str] = []
 
+    @property
+    def words(self) -> dict[str, object]:
+        """What names it in a lifecycle line."""
+        pid = self.child.pid if self.child else 0
+        return {"node": self.unit.node.name, "role": self.plan.name, "pid": pid}
+
 
 class Unit:
     """A restart unit: actors that start and end together."""
 
-    def __init__(self, node: NodePlan, plan: UnitPlan, members: list[Member]) -> None:
+    def __init__(self, node: NodePlan, plan: UnitPlan) -> None:
         self.node = node
         self.plan = plan
-        self.members = members
+        self.members: list[Member] = []
         self.epoch = 0
         self.restarts = 0
         self.failures = 0  # In a row, less than HEALTH_MS apart.
@@ -89,6 +96,10 @@ class Unit:
     @property
     def is_ready(self) -> bool:
         return all(member.state == "ready" for member in self.members)
+
+    def set_state(self, state: str) -> None:
+        for member in self.members:
+            member.state = state
 
 
 class Supervisor(ProcessLoop):
@@ -117,7 +128,6 @@ class Supervisor(ProcessLoop):
         self._logs: dict[str, LogFile] = {}
         self._start_ms = monotonic_ms()
         self._stop_start_ms = 0
-        self._stop_rank = -1
         # Every unit has been ready: later failures are not failures of the start.
         self._complete = False
         self._profiles = Profiles()
@@ -168,12 +178,16 @@ class Supervisor(ProcessLoop):
         for folder in data_dir.folders(Path(node.data_dir)):
             data_dir.close(folder)
         self._logs[node.name] = LogFile(logs / "supervisor.log")
-        for unit in node.units:
-            members = []
-            for actor in unit.actors:
+        for plan in node.units:
+            unit = Unit(node, plan)
+            for actor in plan.actors:
                 data_dir.make(Path(actor.data_dir))
-                members.append(Member(actor, LogFile(logs / f"{actor.name}.log")))
-            self.units.append(Unit(node, unit, members))
+                unit.members.append(Member(unit, actor, LogFile(logs / f"{actor.name}.log")))
+            self.units.append(unit)
+
+    @property
+    def _members(self) -> list[Member]:
+        return [member for unit in self.units for member in unit.members]
 
     def _start_unit(self, unit: Unit) -> None:
         unit.epoch = max(time.time_ns(), unit.epoch + 1)
@@ -185,7 +199,7 @@ class Supervisor(ProcessLoop):
             member.state = "starting"
             member.started_ms = member.reported_ms = monotonic_ms()
             member.status = {}
-            self.event("started", node=unit.node.name, role=member.plan.name, pid=member.child.pid)
+            self.event("started", **member.words)
         self._note(unit.node.name)
 
     def _follow_data(self, unit: Unit) -> None:
@@ -258,50 +272,41 @@ class Supervisor(ProcessLoop):
             self.unwatch(child.log_fd)
 
     def _on_control(self, arena: Arena) -> None:
-        now_ms = monotonic_ms()
         for routing_id, *frames in arena.messages():
-            kind, *rest = frames or [b""]
-            if kind == b"ask-status":
-                self.send(self._control, [routing_id, msgpack.packb(self.report())])
-            elif kind == b"ask-stop":
-                self.send(self._control, [routing_id, msgpack.packb("")])
-                self.event("stopping", reason="asked")
-                self.request_stop()
-            elif kind == b"ask-restart":
-                self.send(
-                    self._control, [routing_id, msgpack.packb(self._on_restart_request(rest))]
-                )
-            elif kind == b"ask-profile":
-                reason = self._on_profile_request(routing_id, rest)
-                if reason:
-                    self.send(self._control, [routing_id, msgpack.packb(["", reason])])
-            else:
-                self._on_actor(routing_id, kind, rest, now_ms)
+            answer: object = None
+            match frames:
+                case [b"ask-status", *_]:
+                    answer = self.report()
+                case [b"ask-stop", *_]:
+                    self.event("stopping", reason="asked")
+                    self.request_stop()
+                    answer = ""
+                case [b"ask-restart", request]:
+                    answer = self._on_restart_request(request)
+                case [b"ask-profile", request]:
+                    reason = self._on_profile_request(routing_id, request)
+                    answer = ["", reason] if reason else None
+                case [kind, *rest]:
+                    self._on_actor(routing_id, kind, rest)
+            if answer is not None:
+                self.send(self._control, [routing_id, msgpack.packb(answer)])
 
-    def _on_actor(self, name: bytes, kind: bytes, rest: list[bytes], now_ms: int) -> None:
-        for unit in self.units:
-            for member in unit.members:
-                if name != f"{unit.node.name}/{member.plan.name}/{unit.epoch}".encode():
-                    continue
-                member.reported_ms = now_ms
-                if kind == b"status":
-                    member.status = msgpack.unpackb(rest[0])
-                elif kind == b"ready" and member.state == "starting":
-                    self._on_ready(unit, member, now_ms)
-                return
+    def _on_actor(self, name: bytes, kind: bytes, rest: list[bytes]) -> None:
+        for member in self._members:
+            if name != f"{member.unit.node.name}/{member.plan.name}/{member.unit.epoch}".encode():
+                continue
+            member.reported_ms = monotonic_ms()
+            if kind == b"status":
+                member.status = msgpack.unpackb(rest[0])
+            elif kind == b"ready" and member.state == "starting":
+                self._on_ready(member, member.reported_ms)
 
-    def _on_ready(self, unit: Unit, member: Member, now_ms: int) -> None:
+    def _on_ready(self, member: Member, now_ms: int) -> None:
         member.state = "ready"
-        self.event(
-            "ready",
-            node=unit.node.name,
-            role=member.plan.name,
-            pid=member.child.pid if member.child else 0,
-            ms=now_ms - member.started_ms,
-        )
-        if unit.is_ready:
-            unit.was_ready = True
-            unit.ready_ms = now_ms
+        self.event("ready", **member.words, ms=now_ms - member.started_ms)
+        if member.unit.is_ready:
+            member.unit.was_ready = True
+            member.unit.ready_ms = now_ms
         self._check_complete(now_ms)
 
     def _check_complete(self, now_ms: int) -> None:
@@ -323,9 +328,9 @@ class Supervisor(ProcessLoop):
 
     # ---- Requests about one unit or process ----
 
-    def _on_restart_request(self, rest: list[bytes]) -> str:
+    def _on_restart_request(self, request: bytes) -> str:
         """Begins to restart a unit, also one that was given up; returns '' or why not."""
-        node, name = msgpack.unpackb(rest[0])
+        node, name = msgpack.unpackb(request)
         for unit in self.units:
             if (unit.node.name, unit.plan.name) == (node, name) and not self.stopping:
                 now_ms = monotonic_ms()
@@ -340,27 +345,16 @@ class Supervisor(ProcessLoop):
         return f"node {node} has no unit {name} here"
 
     def _continue_restart(self, unit: Unit, now_ms: int) -> None:
-        """Stops a unit by rank, and by SIGKILL after STOP_KILL_MS."""
         assert unit.restart_requested_ms is not None
-        running = [member for member in unit.members if member.child is not None]
-        lowest = min((member.plan.stop_rank for member in running), default=0)
-        for member in running:
-            assert member.child is not None
-            if now_ms - unit.restart_requested_ms >= STOP_KILL_MS:
-                member.child.kill()
-            elif member.plan.stop_rank == lowest and member.state != "stopping":
-                member.state = "stopping"
-                member.child.request_stop()
+        _stop_members(unit.members, now_ms - unit.restart_requested_ms)
 
-    def _on_profile_request(self, asker: bytes, rest: list[bytes]) -> str:
+    def _on_profile_request(self, asker: bytes, packed: bytes) -> str:
         """Starts py-spy; returns '' or why not."""
-        request = decode_request(msgpack.unpackb(rest[0]))
+        request = decode_request(msgpack.unpackb(packed))
         if request is None:
             return "the request is malformed; is the command of the same version?"
-        for unit in self.units:
-            for member in unit.members:
-                if (unit.node.name, member.plan.name) != (request.node, request.role):
-                    continue
+        for member in self._members:
+            if (member.unit.node.name, member.plan.name) == (request.node, request.role):
                 if member.child is None:
                     return f"{request.node}/{request.role} does not run now; try again when it does"
                 folder = self.run_dirs[request.node].path
@@ -375,14 +369,13 @@ class Supervisor(ProcessLoop):
     # ---- Ends and restarts ----
 
     def _reap(self) -> None:
-        for unit in self.units:
-            for member in unit.members:
-                code = member.child.poll() if member.child else None
-                if code is not None:
-                    self._on_exit(unit, member, code)
+        for member in self._members:
+            code = member.child.poll() if member.child else None
+            if code is not None:
+                self._on_exit(member, code)
 
-    def _on_exit(self, unit: Unit, member: Member, code: int) -> None:
-        child = member.child
+    def _on_exit(self, member: Member, code: int) -> None:
+        unit, child, words = member.unit, member.child, member.words
         assert child is not None
         child.read_log()
         self.unwatch(child.log_fd)
@@ -390,15 +383,12 @@ class Supervisor(ProcessLoop):
         member.child = None
         member.state = "exited"
         member.status = {}
-        expected = self.stopping or unit.failed or unit.restart_requested_ms is not None
-        role = member.plan.name
-        words: dict[str, object] = {"node": unit.node.name, "role": role, "pid": child.pid}
         self.event("exited", **words, **_cause(code))
-        if not expected:
+        if not (self.stopping or unit.failed or unit.restart_requested_ms is not None):
             self._show_tail(member, child, words)
             unit.failed = True
             unit.fault_code, unit.fault_role = code, member.plan.role
-            unit.fault = child.tail[-1] if child.tail else f"{role} ended"
+            unit.fault = child.tail[-1] if child.tail else f"{member.plan.name} ended"
         if self.stopping:
             return
         if unit.restart_requested_ms is not None:
@@ -423,8 +413,7 @@ class Supervisor(ProcessLoop):
             unit.restart_ms = now_ms
             return
         if unit.given_up:  # Together with its node.
-            for member in unit.members:
-                member.state = "given-up"
+            unit.set_state("given-up")
             return
         if unit.ready_ms is not None and now_ms - unit.ready_ms >= HEALTH_MS:
             unit.failures = 0
@@ -437,14 +426,12 @@ class Supervisor(ProcessLoop):
         else:
             delay_ms = BACKOFF_MS[unit.failures - 1]
             unit.restart_ms = now_ms + delay_ms
-            for member in unit.members:
-                member.state = "backoff"
+            unit.set_state("backoff")
             self.event("restarting", **words, restarts=unit.restarts + 1, in_ms=delay_ms)
 
     def _give_up(self, unit: Unit, reason: str, code: int) -> None:
         unit.given_up = f"{reason}: {unit.fault}"
-        for member in unit.members:
-            member.state = "given-up"
+        unit.set_state("given-up")
         self.event(
             "gave-up", node=unit.node.name, unit=unit.plan.name, reason=reason, line=unit.fault
         )
@@ -506,16 +493,16 @@ class Supervisor(ProcessLoop):
                 self._continue_restart(unit, now_ms)
 
     def deadline_ms(self) -> int | None:
+        soon_ms = monotonic_ms() + 50
         if self.stopping:
-            return monotonic_ms() + 50
-        restarts = [unit.restart_ms for unit in self.units if unit.restart_ms]
-        asked = [
-            unit.restart_requested_ms
+            return soon_ms
+        due = [unit.restart_ms for unit in self.units if unit.restart_ms]
+        due += [
+            max(unit.restart_requested_ms + STOP_KILL_MS, soon_ms)
             for unit in self.units
             if unit.restart_requested_ms is not None
         ]
-        kills = [max(asked_ms + STOP_KILL_MS, monotonic_ms() + 50) for asked_ms in asked]
-        return min(restarts + kills, default=None)
+        return min(due, default=None)
 
     # ---- Stop ----
 
@@ -527,21 +514,8 @@ class Supervisor(ProcessLoop):
         return not any(unit.children for unit in self.units)
 
     def _continue_stop(self, now_ms: int) -> None:
-        """Sends SIGTERM by rank, and SIGKILL after STOP_KILL_MS."""
         elapsed_ms = now_ms - self._stop_start_ms
-        running = [
-            member for unit in self.units for member in unit.members if member.child is not None
-        ]
-        lowest = min((member.plan.stop_rank for member in running), default=0)
-        rank = max(lowest, 1 if elapsed_ms >= STOP_NEXT_MS else 0)
-        for member in running:
-            assert member.child is not None
-            if elapsed_ms >= STOP_KILL_MS:
-                member.child.kill()
-            elif self._stop_rank < member.plan.stop_rank <= rank:
-                member.state = "stopping"
-                member.child.request_stop()
-        self._stop_rank = max(self._stop_rank, rank)
+        _stop_members(self._members, elapsed_ms, 1 if elapsed_ms >= STOP_NEXT_MS else 0)
 
     def _end(self) -> None:
         self._profiles.stop()
@@ -573,13 +547,12 @@ class Supervisor(ProcessLoop):
                 "uptime": round((now_ms - self._start_ms) / 1000, 3),
             }
         ]
-        for unit in self.units:
-            rows += (self._row(unit, member, now_ms) for member in unit.members)
+        rows += (self._row(member, now_ms) for member in self._members)
         _add_lag(rows)
         return rows
 
-    def _row(self, unit: Unit, member: Member, now_ms: int) -> dict[str, Any]:
-        state = member.state
+    def _row(self, member: Member, now_ms: int) -> dict[str, Any]:
+        unit, state = member.unit, member.state
         if state == "ready" and now_ms - member.reported_ms > SILENT_MS:
             state = "silent"
         uptime_ms = now_ms - member.started_ms if member.child else 0
@@ -609,6 +582,18 @@ class Supervisor(ProcessLoop):
 
     def _error(self, line: str) -> None:
         _write_if_writable(2, f"supervisor: {line}\n")
+
+
+def _stop_members(members: Sequence[Member], elapsed_ms: int, rank: int = 0) -> None:
+    """Sends SIGTERM to the lowest rank that runs, at least to this one; SIGKILL after some time."""
+    running = [(member, member.child) for member in members if member.child is not None]
+    lowest = min((member.plan.stop_rank for member, _ in running), default=0)
+    for member, child in running:
+        if elapsed_ms >= STOP_KILL_MS:
+            child.kill()
+        elif member.plan.stop_rank <= max(lowest, rank) and member.state != "stopping":
+            member.state = "stopping"
+            child.request_stop()
 
 
 def _cause(code: int) -> dict[str, object]:
