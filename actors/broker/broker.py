@@ -19,7 +19,7 @@ from ...protocols.majordomo.broker import BrokerMachine as Machine
 from ...protocols.majordomo.broker import BrokerSetup, DurableOptions
 from ...protocols.majordomo.records import TOKEN_BYTES
 from ...protocols.majordomo.values import Headers
-from ..runtime.actor import Actor, main
+from ..runtime.actor import Actor
 from ..topology.settings import BrokerSettings
 from .store import BrokerStore, StoreTarget
 
@@ -217,7 +217,3 @@ class BrokerActor(Actor):
 
     def status(self) -> dict[str, object]:
         return dict(self._machine.status())
-
-
-if __name__ == "__main__":
-    main(BrokerActor)

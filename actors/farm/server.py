@@ -13,7 +13,7 @@ from ...protocols.garlicfarm.wire.authenticator import DigestAuthenticator
 from ...protocols.garlicfarm.wire.handshake import ServerHandshake
 from ...protocols.garlicfarm.wire.values import parse_address
 from ..errors import OperatorError
-from ..runtime.actor import Actor, main
+from ..runtime.actor import Actor
 from ..topology.farm import farm_directory
 from .links import LinkSettings
 from .listener import AdmittedConnection, ConnectionLimits, FarmListener, InboundStream
@@ -167,7 +167,3 @@ class FarmServer(Actor):
         farms = {name: replica.status() for name, replica in self.replicas.items()}
         first = next(iter(farms.values()))
         return {**first, "connections": len(self._listener.connections), "farms": farms}
-
-
-if __name__ == "__main__":
-    main(FarmServer)

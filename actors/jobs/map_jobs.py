@@ -3,6 +3,7 @@
 They read through the job table and write by requests to zerodb_server. This module uses no socket.
 """
 
+import os
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -16,10 +17,13 @@ from ...mapping.mapper_process import (
     MapperProcess,
 )
 from ...native.tables.mapper import MalformedOutput, output_ops, pack_records
-from ...net.poll_loop import PollLoop
+from ...net.clock import wall_ms
+from ...net.poll_loop import Pipe, PollLoop
 from ...protocols.zerodb.server.jobs import JobTable
 from ...protocols.zerodb.wire.ops import Put, pack
+from ...protocols.zerodb.wire.worker_pipe import CHECKPOINT, JOB_WRITE, PIPE_HEADER
 from ...storage.errors import StorageError
+from ...storage.worker.lease_folder import LeaseFolder
 
 THREADS_MAX = 4  # Of one job.
 PROCESSES_MAX = 16  # Of all jobs; also the limit of copies.
@@ -27,7 +31,37 @@ WRITE_RESEND_MS = 10_000  # A request may get lost with the process that had it.
 WRITE_GIVE_UP_MS = 60_000  # Counts only while each answer is "try again".
 RETRY_MS = 200
 
-Started = Callable[[str], None]  # Called once, with "" or with the reason why the job cannot start.
+
+class StartReport:
+    """Reports once: "", or the reason why the job cannot start."""
+
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self._report: Callable[[str], None] | None = report
+
+    def __call__(self, problem: str) -> None:
+        report, self._report = self._report, None
+        if report is not None:
+            report(problem)
+
+
+class JobPort:
+    """The requests of job_server and its parts to zerodb_server."""
+
+    def __init__(self, requests: Pipe, folder: LeaseFolder, next_ticket: Callable[[], int]) -> None:
+        self._requests = requests
+        self._folder = folder
+        self.next_ticket = next_ticket
+
+    @property
+    def full(self) -> bool:
+        return self._requests.full
+
+    def request(self, kind: int, ticket: int, table: int, *data: bytes) -> None:
+        head = PIPE_HEADER.pack(kind, 0, 0, 0, 0, ticket)
+        self._requests.send([head, table.to_bytes(4, "little"), *data])
+
+    def request_snapshot(self, ticket: int, table: int) -> None:
+        self.request(CHECKPOINT, ticket, table, os.fsencode(self._folder.path(ticket)))
 
 
 class MapSpec(NamedTuple):
@@ -56,10 +90,10 @@ class MapWrite(NamedTuple):
 class MapJob:
     """One job: its mappers and its outstanding writes."""
 
-    def __init__(self, apid: int, spec: MapSpec, started: Started) -> None:
+    def __init__(self, apid: int, spec: MapSpec, report_start: StartReport) -> None:
         self.apid = apid
         self.spec = spec
-        self.started: Started | None = started
+        self.report_start = report_start
         self.processes: list[MapperProcess] = []
         self.starting = 0  # Processes that have not reported their start.
         self.running = 0  # Processes that have not sent their last output.
@@ -67,18 +101,10 @@ class MapJob:
         self.writes: dict[int, MapWrite] = {}  # By ticket, oldest first.
 
 
-class WritePort(NamedTuple):
-    """Sends writes to zerodb_server and knows job_server's time."""
-
-    request_write: Callable[[int, int, bytes], None]  # Arguments: ticket, table, entry.
-    next_ticket: Callable[[], int]
-    unix_ms: Callable[[], int]
-
-
 class MapJobs:
     """All jobs that write. Every method may end jobs in the table."""
 
-    def __init__(self, loop: PollLoop, table: JobTable, port: WritePort) -> None:
+    def __init__(self, loop: PollLoop, table: JobTable, port: JobPort) -> None:
         self._loop = loop
         self._table = table
         self._port = port
@@ -95,12 +121,12 @@ class MapJobs:
             return f"{self.processes} mappers run already; wait until a job has ended"
         return ""
 
-    def start(self, apid: int, spec: MapSpec, started: Started) -> None:
+    def start(self, apid: int, spec: MapSpec, report_start: Callable[[str], None]) -> None:
         """Starts the mappers of a job that is in the table. Raises OSError if no process can
         start."""
-        job = self._jobs[apid] = MapJob(apid, spec, started)
+        job = self._jobs[apid] = MapJob(apid, spec, StartReport(report_start))
         if not spec.engine:
-            self._report_start(job, "")
+            job.report_start("")
             return
         try:
             for _ in range(min(max(spec.threads, 1), THREADS_MAX)):
@@ -111,12 +137,6 @@ class MapJobs:
         job.starting = job.running = len(job.processes)
         for process in job.processes:
             process.start(spec.module, spec.parameters)
-
-    @staticmethod
-    def _report_start(job: MapJob, problem: str) -> None:
-        if job.started is not None:
-            started, job.started = job.started, None
-            started(problem)
 
     # ---- from the table to the mappers ----
 
@@ -153,7 +173,7 @@ class MapJobs:
                     self._write(job, pack([put]), len(put.keys), 0)
         if not (job.reading or job.writes or job.running):
             self._end(job)
-            self._table.finish(job.apid, self._port.unix_ms())
+            self._table.finish(job.apid, wall_ms())
 
     def _read_batch(self, job: MapJob) -> list[bytes]:
         frames = self._table.next_pairs(job.apid, BATCH_PAIRS, BATCH_BYTES)
@@ -172,7 +192,7 @@ class MapJobs:
         elif event.kind == mapper.STARTED:
             job.starting -= 1
             if not job.starting:
-                self._report_start(job, "")
+                job.report_start("")
         else:
             job.running -= event.end
             try:
@@ -197,7 +217,7 @@ class MapJobs:
         now_ms = self._loop.now_ms
         job.writes[ticket] = MapWrite(entry, puts, deletes, now_ms, now_ms + WRITE_GIVE_UP_MS)
         self._by_ticket[ticket] = job
-        self._port.request_write(ticket, job.spec.target, entry)
+        self._port.request(JOB_WRITE, ticket, job.spec.target, entry)
 
     def on_written(self, ticket: int) -> None:
         """Handles a completed write. A write that overtook a refused one is repeated after it, in
@@ -237,7 +257,7 @@ class MapJobs:
                 self._fail(job, "the output could not be written for a minute")
                 return
             job.writes[ticket] = write._replace(sent_ms=now_ms, refused=False)
-            self._port.request_write(ticket, job.spec.target, write.entry)
+            self._port.request(JOB_WRITE, ticket, job.spec.target, write.entry)
 
     def resend_writes(self) -> None:
         """Repeats all outstanding writes, because they may have been lost."""
@@ -249,8 +269,8 @@ class MapJobs:
 
     def _fail(self, job: MapJob, reason: str) -> None:
         self._end(job)
-        self._table.fail(job.apid, reason, self._port.unix_ms())
-        self._report_start(job, reason)
+        self._table.fail(job.apid, reason, wall_ms())
+        job.report_start(reason)
 
     def cancel(self, apid: int) -> None:
         """Ends the mappers of a job that has left the table. Outstanding writes may still
@@ -258,7 +278,7 @@ class MapJobs:
         job = self._jobs.get(apid)
         if job is not None:
             self._end(job)
-            self._report_start(job, "it was ended")
+            job.report_start("it was ended")
 
     def _end(self, job: MapJob) -> None:
         for process in job.processes:

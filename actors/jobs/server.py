@@ -4,11 +4,9 @@ It owns no table. A snapshot is a checkpoint that a table_worker makes and this 
 reading. Jobs write through zerodb_server.
 """
 
-import os
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, NamedTuple
 
 import zmq
@@ -39,10 +37,10 @@ from ...storage.errors import StorageError
 from ...storage.worker.job_store import ApidCounter, StatisticsFile
 from ...storage.worker.lease_folder import FOLDER, LeaseFolder
 from ...version import __version__
-from ..runtime.actor import Actor, main
+from ..runtime.actor import Actor
 from ..runtime.libc import keep_freed_memory
-from .map_jobs import THREADS_MAX, MapJobs, MapSpec, WritePort
-from .shared_leases import LeasePort, SharedLeases
+from .map_jobs import THREADS_MAX, JobPort, MapJobs, MapSpec
+from .shared_leases import SharedLeases
 from .spark_maps import JobServerParts, SparkMaps
 
 CLIENTS_HWM = 32  # Chunks that a client may leave unread.
@@ -116,25 +114,15 @@ class JobServer(Actor):
         self.table.restore([job.Statistics(*one[:known]) for one in self._statistics.loaded])
         self.lease_folder = LeaseFolder(disk.full_path(FOLDER))
         self._local = frozenset(settings.local_tables)
-        port = LeasePort(partial(self._send_request, pipe.LEASE), self._apids.next)
-        self.shared = SharedLeases(self.table, self.lease_folder, port)
         self._waiting: dict[int, WaitingRequest] = {}
         self._requests: deque[tuple[Requester, list[bytes]]] = deque()
         self._unstored: list[job.Statistics] = []
         self._store_due_ms = 0
         self._open_pipes()
-        self.maps = MapJobs(
-            self, self.table, WritePort(self._send_write_request, self._apids.next, wall_ms)
-        )
-        tools = JobServerParts(
-            self.table,
-            self.lease_folder,
-            self.maps,
-            self._send_snapshot_request,
-            self._apids.next,
-            wall_ms,
-        )
-        self.spark = SparkMaps(self, settings.spark, tools)
+        self.shared = SharedLeases(self.table, self.lease_folder, self._port)
+        self.maps = MapJobs(self, self.table, self._port)
+        parts = JobServerParts(self.table, self.lease_folder, self.maps, self._port)
+        self.spark = SparkMaps(self, settings.spark, parts)
         self._sweep()
         self._answers = Frames()
         self._clients: Socket | None = None
@@ -153,7 +141,7 @@ class JobServer(Actor):
             self.connect_pipe(zmq.PUSH, "zerodb_server", name, options) for name in ("done", "asks")
         )
         self._done = self.pipe(done)
-        self._server_requests = self.pipe(asks)
+        self._port = JobPort(self.pipe(asks), self.lease_folder, self._apids.next)
         self.watch_connections(asks, self._on_server_lost)
         self.listen(self._incoming, self._on_incoming)
 
@@ -214,7 +202,7 @@ class JobServer(Actor):
 
     @property
     def _is_full(self) -> bool:
-        return self._done.full or self._server_requests.full
+        return self._done.full or self._port.full
 
     # ---- requests ----
 
@@ -437,11 +425,11 @@ class JobServer(Actor):
     ) -> None:
         """Asks for a snapshot of the table as it is after this request."""
         self.table.check_room()
-        self._send_snapshot_request(self._add_waiting(requester, request, table), table)
+        self._port.request_snapshot(self._add_waiting(requester, request, table), table)
 
     def _add_waiting(self, requester: Requester, request: requests.Request, table: int) -> int:
         """Stores the waiting request and returns the ticket of its snapshot."""
-        if len(self._waiting) >= self.table.limits.leases_max or self._server_requests.full:
+        if len(self._waiting) >= self.table.limits.leases_max or self._port.full:
             raise JobRefused(
                 f"{len(self._waiting)} snapshots are being made already; wait for them"
             )
@@ -450,18 +438,6 @@ class JobServer(Actor):
             requester, request, table, self.now_ms + 2 * self.settings.zerodb.request_timeout_ms
         )
         return ticket
-
-    def _send_snapshot_request(self, ticket: int, table: int) -> None:
-        self._send_request(
-            pipe.CHECKPOINT, ticket, table, os.fsencode(self.lease_folder.path(ticket))
-        )
-
-    def _send_request(self, kind: int, ticket: int, table: int, *data: bytes) -> None:
-        head = PIPE_HEADER.pack(kind, 0, 0, 0, 0, ticket)
-        self._server_requests.send([head, table.to_bytes(4, "little"), *data])
-
-    def _send_write_request(self, ticket: int, table: int, entry: bytes) -> None:
-        self._send_request(pipe.JOB_WRITE, ticket, table, entry)
 
     def _on_failed(self, ticket: int, reason: str, retry: bool) -> None:
         waiting = self._waiting.pop(ticket, None)
@@ -593,7 +569,7 @@ class JobServer(Actor):
                 self.resume(socket)
 
     def _tick_shared(self, now_ms: int) -> None:
-        if self._server_requests.full:
+        if self._port.full:
             return
         try:
             self.shared.tick(now_ms)
@@ -633,7 +609,7 @@ class JobServer(Actor):
         parts = self.table, self.maps, self.spark
         due += [ms for part in parts if (ms := part.deadline_ms()) is not None]
         shared_due_ms = self.shared.deadline_ms()
-        if shared_due_ms is not None and not self._server_requests.full:
+        if shared_due_ms is not None and not self._port.full:
             due.append(shared_due_ms)
         return min(due)
 
@@ -653,7 +629,3 @@ class JobServer(Actor):
             "rows": sum(one.rows for one in self.table.jobs.values()),
             **self.spark.status(),
         }
-
-
-if __name__ == "__main__":
-    main(JobServer)

@@ -5,31 +5,21 @@ folder is authoritative, whether or not messages arrive. Log entries tell all no
 in use on a node or was released. No node ends a lease as unused while another node reads it.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
-
 from ...protocols.zerodb.server.jobs import JobTable, Lease
 from ...protocols.zerodb.wire import ops
-from ...protocols.zerodb.wire.worker_pipe import LEASE_ENDED, LEASE_OPENED, LEASE_RENEWED
+from ...protocols.zerodb.wire.worker_pipe import LEASE, LEASE_ENDED, LEASE_OPENED, LEASE_RENEWED
 from ...storage.worker.lease_folder import LeaseFolder
 from ...storage.worker.shared_lease import FREE_BYTES_MIN
+from .map_jobs import JobPort
 
 LeaseOperation = ops.LeaseOpen | ops.LeaseKeep | ops.LeaseEnd
 DISK_CHECK_MS = 1000  # Interval of checking the disk's free space while leases exist.
 
 
-class LeasePort(NamedTuple):
-    """Sends entries to zerodb_server."""
-
-    # Arguments: ticket, table, entry, request id or b"".
-    request_entry: Callable[[int, int, bytes, bytes], None]
-    next_ticket: Callable[[], int]
-
-
 class SharedLeases:
     """The shared leases of one node, beside its job table and its folder."""
 
-    def __init__(self, table: JobTable, folder: LeaseFolder, port: LeasePort) -> None:
+    def __init__(self, table: JobTable, folder: LeaseFolder, port: JobPort) -> None:
         self._table = table
         self._folder = folder
         self._port = port
@@ -74,7 +64,7 @@ class SharedLeases:
 
     def request(self, ticket: int, op: LeaseOperation, reqid: bytes) -> None:
         """Requests an entry about a lease; this node need not hold the lease."""
-        self._port.request_entry(ticket, op.table, ops.pack([op]), reqid)
+        self._port.request(LEASE, ticket, op.table, ops.pack([op]), reqid)
 
     def on_written(self, ticket: int) -> bool:
         """Handles an applied entry; returns False if this object did not request it."""

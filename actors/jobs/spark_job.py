@@ -24,7 +24,7 @@ from ...protocols.errors import RemoteProtocolError
 from ...protocols.zerodb.server import map_orders
 from ...protocols.zerodb.server.map_orders import DriverReady, Setup, Trouble
 from ..errors import OperatorError, UnitBroken
-from ..runtime.actor import Actor, main
+from ..runtime.actor import Actor
 
 DRIVER = f"{__package__.split('.')[0]}.pipeline.maps.driver"
 FOLDER = "spark"  # In the node's data directory.
@@ -111,8 +111,7 @@ class SparkJob(Actor):
             data = self._pipes.read()
             if data is None:
                 continue
-            self._received += data
-            for message in self._messages():
+            for message in self._messages(data):
                 if message.kind == map_orders.BROKEN:
                     reason = map_orders.body_of(message, Trouble).reason
                     self._refuse(f"Spark can't be started here: {reason}", "mend that")
@@ -126,8 +125,9 @@ class SparkJob(Actor):
     def _send_to_driver(self, message: bytes) -> None:
         self._pipes.write(len(message).to_bytes(SIZE_BYTES, "little") + message)
 
-    def _messages(self) -> list[map_orders.Message]:
-        """Returns the messages that have arrived completely. Raises RemoteProtocolError."""
+    def _messages(self, data: bytes) -> list[map_orders.Message]:
+        """Returns the messages that data completes. Raises RemoteProtocolError."""
+        self._received += data
         found = []
         while len(self._received) >= SIZE_BYTES:
             size = int.from_bytes(self._received[:SIZE_BYTES], "little")
@@ -135,9 +135,8 @@ class SparkJob(Actor):
                 raise RemoteProtocolError(f"a message of {size} bytes")
             if len(self._received) < SIZE_BYTES + size:
                 break
-            data = bytes(self._received[SIZE_BYTES : SIZE_BYTES + size])
+            found.append(map_orders.decode(bytes(self._received[SIZE_BYTES : SIZE_BYTES + size])))
             del self._received[: SIZE_BYTES + size]
-            found.append(map_orders.decode(data))
         return found
 
     def _on_readable(self) -> None:
@@ -147,9 +146,8 @@ class SparkJob(Actor):
         if not data:
             self._fail("it has ended; its last words are in the log")
         self.received_ms = self.now_ms
-        self._received += data
         try:
-            for message in self._messages():
+            for message in self._messages(data):
                 self._on_message(message)
         except RemoteProtocolError as error:
             self._fail(str(error))
@@ -225,7 +223,3 @@ class SparkJob(Actor):
 
     def status(self) -> dict[str, Any]:
         return {"spark": "ready" if self._driver_ready else "starting", "maps": len(self._jobs)}
-
-
-if __name__ == "__main__":
-    main(SparkJob)

@@ -13,6 +13,7 @@ import zmq
 from ...mapping import mapper
 from ...mapping.mapper_process import Event, MapperProcess
 from ...native.net.messages import Arena
+from ...net.clock import wall_ms
 from ...net.sockets import SocketOptions
 from ...protocols.errors import RemoteProtocolError
 from ...protocols.zerodb.server import map_orders
@@ -23,7 +24,7 @@ from ...storage.errors import StorageError
 from ...storage.worker.lease_folder import LeaseFolder
 from ..runtime.actor import Actor
 from ..topology.settings import SparkSettings
-from .map_jobs import RETRY_MS, MapJobs, MapSpec, Started
+from .map_jobs import RETRY_MS, JobPort, MapJobs, MapSpec, StartReport
 
 SPARK_JOB = "spark_job"
 JOBS_MAX = 16
@@ -45,18 +46,16 @@ class JobServerParts(NamedTuple):
     table: JobTable
     folder: LeaseFolder
     maps: MapJobs
-    checkpoint: Callable[[int, int], None]  # Requests a snapshot; arguments: ticket, table.
-    next_ticket: Callable[[], int]
-    unix_ms: Callable[[], int]
+    port: JobPort
 
 
 class SparkMap:
     """One map on Spark."""
 
-    def __init__(self, spec: MapSpec, order: MapOrder, started: Started) -> None:
+    def __init__(self, spec: MapSpec, order: MapOrder, report_start: StartReport) -> None:
         self.spec = spec
         self.order = order
-        self.started: Started | None = started
+        self.report_start = report_start
         self.state = CHECKING
         self.process: MapperProcess | None = None
         self.since_ms = 0  # Start of the wait for spark_job or for the snapshot.
@@ -101,9 +100,11 @@ class SparkMaps:
             return ""
         return f"{len(self.jobs)} maps run on Spark already; wait until one has ended"
 
-    def start(self, apid: int, spec: MapSpec, order: MapOrder, started: Started) -> None:
+    def start(
+        self, apid: int, spec: MapSpec, order: MapOrder, report_start: Callable[[str], None]
+    ) -> None:
         """Starts a job that is in the table. It ends when it leaves the table."""
-        one = self.jobs[apid] = SparkMap(spec, order, started)
+        one = self.jobs[apid] = SparkMap(spec, order, StartReport(report_start))
         try:
             process = one.process = MapperProcess(
                 self._actor, spec.engine, lambda _, event: self._on_checked(apid, event)
@@ -121,7 +122,7 @@ class SparkMaps:
             self._fail(apid, event.data.decode("utf-8", "replace"))
             return
         one.state, one.since_ms = WAITING, self._actor.now_ms
-        self._report_start(one, "")
+        one.report_start("")
 
     # ---- what spark_job says ----
 
@@ -173,12 +174,12 @@ class SparkMaps:
         one = self.jobs[apid]
         assert one.mapped is not None
         try:
-            one.ticket = self._parts.next_ticket()
+            one.ticket = self._parts.port.next_ticket()
         except StorageError as error:
             self._fail(apid, str(error))
             return
         one.due_ms = one.since_ms + SNAPSHOT_MS
-        self._parts.checkpoint(one.ticket, one.mapped.table)
+        self._parts.port.request_snapshot(one.ticket, one.mapped.table)
 
     def _job_of(self, ticket: int) -> int | None:
         found = (it for it, one in self.jobs.items() if one.ticket == ticket)
@@ -276,20 +277,14 @@ class SparkMaps:
             self._request_snapshot(apid)
 
     def _fail(self, apid: int, reason: str) -> None:
-        self._parts.table.fail(apid, reason, self._parts.unix_ms())
-        self._report_start(self.jobs[apid], reason)
+        self._parts.table.fail(apid, reason, wall_ms())
+        self.jobs[apid].report_start(reason)
         self._end(apid)
-
-    @staticmethod
-    def _report_start(one: SparkMap, problem: str) -> None:
-        if one.started is not None:
-            started, one.started = one.started, None
-            started(problem)
 
     def _end(self, apid: int) -> None:
         """Ends a job that has left the table."""
         one = self.jobs.pop(apid)
-        self._report_start(one, "it was ended")
+        one.report_start("it was ended")
         if one.process is not None:
             one.process.kill()
         if one.state == COMMITTING:

@@ -19,7 +19,7 @@ from ...storage.log.segment import Identity
 from ...storage.log.writer import Writer
 from ...storage.snapshot.snapshot import newest_verified, set_damaged_aside
 from ..errors import UnitBroken
-from ..runtime.actor import Actor, main
+from ..runtime.actor import Actor
 from ..runtime.setup import ActorSetup
 
 JOB = struct.Struct("<QQQQQ")  # kind, epoch, seq, previous index, previous term
@@ -187,7 +187,3 @@ class LogWriter(Actor):
             "last_index": log.last_index,
             "full": self._group_commit.full,
         }
-
-
-if __name__ == "__main__":
-    main(LogWriter)

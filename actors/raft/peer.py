@@ -30,7 +30,7 @@ from ...storage.log.hard_state import HardStateFile
 from ...storage.log.peer_recovery import PeerFiles, RecoverySettings, recover_peer
 from ...storage.log.reader import LogReader
 from ...storage.log.segment import Identity
-from ..runtime.actor import Actor, main
+from ..runtime.actor import Actor
 from ..runtime.setup import STATE_MACHINE, participants
 from .links import PeerLinks
 from .log_writer import ACK, JOBS_HWM, GroupCommit, encode_compact, encode_job
@@ -306,7 +306,3 @@ class RaftPeer(Actor):
             self._logged_counts = counts
             self.log_rarely("bad-messages", **counts)
         return status
-
-
-if __name__ == "__main__":
-    main(RaftPeer)

@@ -34,7 +34,7 @@ from ...protocols.zmqraft.snapshots.orders import (
 from ...storage.disk.disk import Disk
 from ...storage.log.segment import Identity
 from ...storage.snapshot.work import ReqidLimits, SnapshotWork
-from ..runtime.actor import Actor, main
+from ..runtime.actor import Actor
 from ..runtime.process_loop import ProcessLoop
 from ..runtime.setup import participants
 from ..topology.settings import RaftSettings
@@ -215,7 +215,3 @@ class SnapshotSender(Actor):
             "making": self._work.busy or self._work.pending_make is not None,
             **self._counts,
         }
-
-
-if __name__ == "__main__":
-    main(SnapshotSender)

@@ -21,7 +21,7 @@ from ...storage.log.reader import LogReader
 from ...storage.log.segment import Identity
 from ...storage.snapshot.snapshot import newest, open_snapshot
 from ...storage.snapshot.work import state_read, write_state
-from ..runtime.actor import Actor, main
+from ..runtime.actor import Actor
 from .machines import BroadcastStateMachine, LogDigest, StateMachinePlugin, broadcast_url
 from .snapshot_sender import BARRIER, barrier_messages
 
@@ -233,7 +233,3 @@ class StateMachine(Actor):
             "lag": self._commit_index - self._applied,
             **self._machine.status(),
         }
-
-
-if __name__ == "__main__":
-    main(StateMachine)

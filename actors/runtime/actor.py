@@ -3,9 +3,9 @@
 import contextlib
 import fcntl
 import gc
+import importlib
 import os
 import signal
-import sys
 from typing import Any
 
 import msgpack
@@ -209,13 +209,9 @@ class Actor(ProcessLoop):
         self.send(self._control, [b"status", msgpack.packb(status)])
 
 
-def main(actor: type[Actor]) -> None:
-    """Entry of `python -m kelek.actors.ROLE --setup FILE.json`."""
-    if len(sys.argv) != 3 or sys.argv[1] != "--setup":
-        sys.exit(f"usage: python -m {actor.__module__} --setup FILE.json")
-    try:
-        setup = ActorSetup.load(sys.argv[2])
-    except OperatorError as error:
-        sys.stderr.write(f"{error}\n")
-        sys.exit(EXIT_SETUP)
-    sys.exit(actor(setup).run())
+def actor_class(module: str) -> type[Actor]:
+    """The actor of a module: the one subclass of Actor that it defines."""
+    values = vars(importlib.import_module(module)).values()
+    found = [each for each in values if isinstance(each, type) and issubclass(each, Actor)]
+    (actor,) = [each for each in found if each.__module__ == module]
+    return actor

@@ -5,7 +5,6 @@ ended, a pipe for log lines, and the control socket.
 """
 
 import contextlib
-import importlib
 import os
 import signal
 import stat
@@ -21,9 +20,10 @@ import zmq
 
 from ...storage.disk.disk import FILE_MODE
 from . import data_dir
-from .actor import Actor
+from .actor import actor_class
 from .setup import EXIT_BROKEN, ActorSetup, Host
 
+ACTORS = __package__.rpartition(".")[0]
 LOG_BYTES_MAX = 4 << 20  # Of one file; the file before it stays.
 LOG_LINE_BYTES_MAX = 16 << 10
 TAIL_LINES = 20
@@ -137,7 +137,7 @@ class Child(ABC):
 
 
 class ProcessChild(Child):
-    """`python -m kelek.actors.ROLE --setup FILE.json`, in a process group of its own.
+    """`python -m kelek.actors MODULE --setup FILE.json`, in a process group of its own.
 
     The terminal's Ctrl-C then reaches the supervisor alone, which stops its children in order.
     """
@@ -217,14 +217,6 @@ class ThreadChild(Child):
             self._stop_fd = -1
 
 
-def actor_class(module: str) -> type[Actor]:
-    """The actor of a module: the one subclass of Actor that it defines."""
-    values = vars(importlib.import_module(module)).values()
-    found = [each for each in values if isinstance(each, type) and issubclass(each, Actor)]
-    (actor,) = [each for each in found if each.__module__ == module]
-    return actor
-
-
 def python_command(module: str, setup_path: Path) -> list[str]:
     """The command of an actor; -P keeps the current directory off the module path."""
-    return [sys.executable, "-P", "-m", module, "--setup", str(setup_path)]
+    return [sys.executable, "-P", "-m", ACTORS, module, "--setup", str(setup_path)]

@@ -7,6 +7,7 @@ from ...storage.log.hard_state import PATH as HARD_STATE
 from ..topology.farm import farm_directory, initial_servers
 from ..topology.settings import NodeSettings
 from ..topology.topology import Topology
+from .children import ACTORS
 from .setup import TABLE_WORKER, worker_names
 
 # The module of each role, below kelek.actors; it holds one subclass of Actor.
@@ -25,7 +26,6 @@ MODULES = {
     "zre_log": "zre.log",
     "zre_node": "zre.node",
 }
-ACTORS = __package__.rpartition(".")[0]
 LOG_ROLES = ("raft_peer", "log_writer")  # Damage to their data takes the whole node out.
 
 

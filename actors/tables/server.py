@@ -51,7 +51,7 @@ from ...protocols.zmqraft.client.client import LogClientMachine, LogClientSetup,
 from ...protocols.zmqraft.wire.values import MACHINE_BYTES, make_reqids
 from ...version import __version__
 from ..raft.leader_link import LeaderLink
-from ..runtime.actor import Actor, main
+from ..runtime.actor import Actor
 from ..runtime.setup import worker_names
 from .credit import ReadBytes
 
@@ -424,7 +424,3 @@ class ZerodbServer(Actor):
             "applied_index": min(each.status.applied_index for each in session.channels),
             **session.outbox.counters,
         }
-
-
-if __name__ == "__main__":
-    main(ZerodbServer)

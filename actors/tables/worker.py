@@ -33,7 +33,7 @@ from ...storage.worker.shared_lease import SharedLeases
 from ..errors import UnitBroken
 from ..raft.snapshot_sender import BARRIER, barrier_messages
 from ..raft.state_machine import APPLIED, COMMIT, commits_topic
-from ..runtime.actor import Actor, main
+from ..runtime.actor import Actor
 from ..runtime.setup import TABLE_WORKER, worker_names
 from ..topology.settings import TableSettings
 from .credit import BYTES_READ, Credit
@@ -287,7 +287,3 @@ class TableWorker(Actor):
         if directory.damaged:
             status["replaced"] = directory.damaged
         return status
-
-
-if __name__ == "__main__":
-    main(TableWorker)

@@ -12,7 +12,7 @@ from ...native.net.messages import Arena
 from ...net.sockets import SocketOptions
 from ...protocols.zre.limiter import Limiter, Rate
 from ..errors import OperatorError
-from ..runtime.actor import Actor, main
+from ..runtime.actor import Actor
 from .pipes import BEACON, HWM, NODE, encode_heard, interface_of
 
 # From one address to zre_node: more than a whole network sends. Others are dropped.
@@ -89,7 +89,3 @@ class ZreBeacon(Actor):
             "flooded": udp.flooded,
             "unsent": udp.unsent,
         }
-
-
-if __name__ == "__main__":
-    main(ZreBeacon)

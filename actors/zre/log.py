@@ -23,7 +23,7 @@ from ...protocols.zre.values import Malformed
 from ...version import __version__
 from ..errors import OperatorError
 from ..raft.leader_link import LeaderLink
-from ..runtime.actor import Actor, main
+from ..runtime.actor import Actor
 from .node import bound_port
 from .pipes import LOG, NODE, interface_of
 
@@ -162,7 +162,3 @@ def report_key(frames: Sequence[bytes]) -> ReportKey:
         return ReportKey(found.time_ms, uuid_hash(found.node), uuid_hash(found.peer), found.event)
     report = decode_report(frames)
     return ReportKey(report.time_ms, report.node, report.peer, report.event)
-
-
-if __name__ == "__main__":
-    main(ZreLog)

@@ -25,7 +25,7 @@ from ...protocols.zre.peers import Event, EventKind, PeerInfo
 from ...protocols.zre.presence import encode_presence, presence_of
 from ...protocols.zre.values import Malformed, Times, Version
 from ..errors import OperatorError
-from ..runtime.actor import Actor, main
+from ..runtime.actor import Actor
 from ..topology.farm import public_endpoint
 from ..topology.settings import NodeSettings
 from .pipes import BEACON, HWM, NODE, decode_heard, interface_of
@@ -281,7 +281,3 @@ def service_headers(cluster: str, settings: NodeSettings) -> dict[str, str]:
         services.CLUSTER: cluster,
         **{name: url for name, url in urls.items() if url.startswith(NETWORK)},
     }
-
-
-if __name__ == "__main__":
-    main(ZreNode)

@@ -23,6 +23,7 @@ from typing import Any
 
 import zmq
 
+from kelek.actors.runtime.children import python_command
 from kelek.actors.runtime.setup import ActorSetup
 from kelek.actors.topology.settings import (
     BrokerEndpoints,
@@ -114,7 +115,7 @@ class Between:
     def start(self) -> None:
         command = [sys.executable, "-P", "-m"]
         if self.name == "kelek":
-            self._spawn([*command, "kelek.actors.broker.broker", "--setup", str(self._setup())])
+            self._spawn(python_command("kelek.actors.broker.broker", self._setup()))
         elif self.name == "bare":
             urls = f"{self.clients_url},{self.workers_url}"
             target = ["--protocol", "bare", "--libzmq", libzmq(), "--urls", urls]

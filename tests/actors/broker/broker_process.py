@@ -3,7 +3,6 @@
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import msgpack
 import zmq
 
+from kelek.actors.runtime.children import python_command
 from kelek.actors.runtime.setup import ActorSetup
 from kelek.actors.topology.settings import BrokerEndpoints, BrokerSettings
 from kelek.tests.actors.node_settings import node_settings
@@ -51,14 +51,7 @@ class BrokerProcess:
         (folder / "setup.json").write_text(setup.to_json(), encoding="utf-8")
         self.log = (folder / "log").open("wb")
         self.process = subprocess.Popen(
-            [
-                sys.executable,
-                "-P",
-                "-m",
-                "kelek.actors.broker.broker",
-                "--setup",
-                f"{folder}/setup.json",
-            ],
+            python_command("kelek.actors.broker.broker", folder / "setup.json"),
             stdin=subprocess.PIPE,
             stderr=self.log,
         )

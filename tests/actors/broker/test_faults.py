@@ -16,6 +16,7 @@ import pytest
 import zmq
 
 import kelek
+from kelek.actors.runtime.children import python_command
 from kelek.clients.broker.broker import Future
 from kelek.protocols.majordomo.codec import decode_failure
 from kelek.tests.actors.broker.broker_process import BrokerProcess, Socket
@@ -147,8 +148,7 @@ def test_workers_and_clients_reconnect_to_a_restarted_broker() -> None:
         a.process.stdin.close()
         future = broker.submit("echo", b"2")
         assert not future.done()
-        setup = f"{a.folder}/setup.json"
-        command = [sys.executable, "-P", "-m", "kelek.actors.broker.broker", "--setup", setup]
+        command = python_command("kelek.actors.broker.broker", a.folder / "setup.json")
         a.process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=a.log)
         assert future.result() == b"2"
         assert worker.counters["lost"] >= 1

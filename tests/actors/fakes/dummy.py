@@ -6,7 +6,7 @@ import select
 import signal
 
 from kelek.actors.errors import OperatorError, UnitBroken
-from kelek.actors.runtime.actor import Actor, main
+from kelek.actors.runtime.actor import Actor
 from kelek.storage.errors import Damaged
 
 
@@ -43,7 +43,3 @@ class Dummy(Actor):
 
     def status(self) -> dict[str, object]:
         return {"term": 3, "leader": "n1", "commit_index": 10, "applied_index": 8}
-
-
-if __name__ == "__main__":
-    main(Dummy)

@@ -11,7 +11,6 @@ import shutil
 import socket
 import ssl
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -27,6 +26,7 @@ import trustme
 import zmq
 
 from kelek.actors.farm.server import FarmServer
+from kelek.actors.runtime.children import python_command
 from kelek.actors.runtime.setup import ActorSetup, Host
 from kelek.actors.topology import topology
 from kelek.protocols.garlicfarm.client.fetch import ClientFetch
@@ -130,7 +130,7 @@ class ServerProcess(RunningServer):
         path.write_text(setup.to_json(), encoding="utf-8")
         with (folder / f"{setup.node}.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "kelek.actors.farm.server", "--setup", str(path)],
+                python_command("kelek.actors.farm.server", path),
                 stdin=subprocess.PIPE,
                 stderr=log,
             )

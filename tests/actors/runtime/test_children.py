@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from kelek.actors.runtime import children
-from kelek.actors.runtime.actor import Actor
-from kelek.actors.runtime.children import LogFile, actor_class
-from kelek.actors.runtime.plan import ACTORS, MODULES
+from kelek.actors.runtime.actor import Actor, actor_class
+from kelek.actors.runtime.children import ACTORS, LogFile
+from kelek.actors.runtime.plan import MODULES
 
 
 def test_a_log_is_limited_to_two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
