@@ -1,5 +1,7 @@
 """What the core keeps of its own campaigns, and what it collects for the next Ready."""
 
+from dataclasses import dataclass, field
+
 from .messages import EntryBatch, Envelope, HardState
 
 
@@ -17,12 +19,13 @@ class Election:
         self.is_transfer = False  # The leader asked for this campaign.
 
 
+@dataclass(slots=True)
 class ReadyBuffer:
     """What the next Ready contains, in order."""
 
-    def __init__(self, hard_state: HardState) -> None:
-        self.hard_state = hard_state  # As in the last Ready.
-        self.commit_due = False
-        self.messages: list[Envelope] = []
-        self.messages_after: list[Envelope] = []  # To send when the batches are durable.
-        self.batches: list[EntryBatch] = []
+    hard_state: HardState  # As in the last Ready.
+    commit_due: bool = False
+    messages: list[Envelope] = field(default_factory=list)
+    # To send when the batches are durable.
+    messages_after: list[Envelope] = field(default_factory=list)
+    batches: list[EntryBatch] = field(default_factory=list)

@@ -1,6 +1,7 @@
 """The leader's view of one follower: its progress, and the messages in flight to it."""
 
 from collections import deque
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 from .messages import EntryBatch
@@ -21,68 +22,41 @@ class ReplicationState(IntEnum):
     SNAPSHOT = 2
 
 
+@dataclass(slots=True)
 class PeerCapabilities:
     """The capabilities that a peer's hello names. They outlive leaders and terms."""
 
-    __slots__ = (
-        "append_bytes_max",
-        "counts_in_quorum",
-        "inflight_max",
-        "may_lose_entries",
-        "pre_vote",
-        "transfer",
-    )
-
-    def __init__(self) -> None:
-        self.inflight_max = 1
-        self.append_bytes_max = APPEND_BYTES_MAX_PLAIN
-        self.pre_vote = False
-        self.transfer = False  # It campaigns when a leader asks it to.
-        self.counts_in_quorum = True  # False: a learner; no majority counts it.
-        # It may lose confirmed entries without a hello that says so: JRaft never syncs, and any
-        # disk may fail. On a farm's wire a kelek server looks like JRaft.
-        self.may_lose_entries = True
+    inflight_max: int = 1
+    append_bytes_max: int = APPEND_BYTES_MAX_PLAIN
+    pre_vote: bool = False
+    transfer: bool = False  # It campaigns when a leader asks it to.
+    counts_in_quorum: bool = True  # False: a learner; no majority counts it.
+    # It may lose confirmed entries without a hello that says so: JRaft never syncs, and any
+    # disk may fail. On a farm's wire a kelek server looks like JRaft.
+    may_lose_entries: bool = True
 
 
+@dataclass(slots=True, eq=False)
 class Follower:
     """The state of one follower, held by the leader of one term."""
 
-    __slots__ = (
-        "answered_round",
-        "capabilities",
-        "clients_wait",
-        "heard_ms",
-        "inflight",
-        "loaded_batches",
-        "match_index",
-        "next_index",
-        "paused",
-        "peer",
-        "read_started_ms",
-        "sent_commit_index",
-        "sent_ms",
-        "sent_round",
-        "state",
-    )
-
-    def __init__(
-        self, peer: str, capabilities: PeerCapabilities, next_index: int, now_ms: int
-    ) -> None:
-        self.peer = peer
-        self.capabilities = capabilities
-        self.state = ReplicationState.PROBE
-        self.match_index = 0
-        self.next_index = next_index
-        self.paused = False  # A probe is in flight.
-        self.inflight: deque[int] = deque()  # Last indexes of unanswered messages with entries.
-        self.sent_commit_index = 0
-        self.answered_round = 0  # The newest round of reads that it has answered, ...
-        self.sent_round = 0  # ... and the newest in a heartbeat that it was sent.
-        self.sent_ms = 0  # Never: a message is due at once.
-        self.heard_ms = now_ms
-        self.read_started_ms: int | None = None  # When the StoredRead in progress started.
-        self.loaded_batches: list[EntryBatch] = []  # Entries that a StoredRead has returned.
-        self.clients_wait = False  # It needs commit notices at once.
+    peer: str
+    capabilities: PeerCapabilities
+    next_index: int
+    heard_ms: int
+    state: ReplicationState = ReplicationState.PROBE
+    match_index: int = 0
+    paused: bool = False  # A probe is in flight.
+    # Last indexes of unanswered messages with entries.
+    inflight: deque[int] = field(default_factory=deque)
+    sent_commit_index: int = 0
+    answered_round: int = 0  # The newest round of reads that it has answered, ...
+    sent_round: int = 0  # ... and the newest in a heartbeat that it was sent.
+    sent_ms: int = 0  # Never: a message is due at once.
+    read_started_ms: int | None = None  # When the StoredRead in progress started.
+    # Entries that a StoredRead has returned.
+    loaded_batches: list[EntryBatch] = field(default_factory=list)
+    clients_wait: bool = False  # It needs commit notices at once.
 
     @property
     def counted_index(self) -> int:

@@ -5,40 +5,33 @@ leader answers; an answer is valid for every read that started before its reques
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from ..wire.read_codec import READ_ANSWER, READ_NOT_LEADER, READ_REQUEST, RequestRead
 
 REQUESTS_MAX = 64  # Unanswered requests; further reads share the next one.
 
 
+@dataclass(slots=True, eq=False)
 class PendingRead:
-    """A read that has started."""
-
-    __slots__ = ("index", "refusal", "wait")
-
-    def __init__(self, wait: int) -> None:
-        self.wait = wait  # What the answer waits for (WAIT_* of native.log.reads).
-        self.index = 0  # The answer.
-        self.refusal = ""  # The reason of a refusal.
+    wait: int  # What the answer waits for (WAIT_* of native.log.reads).
+    index: int = 0  # The answer.
+    refusal: str = ""  # The reason of a refusal.
 
     @property
     def done(self) -> bool:
         return bool(self.index or self.refusal)
 
 
+@dataclass(slots=True)
 class _Request:
     """A request, and the reads that wait for its answer."""
 
-    __slots__ = ("heard_ms", "reads")
-
-    def __init__(self, reads: list[PendingRead], now_ms: int) -> None:
-        self.reads = reads
-        self.heard_ms = now_ms
+    reads: list[PendingRead]
+    heard_ms: int
 
 
 class ReadWindow:
-    """All unanswered reads."""
-
     def __init__(self, cluster: bytes, new_id: Callable[[], bytes]) -> None:
         self._cluster = cluster
         self._new_id = new_id
@@ -49,7 +42,6 @@ class ReadWindow:
         return len(self._unsent) + sum(len(each.reads) for each in self._requests.values())
 
     def add(self, read: PendingRead) -> PendingRead:
-        """Starts a read."""
         self._unsent.append(read)
         return read
 

@@ -7,6 +7,7 @@ sends nothing: a function reads the blocks, and answers go into the client's out
 from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from ....native.log.entries import MessageLimits, add_entries, entries_fit
 from ...raft.messages import EntryBatch
@@ -35,17 +36,16 @@ RECENT_BYTES_MAX = 16 << 20  # Of recently read blocks of all streams.
 ReadBatches = Callable[[int, int, int], list[EntryBatch]]
 
 
+@dataclass(slots=True)
 class _Stream:
     """The state of one stream: what remains to be sent, and the messages without a follow-up."""
 
-    __slots__ = ("anywhere", "heard_ms", "last_index", "next_index", "unacknowledged")
-
-    def __init__(self, next_index: int, last_index: int, anywhere: bool) -> None:
-        self.anywhere = anywhere  # Any peer may serve it, so it survives a step-down.
-        self.next_index = next_index
-        self.last_index = last_index
-        self.unacknowledged: deque[int] = deque()  # The last index of each message sent.
-        self.heard_ms = 0
+    next_index: int
+    last_index: int
+    anywhere: bool  # Any peer may serve it, so it survives a step-down.
+    heard_ms: int = 0
+    # The last index of each message sent.
+    unacknowledged: deque[int] = field(default_factory=deque)
 
     @property
     def all_sent(self) -> bool:
@@ -99,7 +99,6 @@ class EntryStreams:
         return len(self._streams)
 
     def has_stream(self, client: ReplyAddress, request: RequestEntries) -> bool:
-        """Whether a request belongs to a stream."""
         return (client.routing_id, request.reqid) in self._streams
 
     def expects_request(self, client: ReplyAddress, request: RequestEntries) -> bool:
@@ -186,7 +185,6 @@ class EntryStreams:
             del self._streams[key]
 
     def on_step_down(self) -> None:
-        """Forgets the streams that only a leader serves."""
         for key in [key for key, stream in self._streams.items() if not stream.anywhere]:
             del self._streams[key]
         if not self._streams:
@@ -194,7 +192,6 @@ class EntryStreams:
 
 
 def _header_frames(request: RequestEntries, status: EntriesStatus, last_index: int) -> list[bytes]:
-    """Encodes the frames before the entries."""
     answer = EntriesAnswer(status, last_index)
     return ENTRIES_ANSWERS[request.packed].encode(answer, request.reqid)
 

@@ -4,6 +4,7 @@ The frames are in wire/transfer_codec.py, the transfer itself in protocols/raft/
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ....native.log.updates import REMIND_MS
 from ...raft.core import Raft, Role
@@ -21,17 +22,13 @@ REQUESTS_MAX = 64  # Requests that wait for one transfer.
 SILENT_HEARTBEATS = 3  # So many unanswered: a leader that ends no longer waits for its successor.
 
 
+@dataclass(slots=True, eq=False)
 class _TransferRequest:
-    """A request that waits for the end of a transfer."""
-
-    __slots__ = ("client", "expires_ms", "remind_due_ms", "reqid", "target")
-
-    def __init__(self, client: ReplyAddress, reqid: bytes) -> None:
-        self.client = client
-        self.reqid = reqid
-        self.target = ""
-        self.remind_due_ms = 0  # When the next notice that it is in progress is due.
-        self.expires_ms = 0
+    client: ReplyAddress
+    reqid: bytes
+    target: str = ""
+    remind_due_ms: int = 0  # When the next notice that it is in progress is due.
+    expires_ms: int = 0
 
     def answer(self, answer: TransferAnswer) -> None:
         self.client.send(TRANSFER_ANSWER.encode(answer, self.reqid))
