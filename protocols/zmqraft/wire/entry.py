@@ -1,4 +1,4 @@
-"""Codec of single log entries in the specification's form, for clients and tests.
+"""Single log entries in the specification's form, as clients receive them.
 
 Peers convert whole blocks in C (record.block_entries, record.block_from_entries).
 """
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ....native.log.blocks import block_walk
-from ...errors import LocalProtocolError, RemoteProtocolError
+from ...errors import RemoteProtocolError
 from ...raft.messages import NUMBER_MAX, EntryBatch
-from ...record import RECORD_BYTES_MAX, REQID_SIZE, TAG_REQID, Record
+from ...record import RECORD_BYTES_MAX, REQID_SIZE, TAG_REQID
 from .values import REQID_BYTES
 
 ENTRY_HEADER_BYTES = REQID_BYTES + 1 + 7
@@ -27,36 +27,16 @@ class Entry(NamedTuple):
     data: bytes
 
 
-def encode_entry(term: int, record: Record) -> bytes:
-    """Encodes a log entry; decode_entry describes the layout.
-
-    Raises LocalProtocolError on a kind, term or size over its limit.
-    """
-    if not (0 <= record.kind <= KIND_MAX and 0 < term <= NUMBER_MAX):
-        raise LocalProtocolError(f"an entry of type {record.kind}, term {term}")
-    if not 0 < len(record.data) <= RECORD_BYTES_MAX:
-        raise LocalProtocolError(f"an entry with {len(record.data)} bytes of data")
-    kind = record.kind.to_bytes(1, "little")
-    return b"".join((record.reqid or NO_REQID, kind, term.to_bytes(7, "little"), record.data))
-
-
-def decode_entry(frame: bytes) -> tuple[int, Record]:
-    """Decodes a log entry (docs/protocols/zmq-raft.md, "Types").
+def decode_entries(first_index: int, frames: Sequence[bytes]) -> list[Entry]:
+    """Decodes consecutive entries (docs/protocols/zmq-raft.md, "Types").
 
     12 bytes  request id; all zero: none
      1 byte   entry type: 0 state, 1 config, 2 checkpoint
      7 bytes  term, little endian
      n bytes  data, at least one
 
-    Returns (term, record). Raises RemoteProtocolError on a type above 127, term 0 or over 2**53 -
-    1, or a wrong size.
+    Raises RemoteProtocolError on a type above 127, term 0 or over 2**53 - 1, or a wrong size.
     """
-    entry = decode_entries(0, (frame,))[0]
-    return entry.term, Record(entry.type, entry.reqid, entry.data)
-
-
-def decode_entries(first_index: int, frames: Sequence[bytes]) -> list[Entry]:
-    """Decodes consecutive entries. Raises RemoteProtocolError as decode_entry does."""
     entries = []
     for index, frame in enumerate(frames, first_index):
         if not 0 < len(frame) - ENTRY_HEADER_BYTES <= RECORD_BYTES_MAX:

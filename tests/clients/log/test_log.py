@@ -24,8 +24,8 @@ from kelek.net.clock import monotonic_ms
 from kelek.protocols.record import Record
 from kelek.protocols.zmqraft.client.client import LogClientSetup
 from kelek.protocols.zmqraft.wire.client_codec import STATE_BROADCAST, StateBroadcast
-from kelek.protocols.zmqraft.wire.entry import encode_entry
 from kelek.tests.clients.log.log_peers import LogPeers
+from kelek.tests.protocols.zmqraft.wire_strategies import encode_entry
 
 
 @pytest.fixture

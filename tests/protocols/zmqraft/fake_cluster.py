@@ -20,7 +20,6 @@ from kelek.protocols.zmqraft.wire import client_codec as codec
 from kelek.protocols.zmqraft.wire import extensions as own
 from kelek.protocols.zmqraft.wire.client_codec import UpdateStatus
 from kelek.protocols.zmqraft.wire.config_codec import ConfigUpdate
-from kelek.protocols.zmqraft.wire.entry import encode_entry
 from kelek.protocols.zmqraft.wire.snapshot_codec import MakeSnapshot
 from kelek.protocols.zmqraft.wire.transfer_codec import (
     TRANSFER_ANSWER,
@@ -36,6 +35,7 @@ from kelek.protocols.zmqraft.wire.values import (
     UPDATE_PACK,
     encode_json,
 )
+from kelek.tests.protocols.zmqraft.wire_strategies import encode_entry
 
 IDENT = b"demo"
 LATENCY_MS = 1

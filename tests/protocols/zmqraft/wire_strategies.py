@@ -12,8 +12,15 @@ from kelek.protocols.zmqraft.wire import (
     values,
 )
 from kelek.protocols.zmqraft.wire import extensions as own
-from kelek.protocols.zmqraft.wire.entry import encode_entry
+from kelek.protocols.zmqraft.wire.entry import NO_REQID
 from kelek.tests.protocols.layouts import Strategies
+
+
+def encode_entry(term: int, record: Record) -> bytes:
+    """A log entry in the specification's form, as decode_entries() describes it."""
+    kind = record.kind.to_bytes(1, "little")
+    return b"".join((record.reqid or NO_REQID, kind, term.to_bytes(7, "little"), record.data))
+
 
 UINTS = st.integers(0, values.UINT_MAX)
 PEER_IDS = st.text(min_size=1, max_size=9)

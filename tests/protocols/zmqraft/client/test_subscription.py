@@ -14,9 +14,10 @@ from kelek.protocols.zmqraft.wire.client_codec import (
     Form,
     StateChunk,
 )
-from kelek.protocols.zmqraft.wire.entry import Entry, encode_entry
+from kelek.protocols.zmqraft.wire.entry import Entry
 from kelek.protocols.zmqraft.wire.values import ENTRIES_PACKED, REQUEST_ENTRIES
 from kelek.tests.protocols.zmqraft.fake_cluster import FakeCluster
+from kelek.tests.protocols.zmqraft.wire_strategies import encode_entry
 
 
 class SubscriptionReader:

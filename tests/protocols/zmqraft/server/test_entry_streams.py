@@ -14,8 +14,9 @@ from kelek.protocols.zmqraft.wire.client_codec import (
     ReplyAddress,
     RequestEntries,
 )
-from kelek.protocols.zmqraft.wire.entry import Entry, block_log_entries, encode_entry
+from kelek.protocols.zmqraft.wire.entry import Entry, block_log_entries
 from kelek.protocols.zmqraft.wire.extensions import ENTRIES_ANSWERS, ENTRIES_PACKED_ANSWER
+from kelek.tests.protocols.zmqraft.wire_strategies import encode_entry
 
 CLIENT, REQID = b"\0abcd", b"request-id-1"
 ENTRY_BYTES = 1000

@@ -27,9 +27,8 @@ from kelek.protocols.zmqraft.wire import read_codec as reads
 from kelek.protocols.zmqraft.wire import snapshot_codec as snapshots
 from kelek.protocols.zmqraft.wire.client_codec import EntriesStatus, Form, UpdateStatus
 from kelek.protocols.zmqraft.wire.config_codec import ConfigStatus
-from kelek.protocols.zmqraft.wire.entry import encode_entry
 from kelek.tests.protocols.layouts import FEWER, IDENT, check_fuzz, check_round_trip, layouts
-from kelek.tests.protocols.zmqraft.wire_strategies import BATCHES, STRATEGIES
+from kelek.tests.protocols.zmqraft.wire_strategies import BATCHES, STRATEGIES, encode_entry
 
 REQID = bytes.fromhex("5956dc8826f27e10dcccab20")
 ENTRY = REQID + b"\0" + (42).to_bytes(7, "little") + b"foo"
