@@ -103,6 +103,5 @@ class LeaderLink:
         self._loop.close_socket(link.socket)
 
     def close(self) -> None:
-        """Closes all connections and drops queued messages."""
         for url in list(self._links):
             self._disconnect(url)

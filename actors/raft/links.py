@@ -25,7 +25,6 @@ class PeerLinks:
         return len(self._sockets)
 
     def update(self, urls: Mapping[str, str]) -> None:
-        """Opens and closes sockets to match the machine's links."""
         if urls is self._urls:
             return
         actor = self._actor

@@ -33,7 +33,6 @@ JOBS_HWM = 4096
 
 
 def encode_job(job: AppendJob) -> list[bytes]:
-    """The frames of a job in the pipe."""
     kind = JOB_RESET if job.reset else JOB_APPEND
     return [JOB.pack(kind, job.epoch, job.seq, job.prev_index, job.prev_term), *job.blocks]
 

@@ -141,8 +141,6 @@ class LogDigest:
 
 
 class BroadcastSocket(Protocol):
-    """The socket of broadcasts."""
-
     @property
     def subscribed(self) -> bool:
         """Whether there is a subscriber."""

@@ -100,7 +100,6 @@ class RaftPeer(Actor):
         self.listen(acks, self._on_acks)
 
     def _listen_on(self, key: str, hwm: int) -> zmq.Socket[bytes]:
-        """Opens the socket of `url` or `peer_url`."""
         options = SocketOptions(
             bind=(getattr(self.settings.node, key),),
             place=self.setup.places.get(key, ""),
@@ -255,7 +254,6 @@ class RaftPeer(Actor):
             self.log_rarely("slow-disk", saving="term and vote", ms=took_ms)
 
     def _append_to_log(self, job: AppendJob | None) -> None:
-        """Sends a job to the log writer, or appends and syncs here."""
         self._wake_again = False
         if self._group_commit is not None:
             if job is not None:
@@ -289,7 +287,6 @@ class RaftPeer(Actor):
             self.log("leadership-kept", reason=reason)
 
     def drained(self) -> bool:
-        """Whether no handover of the leadership is running."""
         return self._peer is None or not self._peer.awaits_successor(self.now_ms)
 
     def on_stop(self) -> None:

@@ -8,7 +8,6 @@ from .machines import broadcast_url
 
 
 def peer_setup(setup: ActorSetup) -> PeerSetup:
-    """Translates an actor's setup into that of its peer."""
     settings = setup.settings
     raft, log, members = settings.raft, settings.log, settings.members
     return PeerSetup(

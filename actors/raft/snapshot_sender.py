@@ -22,7 +22,6 @@ from ...protocols.zmqraft.snapshots.orders import (
     EntriesRead,
     Order,
     ReadChunk,
-    ReadEntries,
     Result,
     SenderStarted,
     SnapshotCreated,
@@ -42,11 +41,9 @@ from ..topology.settings import RaftSettings
 BARRIER = struct.Struct("<BQQQ")  # Phase, attempt, index and term of the barrier's entry.
 PHASES = frozenset(Phase)
 ORDERS_HWM = 64
-ORDERS = (ReadEntries, ReadChunk, CreateSnapshot, WriteChunk)
 
 
 def reqid_limits(raft: RaftSettings) -> ReqidLimits:
-    """The limits of request ids, from the topology."""
     return ReqidLimits(raft.update_ttl_s + REQIDS_EXTRA_TTL_S, raft.reqids_max)
 
 
@@ -114,7 +111,7 @@ class SnapshotSender(Actor):
             except LocalProtocolError:
                 self.log_rarely("malformed-dropped", pipe="orders", size=len(frames[0]))
                 continue
-            if not isinstance(order, ORDERS):
+            if not isinstance(order, Order):
                 self.log_rarely("malformed-dropped", pipe="orders", size=len(frames[0]))
                 continue
             self._peer_epoch = epoch

@@ -23,7 +23,6 @@ class ClientRequest:
 
     @property
     def done(self) -> bool:
-        """Whether it has ended."""
         raise NotImplementedError
 
 
@@ -88,14 +87,12 @@ class RequestWindow(Generic[RequestT]):
         self.sent_bytes += request.size
 
     def drop(self, request: RequestT) -> None:
-        """Forgets a request that has ended."""
         if self.sent.pop(request.id, None) is not None:
             self.sent_bytes -= request.size
         else:
             self.unsent.pop(request.id, None)
 
     def retry(self, request: RequestT, due_ms: int) -> None:
-        """Sends a request again at due_ms."""
         request.due_ms = due_ms
         self.requeue([request])
 

@@ -50,5 +50,4 @@ class ChunkWindow:
 
     @property
     def is_done(self) -> bool:
-        """Whether everything is acknowledged."""
         return self._is_read and not self.in_flight

@@ -38,7 +38,6 @@ class ReadQueue(Generic[T]):
 
     @property
     def deadline_ms(self) -> int | None:
-        """When a request expires next."""
         heads = [queue[0].expires_ms for queue in (self._unconfirmed, self._confirmed) if queue]
         return min(heads, default=None)
 

@@ -6,8 +6,6 @@ from ..raft.core import Raft
 
 
 class GroupRole(NamedTuple):
-    """The role of a peer in its group."""
-
     role: str
     term: int
     leader: str | None

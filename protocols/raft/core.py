@@ -101,7 +101,6 @@ class Raft:
 
     @property
     def is_voter(self) -> bool:
-        """Whether this peer is a voter of the configuration in force."""
         return self.setup.peer_id in self._configuration.members
 
     @property
@@ -300,7 +299,6 @@ class Raft:
         return self.is_voter or self.log.configurations.last_index > self.commit_index
 
     def _campaign(self) -> None:
-        """Starts a term, votes for itself and asks all others."""
         self.role = Role.CANDIDATE
         self.term += 1
         self.voted_for = self.setup.peer_id
@@ -323,7 +321,6 @@ class Raft:
         return self._random.randint(tuning.election_timeout_ms_min, timeout_ms_max)
 
     def _request_votes(self) -> None:
-        """Requests the votes of all peers that have not answered."""
         self.election.retry_due_ms = self._now_ms + self.setup.tuning.vote_retry_ms
         pre_vote = self.role is Role.PRE_CANDIDATE
         log = self.log

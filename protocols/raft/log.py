@@ -156,7 +156,6 @@ class RaftLog:
         self._cached_dead = dead
 
     def truncate(self, index: int, trim: Callable[[EntryBatch, int], EntryBatch]) -> None:
-        """Forgets all entries from `index` on."""
         assert self.base_index < index <= self.last_index, "truncates outside of the log"
         self.last_index = index - 1
         self.configurations.truncate(index)
@@ -260,7 +259,6 @@ class DurableTracker:
         self._pieces.append([batch[0], last_index, batch[2], last_index])
 
     def truncate(self, index: int) -> None:
-        """The log has dropped its entries from `index` on."""
         self.durable_index = min(self.durable_index, index - 1)
         for piece in self._pieces:
             piece[3] = min(piece[3], index - 1)

@@ -49,7 +49,6 @@ class ConfigurationHistory:
 
     @property
     def last(self) -> Configuration:
-        """The configuration in force."""
         return self._values[-1]
 
     @property
@@ -73,7 +72,6 @@ class ConfigurationHistory:
         return self._entries[bisect_right(self._indexes, index) - 1]
 
     def append(self, index: int, configuration: Configuration) -> None:
-        """Adds the configuration of an entry at index."""
         assert index > self._indexes[-1], "a configuration goes back"
         self._indexes.append(index)
         self._entries.append(index)
@@ -84,7 +82,6 @@ class ConfigurationHistory:
         self._values[0] = configuration
 
     def truncate(self, index: int) -> None:
-        """Drops the configurations of entries from index on."""
         assert index > self._indexes[0], "the base is not an entry"
         keep = bisect_left(self._indexes, index)
         del self._indexes[keep:], self._entries[keep:], self._values[keep:]

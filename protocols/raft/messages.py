@@ -215,8 +215,6 @@ class RaftTuning(NamedTuple):
 
 
 class Setup(NamedTuple):
-    """Settings and functions of a core."""
-
     peer_id: str
     cut: Callable[[EntryBatch, int], EntryBatch]  # The batch without its entries below an index.
     trim: Callable[[EntryBatch, int], EntryBatch]  # The batch without its entries above an index.

@@ -39,10 +39,6 @@ from ..wire.client_codec import (
 from ..wire.extensions import (
     ENTRIES_ANSWERS,
     ENTRIES_PACKED_REQUEST,
-    FEATURE_ANYWHERE,
-    FEATURE_ENTRIES,
-    FEATURE_PACK,
-    FEATURE_TABLES,
     HELLO_ANSWER,
     HELLO_REQUEST,
     PACK_ANSWER,
@@ -50,9 +46,7 @@ from ..wire.extensions import (
     PACK_NOT_LEADER,
     Hello,
 )
-from ..wire.read_codec import FEATURE_READS
-from ..wire.transfer_codec import FEATURE_TRANSFER
-from ..wire.values import ENTRIES_PACKED, HELLO, READ_INDEX, UPDATE_PACK
+from ..wire.values import ENTRIES_PACKED, HELLO, READ_INDEX, UPDATE_PACK, Feature
 from .read_window import PendingRead, ReadWindow
 from .requests import EntryRun, EntryStream, Query
 from .subscription import Subscription
@@ -90,7 +84,6 @@ class _Peer(Candidate):
         self.says_it_leads = False  # It says in this search that it leads.
 
     def has_feature(self, feature: str) -> bool:
-        """Whether its hello names this feature."""
         return self.hello is not None and feature in self.hello.features
 
     @property
@@ -158,7 +151,6 @@ class LogClientMachine:
             self._disconnect_unused(ask.url)
 
     def _disconnect_unused(self, url: str) -> None:
-        """Ends a connection that nothing needs any more."""
         unused = url != self.leader and url not in self._queried_urls()
         if url in self.failover.servers and unused:
             self.failover.disconnect(url)
@@ -169,7 +161,6 @@ class LogClientMachine:
         return subscription
 
     def unsubscribe(self, subscription: Subscription) -> None:
-        """Ends a subscription with its requests."""
         if self._subscriptions.pop(subscription, None) is not None:
             self.failover.actions.append(Unlisten(subscription))
         subscription.close(self)
@@ -361,8 +352,7 @@ class LogClientMachine:
         if form is None:
             if peer.hello is None and not peer.is_foreign:
                 return
-            packs = peer.hello is not None and FEATURE_PACK in peer.hello.features
-            form = None if packs else Form.NODE
+            form = None if peer.has_feature(Feature.PACK) else Form.NODE
         self.leader_form = form
         self.failover.use(peer, now_ms, self._queried_urls())
 
@@ -370,7 +360,7 @@ class LogClientMachine:
 
     def on_used(self, peer: _Peer, now_ms: int) -> None:
         self._updates_url, self._updates_up = peer.url, True
-        if self.setup.for_tables and peer.has_feature(FEATURE_TABLES):
+        if self.setup.for_tables and peer.has_feature(Feature.TABLES):
             assert peer.hello is not None
             if peer.hello.peer_url and peer.hello.peer_url not in self.failover.servers:
                 self._updates_url, self._updates_up = peer.hello.peer_url, False
@@ -502,11 +492,11 @@ class LogClientMachine:
         if self._updates_up and self._updates_url is not None:
             for frames in self.window.unsent(self.leader_form, now_ms):
                 self._send(self._updates_url, frames)
-        if not leader.has_feature(FEATURE_READS):
+        if not leader.has_feature(Feature.READS):
             self.reads.refuse(f"the leader at {leader.url} serves no linearizable reads")
         for frames in self.reads.unsent(now_ms):
             self._send(leader.url, frames)
-        packed = self.leader_form is None and leader.has_feature(FEATURE_ENTRIES)
+        packed = self.leader_form is None and leader.has_feature(Feature.ENTRIES)
         for stream in [it for it in self._unsent_streams if it.url is None]:
             self._start_stream(stream, leader.url, packed, now_ms)
 
@@ -556,7 +546,7 @@ class LogClientMachine:
             peer = self.failover.servers.get(stream.url)
             if peer is None or not peer.connected:
                 continue
-            if peer.hello is not None and peer.has_feature(FEATURE_ANYWHERE):
+            if peer.has_feature(Feature.ANYWHERE):
                 self._start_stream(stream, peer.url, True, now_ms)
             elif peer.hello is not None:
                 self._move_to_leader(stream)
@@ -570,7 +560,7 @@ class LogClientMachine:
             again = ask.sent_ms is None or now_ms >= ask.sent_ms + self.setup.response_ttl_ms
             if peer is None or not peer.connected or ask.done:
                 continue
-            if ask.is_transfer and not peer.has_feature(FEATURE_TRANSFER):
+            if ask.is_transfer and not peer.has_feature(Feature.TRANSFER):
                 ask.refuse(f"the leader at {peer.url} knows no leadership transfer")
             elif ask.makes_snapshot and self.setup.form is None and peer.hello is None:
                 # A foreign peer drops an unknown request without an answer.

@@ -37,8 +37,6 @@ DOUBLINGS_MAX = 4  # Of the time limit of a silent leader.
 
 
 class WindowLimits(NamedTuple):
-    """Limits of unanswered updates."""
-
     packs: int = 16
     updates: int = 1 << 15
     bytes: int = 8 << 20
@@ -65,7 +63,6 @@ class FlowControl:
         self.singles_allowed = min(SINGLES_FIRST, self.singles_max)
 
     def on_limited(self, now_ms: int) -> None:
-        """The limit is reached."""
         if not self._is_limited:
             self._is_limited, self._limited_since_ms, self._commits = True, now_ms, 0
 
@@ -119,7 +116,6 @@ class PendingUpdates:
         self.missing = len(self.updates)
 
     def records(self) -> bytes:
-        """Returns the records of its pack."""
         if self.encoded_records is None:
             self.encoded_records = pack_records(self.reqids, self.updates)
         return self.encoded_records
@@ -159,7 +155,6 @@ class Window:
         return not self.singles or self.singles.keys().isdisjoint(reqids)
 
     def add(self, pending: PendingUpdates) -> None:
-        """Appends updates to the window."""
         assert pending.updates
         assert pending.reqids[0] not in self._packs
         assert len(pending.reqids) == len(pending.updates)

@@ -6,6 +6,7 @@ to the servers in `joining`, and the core replicates to its learners.
 
 from collections import deque
 from collections.abc import Collection
+from dataclasses import dataclass, field
 from enum import IntEnum
 from random import Random
 
@@ -26,8 +27,7 @@ from ..wire.config_codec import (
     encode_config_entry,
     member_ids,
 )
-from ..wire.extensions import FEATURE_MEMBERS, FEATURE_TABLES
-from ..wire.values import check_members, decode_json, is_url, reqid_seconds
+from ..wire.values import Feature, check_members, decode_json, is_url, reqid_seconds
 from .directory import MemberDirectory
 
 MEMBERS_MAX = 64
@@ -56,43 +56,33 @@ class ChangeStage(IntEnum):
     FINAL = 3
 
 
+@dataclass(slots=True)
 class JoiningServer:
     """A server that is to become a member."""
 
-    __slots__ = ("heard_ms", "info", "is_kelek", "url")
-
-    def __init__(self, url: str, now_ms: int) -> None:
-        self.url = url
-        self.heard_ms = now_ms
-        self.is_kelek: bool | None = None  # None: no answer yet.
-        self.info: LogInfo | None = None
+    url: str
+    heard_ms: int
+    is_kelek: bool | None = None  # None: no answer yet.
+    info: LogInfo | None = None
 
 
+@dataclass(slots=True)
 class ConfigChange:
     """The change in progress."""
 
-    __slots__ = (
-        "caught_up_ms",
-        "clients",
-        "joint_index",
-        "new",
-        "new_kelek_servers",
-        "remind_due_ms",
-        "reqid",
-        "stage",
-        "stage_started_ms",
-    )
+    reqid: bytes | None  # None: another leader started it.
+    new: Members
+    stage: ChangeStage
+    stage_started_ms: int
+    joint_index: int = 0  # The index of the joint entry.
+    caught_up_ms: int | None = None
+    remind_due_ms: int = field(init=False)
+    # New servers that are kelek.
+    new_kelek_servers: list[str] = field(default_factory=list)
+    clients: deque[ReplyAddress] = field(default_factory=lambda: deque(maxlen=REPLIES_MAX))
 
-    def __init__(self, reqid: bytes | None, new: Members, stage: ChangeStage, now_ms: int) -> None:
-        self.reqid = reqid  # None: another leader started it.
-        self.new = new
-        self.stage = stage
-        self.stage_started_ms = now_ms
-        self.caught_up_ms: int | None = None
-        self.remind_due_ms = now_ms + REMIND_MS
-        self.joint_index = 0  # The index of the joint entry.
-        self.new_kelek_servers: list[str] = []  # New servers that are kelek.
-        self.clients: deque[ReplyAddress] = deque(maxlen=REPLIES_MAX)
+    def __post_init__(self) -> None:
+        self.remind_due_ms = self.stage_started_ms + REMIND_MS
 
 
 class Refusal(Exception):
@@ -130,7 +120,6 @@ class MemberChanges:
     def on_request(
         self, request: ConfigUpdate, client: ReplyAddress, now_ms: int, unix_s: int
     ) -> None:
-        """Processes a ConfigUpdate of a client."""
         self._unix_s = unix_s
         try:
             answer = self._accept(request, client, now_ms)
@@ -187,7 +176,6 @@ class MemberChanges:
         )
 
     def _check(self, payload: bytes) -> Members:
-        """Decodes and checks the requested members. Raises Refusal."""
         try:
             new = check_members(decode_json(payload))
         except RemoteProtocolError as error:
@@ -252,12 +240,11 @@ class MemberChanges:
         return now_ms - follower.counted_ms < setup.tuning.election_timeout_ms_max
 
     def on_features(self, peer: str, features: Collection[str]) -> None:
-        """A kelek peer's hello has named its features."""
-        if FEATURE_MEMBERS in features:
+        if Feature.MEMBERS in features:
             self._without_members_feature.discard(peer)
         else:
             self._without_members_feature.add(peer)
-        if FEATURE_TABLES in features:
+        if Feature.TABLES in features:
             self._knows_tables.add(peer)
         else:
             self._knows_tables.discard(peer)
@@ -320,8 +307,8 @@ class MemberChanges:
         """Returns the change in progress; also a joint one of an earlier leader, which we
         finish."""
         if self._change is None and self._core.configuration.old:
-            self._change = ConfigChange(None, self._directory.latest.new, ChangeStage.JOINT, now_ms)
-            self._change.joint_index = self._directory.history.last_index
+            new, index = self._directory.latest.new, self._directory.history.last_index
+            self._change = ConfigChange(None, new, ChangeStage.JOINT, now_ms, index)
         return self._change
 
     def _advance(self, change: ConfigChange, now_ms: int) -> None:
@@ -488,7 +475,6 @@ class MemberChanges:
 
     @property
     def status(self) -> str | None:
-        """The change in progress, in words."""
         change = self._change
         if change is None:
             return None

@@ -57,22 +57,28 @@ class _PendingAck(NamedTuple):
     answers: list[Envelope]
 
 
-class StoredLog(NamedTuple):
-    """The log on disk, as the append jobs change it."""
-
-    epoch: int
-    on_replaced: Callable[[], object]  # Its files are about to get other entries than before.
-    snapshot_reqids: Callable[[], Iterable[bytes]]  # Of the newest snapshot, or a later one.
-
-
 class AppendQueue:
     """The append jobs of one epoch. It keeps the table of request ids in step with the log."""
 
-    def __init__(self, core: Raft, reqids: Reqids, marks: PruneMarks, stored: StoredLog) -> None:
+    def __init__(
+        self,
+        core: Raft,
+        reqids: Reqids,
+        marks: PruneMarks,
+        epoch: int,
+        on_replaced: Callable[[], object],
+        snapshot_reqids: Callable[[], Iterable[bytes]],
+    ) -> None:
+        """Calls on_replaced when the log's files are about to get other entries than before.
+
+        snapshot_reqids reads the request ids of the newest snapshot.
+        """
         self._core = core
         self._reqids = reqids
         self._marks = marks
-        self._epoch, self._on_replaced, self._snapshot_reqids = stored
+        self._epoch = epoch
+        self._on_replaced = on_replaced
+        self._snapshot_reqids = snapshot_reqids
         self._queued_index = core.log.last_index  # The last index given to the log writer.
         self.seq = 0  # Of the last job.
         self._unacknowledged: deque[_PendingAck] = deque()

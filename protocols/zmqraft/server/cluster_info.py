@@ -54,7 +54,6 @@ class RequestQueue:
         self._bytes += sum(map(len, frames))
 
     def pop(self) -> list[bytes]:
-        """Removes and returns the oldest request."""
         frames = self._waiting.popleft()
         self._bytes -= sum(map(len, frames))
         return frames
@@ -96,7 +95,6 @@ class ClusterInfo:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When answer_ready() has something to do."""
         return self._log_info_requests.deadline_ms
 
     @property
@@ -121,7 +119,6 @@ class ClusterInfo:
             client.send(self._answer(form, message, status))
 
     def on_ready(self, read_index: ReadIndex | None) -> None:
-        """Registers that a round of reads is confirmed."""
         if read_index is not None:
             self._log_info_requests.confirm(read_index)
 

@@ -16,8 +16,6 @@ class NotifyScope(Enum):
 
 
 class CommitNotice(NamedTuple):
-    """A notice to the processes of this node."""
-
     commit_index: int  # The last entry that is committed and durable here.
     term: int  # The term of that entry.
     leader_term: int  # The term that this peer leads, or 0.
@@ -69,7 +67,6 @@ class CommitNotifier:
         return NotifyScope.URGENT if self.urgent and index > self.index else NotifyScope.NONE
 
     def notify(self, commit: CommitNotice, now_ms: int) -> CommitNotice:
-        """Registers that a notice is sent, and returns it."""
         self.index, self._leader_term = commit.commit_index, commit.leader_term
         if commit.scope is NotifyScope.ALL:
             self._index_all = commit.commit_index

@@ -55,7 +55,6 @@ class EntryReaders:
 
     @property
     def waiting(self) -> int:
-        """The number of unanswered requests."""
         return len(self._queue) + len(self._unconfirmed)
 
     @property
@@ -65,7 +64,6 @@ class EntryReaders:
 
     @property
     def refused(self) -> int:
-        """The number of requests dropped over a limit."""
         return self._streams.refused
 
     def on_request(self, client: ReplyAddress, request: RequestEntries, now_ms: int) -> None:
@@ -98,11 +96,9 @@ class EntryReaders:
             self._unconfirmed.confirm_all(index)
 
     def on_elected(self) -> None:
-        """This peer leads from now on."""
         self._unconfirmed.on_elected()
 
     def on_ready(self, read_index: ReadIndex | None) -> None:
-        """Registers that a round of reads is confirmed."""
         if read_index is not None:
             if self._committed_floor is None:
                 self._committed_floor = read_index.log_index

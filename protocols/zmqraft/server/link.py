@@ -5,7 +5,6 @@
 """
 
 from collections.abc import Callable
-from enum import IntEnum
 from typing import Any, NamedTuple
 
 from ...errors import RemoteProtocolError
@@ -29,8 +28,6 @@ from ..wire.config_codec import check_configs
 from ..wire.extensions import (
     APPEND_PACKED_ANSWER,
     APPEND_PACKED_REQUEST,
-    FEATURE_APPEND,
-    FEATURE_PRE_VOTE,
     HELLO_ANSWER,
     HELLO_REQUEST,
     PRE_VOTE_REQUEST,
@@ -46,14 +43,12 @@ from ..wire.peer_codec import (
     encode_append_answer,
 )
 from ..wire.snapshot_codec import (
-    FEATURE_SNAPSHOT,
     INSTALL_ANSWER,
     INSTALL_PACKED_ANSWER,
     INSTALL_PACKED_REQUEST,
     INSTALL_REQUEST,
 )
 from ..wire.transfer_codec import (
-    FEATURE_TRANSFER,
     TIMEOUT_NOW_REQUEST,
     TRANSFER_VOTE_REQUEST,
 )
@@ -64,40 +59,23 @@ PENDING_MAX = 256  # Unanswered requests; the oldest are forgotten.
 Send = Callable[[list[bytes]], None]
 
 
-class RequestKind(IntEnum):
-    """The kind of a pending request, or the form of a received one."""
-
-    VOTE = 0
-    PRE_VOTE = 1
-    APPEND = 2
-    PACKED_APPEND = 3
-    HELLO = 4
-    TRANSFER_VOTE = 5
-    TIMEOUT_NOW = 6  # It has no answer.
-    LOG_INFO = 7
-    SNAPSHOT = 8
-    PACKED_SNAPSHOT = 9
-
-
-TEXT_KINDS = (RequestKind.VOTE, RequestKind.APPEND, RequestKind.SNAPSHOT)
-
-
-PEER_REQUESTS: dict[bytes, tuple[RequestKind, Layout[Any]]] = {
-    v.REQUEST_VOTE: (RequestKind.VOTE, VOTE_REQUEST),
-    v.PRE_VOTE: (RequestKind.PRE_VOTE, PRE_VOTE_REQUEST),
-    v.TRANSFER_VOTE: (RequestKind.TRANSFER_VOTE, TRANSFER_VOTE_REQUEST),
-    v.TIMEOUT_NOW: (RequestKind.TIMEOUT_NOW, TIMEOUT_NOW_REQUEST),
-    v.APPEND_ENTRIES: (RequestKind.APPEND, APPEND_REQUEST),
-    v.APPEND_PACKED: (RequestKind.PACKED_APPEND, APPEND_PACKED_REQUEST),
-    v.INSTALL_SNAPSHOT: (RequestKind.SNAPSHOT, INSTALL_REQUEST),
-    v.INSTALL_PACKED: (RequestKind.PACKED_SNAPSHOT, INSTALL_PACKED_REQUEST),
+PEER_REQUESTS: dict[bytes, Layout[Any]] = {
+    v.REQUEST_VOTE: VOTE_REQUEST,
+    v.PRE_VOTE: PRE_VOTE_REQUEST,
+    v.TRANSFER_VOTE: TRANSFER_VOTE_REQUEST,
+    v.TIMEOUT_NOW: TIMEOUT_NOW_REQUEST,
+    v.APPEND_ENTRIES: APPEND_REQUEST,
+    v.APPEND_PACKED: APPEND_PACKED_REQUEST,
+    v.INSTALL_SNAPSHOT: INSTALL_REQUEST,
+    v.INSTALL_PACKED: INSTALL_PACKED_REQUEST,
 }
+TEXT_TYPES = (v.REQUEST_VOTE, v.APPEND_ENTRIES, v.INSTALL_SNAPSHOT)
 
 
 class PendingRequest(NamedTuple):
-    """A request that waits for its answer. An answer does not name its kind."""
+    """A request that waits for its answer. An answer does not name its type."""
 
-    kind: RequestKind
+    type: bytes
     term: int  # Of a hello: whether it said that we may vote. Of a chunk: the snapshot's size.
     last_index: int  # Of a chunk: its end.
     read_round: int = 0  # The round of reads (protocols/raft/reads.py); never on the wire.
@@ -112,7 +90,7 @@ class Origin(NamedTuple):
     peer: str
     routing_id: bytes
     message_id: bytes
-    kind: RequestKind
+    type: bytes
     # Of an AppendEntries: the index that a success in text form confirms. Of a chunk: its end.
     last_index: int
 
@@ -134,15 +112,9 @@ class PeerLink:
         # In text form a repeat keeps its message id; a chunk's also across heartbeats.
         self._repeats: dict[bool, tuple[int, Message]] = {}
 
-    @property
-    def packs_entries(self) -> bool:
-        """Whether the peer accepts AppendEntries with blocks, several in flight."""
-        return self.features is not None and FEATURE_APPEND in self.features
-
-    @property
-    def packs_snapshots(self) -> bool:
-        """Whether the peer accepts snapshots as containers, in large chunks, several in flight."""
-        return self.features is not None and FEATURE_SNAPSHOT in self.features
+    def has_feature(self, feature: v.Feature) -> bool:
+        """Whether the peer's hello names this feature."""
+        return self.features is not None and feature in self.features
 
     @property
     def is_foreign(self) -> bool:
@@ -155,40 +127,37 @@ class PeerLink:
         return len(self._pending)
 
     def reset(self) -> None:
-        """The connection is lost, with all answers."""
         self._pending.clear()
         self._repeats.clear()
         self.unanswered_hellos, self._has_answered = 0, False
 
     def send_hello(self, own_hello: Hello) -> None:
-        """Sends our hello; the answer is the peer's."""
         self.unanswered_hellos += self._has_answered
         self._has_answered = False
-        message_id = self._remember(PendingRequest(RequestKind.HELLO, int(own_hello.voter), 0))
+        message_id = self._remember(PendingRequest(v.HELLO, int(own_hello.voter), 0))
         self._send(HELLO_REQUEST.encode(own_hello, v.encode_uint(message_id), self._cluster))
 
     def request_log_info(self) -> None:
         """Requests the peer's log info, as a client does. Every implementation answers it."""
-        message_id = v.encode_uint(self._remember(PendingRequest(RequestKind.LOG_INFO, 0, 0)))
+        message_id = v.encode_uint(self._remember(PendingRequest(v.REQUEST_LOG_INFO, 0, 0)))
         self._send([message_id, v.REQUEST_LOG_INFO, self._cluster])
 
     def send_request(self, message: RequestVote | AppendEntries | TimeoutNow) -> None:
-        """Sends a request in the form that the peer understands."""
         if isinstance(message, AppendEntries):
             self._send_append(message)
         elif isinstance(message, TimeoutNow):
             message_id = self._message_id = v.next_message_id(self._message_id)
             self._send(TIMEOUT_NOW_REQUEST.encode(message, message_id, self._cluster))
-        elif message.transfer and FEATURE_TRANSFER in (self.features or ()):
-            message_id = self._remember(PendingRequest(RequestKind.TRANSFER_VOTE, message.term, 0))
+        elif message.transfer and self.has_feature(v.Feature.TRANSFER):
+            message_id = self._remember(PendingRequest(v.TRANSFER_VOTE, message.term, 0))
             self._send(TRANSFER_VOTE_REQUEST.encode(message, message_id, self._cluster))
         elif not message.pre_vote:
             message_id = self._text_message_id(
-                message, PendingRequest(RequestKind.VOTE, message.term, 0)
+                message, PendingRequest(v.REQUEST_VOTE, message.term, 0)
             )
             self._send(VOTE_REQUEST.encode(message, message_id, self._cluster))
-        elif self.features is not None and FEATURE_PRE_VOTE in self.features:
-            message_id = self._remember(PendingRequest(RequestKind.PRE_VOTE, message.term, 0))
+        elif self.has_feature(v.Feature.PRE_VOTE):
+            message_id = self._remember(PendingRequest(v.PRE_VOTE, message.term, 0))
             self._send(PRE_VOTE_REQUEST.encode(message, message_id, self._cluster))
 
     def send_chunk(self, message: InstallSnapshot, *, plain: bool) -> None:
@@ -196,26 +165,24 @@ class PeerLink:
         end = message.offset + len(message.chunk)
         if plain:
             message_id = self._text_message_id(
-                message, PendingRequest(RequestKind.SNAPSHOT, message.size, end)
+                message, PendingRequest(v.INSTALL_SNAPSHOT, message.size, end)
             )
             self._send(INSTALL_REQUEST.encode(message, message_id, self._cluster))
         else:
-            pending = PendingRequest(RequestKind.PACKED_SNAPSHOT, message.size, end)
+            pending = PendingRequest(v.INSTALL_PACKED, message.size, end)
             self._send(
                 INSTALL_PACKED_REQUEST.encode(message, self._remember(pending), self._cluster)
             )
 
     def _send_append(self, message: AppendEntries) -> None:
         last, round_ = _last_index(message), message.read_round
-        if self.packs_entries:
-            message_id = self._remember(
-                PendingRequest(RequestKind.PACKED_APPEND, message.term, last, round_)
-            )
+        if self.has_feature(v.Feature.APPEND):
+            message_id = self._remember(PendingRequest(v.APPEND_PACKED, message.term, last, round_))
             self._send(APPEND_PACKED_REQUEST.encode(message, message_id, self._cluster))
             return
         # The round is not on the wire, so it does not distinguish a repeat.
         message = message._replace(read_round=0)
-        pending = PendingRequest(RequestKind.APPEND, message.term, last, round_, message.prev_index)
+        pending = PendingRequest(v.APPEND_ENTRIES, message.term, last, round_, message.prev_index)
         message_id = self._text_message_id(message, pending)
         if message.batches:
             self._mark_late(message_id)
@@ -234,13 +201,13 @@ class PeerLink:
         the npm package ends on that.
         """
         for other, pending in self._pending.items():
-            if other != message_id and pending.kind is RequestKind.APPEND:
+            if other != message_id and pending.type == v.APPEND_ENTRIES:
                 self._pending[other] = pending._replace(is_late=True)
 
     def _text_message_id(self, message: Message, pending: PendingRequest) -> int:
         """Returns a message id; a repeat carries the id of its first request (specification,
         "Peer")."""
-        is_chunk = pending.kind is RequestKind.SNAPSHOT
+        is_chunk = pending.type == v.INSTALL_SNAPSHOT
         repeat = self._repeats.get(is_chunk)
         if repeat is not None and repeat[1] == message:
             # The answer may belong to the first request, so its round stays.
@@ -265,20 +232,20 @@ class PeerLink:
         """
         message_id = v.decode_message_id(frames[0])
         pending = self._pending.pop(message_id, None)
-        if pending is None or (self.wrong_peer and pending.kind is not RequestKind.HELLO):
+        if pending is None or (self.wrong_peer and pending.type != v.HELLO):
             return None
         self._has_answered = True
-        is_chunk = pending.kind is RequestKind.SNAPSHOT
+        is_chunk = pending.type == v.INSTALL_SNAPSHOT
         if is_chunk in self._repeats and self._repeats[is_chunk][0] == message_id:
             del self._repeats[is_chunk]
-        match pending.kind:
-            case RequestKind.VOTE | RequestKind.TRANSFER_VOTE:
+        match pending.type:
+            case v.REQUEST_VOTE | v.TRANSFER_VOTE:
                 return VOTE_ANSWER.decode(frames)
-            case RequestKind.PRE_VOTE:
+            case v.PRE_VOTE:
                 return VOTE_ANSWER.decode(frames)._replace(pre_vote=True)
-            case RequestKind.PACKED_APPEND:
+            case v.APPEND_PACKED:
                 return APPEND_PACKED_ANSWER.decode(frames)._replace(read_round=pending.read_round)
-            case RequestKind.APPEND:
+            case v.APPEND_ENTRIES:
                 answer = decode_append_answer(frames)._replace(read_round=pending.read_round)
                 if answer.success:
                     self._mark_late(message_id)
@@ -290,26 +257,24 @@ class PeerLink:
                     # that a peer of the npm package has committed, and such a peer would end.
                     return answer._replace(conflict_index=pending.prev_index)
                 return answer
-            case RequestKind.TIMEOUT_NOW:
-                return None  # It has no answer.
-            case RequestKind.LOG_INFO:
+            case v.REQUEST_LOG_INFO:
                 return LOG_INFO_ANSWER.decode(frames)
-            case RequestKind.PACKED_SNAPSHOT:
+            case v.INSTALL_PACKED:
                 return INSTALL_PACKED_ANSWER.decode(frames)
-            case RequestKind.SNAPSHOT:
+            case v.INSTALL_SNAPSHOT:
                 response = INSTALL_ANSWER.decode(frames)
                 if response.offset is None:
                     done = pending.last_index == pending.term
                     return response._replace(offset=pending.last_index, done=done)
                 return response
-            case RequestKind.HELLO:
-                hello = HELLO_ANSWER.decode(frames)
-                self.wrong_peer = hello.peer != self.peer
-                if self.wrong_peer:
-                    raise RemoteProtocolError(f"{hello.peer} answers at the address of {self.peer}")
-                self.peer_knows_voter = bool(pending.term)
-                self.unanswered_hellos, self._has_answered = 0, False
-                return hello
+        assert pending.type == v.HELLO
+        hello = HELLO_ANSWER.decode(frames)
+        self.wrong_peer = hello.peer != self.peer
+        if self.wrong_peer:
+            raise RemoteProtocolError(f"{hello.peer} answers at the address of {self.peer}")
+        self.peer_knows_voter = bool(pending.term)
+        self.unanswered_hellos, self._has_answered = 0, False
+        return hello
 
 
 def _last_index(message: AppendEntries) -> int:
@@ -350,10 +315,10 @@ class PeerRequests:
         Returns (sender, message, origin); None for a repeat or an unknown sender. Raises
         RemoteProtocolError.
         """
-        if frames[1] not in PEER_REQUESTS:
-            raise RemoteProtocolError(f"unknown message type {frames[1][:8].hex()}")
-        kind, layout = PEER_REQUESTS[frames[1]]
-        message = layout.decode(frames, self.cluster)
+        type_ = frames[1]
+        if type_ not in PEER_REQUESTS:
+            raise RemoteProtocolError(f"unknown message type {type_[:8].hex()}")
+        message = PEER_REQUESTS[type_].decode(frames, self.cluster)
         if isinstance(message, PlainAppend):
             batches: list[EntryBatch] = []
             if message.entries and message.leader in self.accepted_senders - ignored:
@@ -369,10 +334,10 @@ class PeerRequests:
         if sender not in self.accepted_senders or sender in ignored:
             self.unknown_senders += 1
             return None
-        about = sender, kind is RequestKind.SNAPSHOT
-        if kind in TEXT_KINDS and self._is_repeat(about, routing_id, frames, send):
+        about = sender, type_ == v.INSTALL_SNAPSHOT
+        if type_ in TEXT_TYPES and self._is_repeat(about, routing_id, frames, send):
             return None
-        return sender, message, Origin(send, sender, routing_id, frames[0], kind, last_index)
+        return sender, message, Origin(send, sender, routing_id, frames[0], type_, last_index)
 
     def _is_repeat(
         self, about: tuple[str, bool], routing_id: bytes, frames: list[bytes], send: Send
@@ -389,7 +354,7 @@ class PeerRequests:
 
     def forget_request(self, origin: Origin) -> None:
         """The request was dropped: process a repeat of it like the first."""
-        about = origin.peer, origin.kind is RequestKind.SNAPSHOT
+        about = origin.peer, origin.type == v.INSTALL_SNAPSHOT
         last = self._last_text.get(about)
         if last is not None and last[:2] == (origin.routing_id, origin.message_id):
             del self._last_text[about]
@@ -404,7 +369,7 @@ class PeerRequests:
         if isinstance(message, Vote):
             frames = VOTE_ANSWER.encode(message, message_id)
         elif isinstance(message, SnapshotResponse):
-            if origin.kind is RequestKind.PACKED_SNAPSHOT:
+            if origin.type == v.INSTALL_PACKED:
                 frames = INSTALL_PACKED_ANSWER.encode(message, message_id)
             else:
                 if message.done or message.offset == origin.last_index:
@@ -412,7 +377,7 @@ class PeerRequests:
                 frames = INSTALL_ANSWER.encode(message, message_id)
         else:
             assert isinstance(message, AppendResponse)
-            if origin.kind is RequestKind.PACKED_APPEND:
+            if origin.type == v.APPEND_PACKED:
                 frames = APPEND_PACKED_ANSWER.encode(
                     message._replace(clients_wait=self.clients_wait), message_id
                 )
@@ -425,7 +390,7 @@ class PeerRequests:
                     )
                 frames = encode_append_answer(message, message_id, self._dialect(origin.peer))
         frames = [origin.routing_id, *frames]
-        about = origin.peer, origin.kind is RequestKind.SNAPSHOT
+        about = origin.peer, origin.type == v.INSTALL_SNAPSHOT
         last = self._last_text.get(about)
         if last is not None and last[0] == origin.routing_id and last[1] == origin.message_id:
             self._last_text[about] = (last[0], last[1], frames)

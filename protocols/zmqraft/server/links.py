@@ -9,8 +9,8 @@ from ....native.net.messages import Frames
 from ...raft.core import Raft
 from ..membership.directory import MemberDirectory
 from ..membership.members import JoiningServer
-from ..wire.extensions import FEATURE_PRE_VOTE, Hello
-from ..wire.transfer_codec import FEATURE_TRANSFER
+from ..wire.extensions import Hello
+from ..wire.values import Feature
 from .link import PeerLink
 
 HELLO_REPEAT_MS = 100
@@ -92,12 +92,12 @@ class Links:
         link.features = frozenset(hello.features)
         self._core.on_capabilities(
             peer,
-            inflight_max if link.packs_entries else 1,
-            pre_vote=FEATURE_PRE_VOTE in link.features,
+            inflight_max if link.has_feature(Feature.APPEND) else 1,
+            pre_vote=link.has_feature(Feature.PRE_VOTE),
             # Of hellos on two connections the older may arrive last; a voter remains one.
             counts_in_quorum=self._voters.get(peer) == hello.incarnation,
             last_index=hello.last_index,
-            transfer=FEATURE_TRANSFER in link.features,
+            transfer=link.has_feature(Feature.TRANSFER),
         )
 
     def on_peer_url(self, peer: str, url: str, joining: Mapping[str, JoiningServer]) -> None:
@@ -148,7 +148,6 @@ class Links:
                 self.by_peer[peer].request_log_info()
 
     def deadline_ms(self, joining: Mapping[str, JoiningServer]) -> int | None:
-        """When send_due() has something to do; None: never."""
         if joining:
             return self._joining_due_ms
         return min(

@@ -33,37 +33,28 @@ from ..wire.client_codec import Form, LogInfo, ReplyAddress, RequestEntries, dec
 from ..wire.config_codec import CONFIG_UPDATE_REQUEST
 from ..wire.extensions import (
     ENTRIES_PACKED_REQUEST,
-    FEATURE_ANYWHERE,
-    FEATURE_APPEND,
-    FEATURE_ENTRIES,
-    FEATURE_MEMBERS,
-    FEATURE_PACK,
-    FEATURE_PRE_VOTE,
-    FEATURE_TABLES,
     HELLO_ANSWER,
     HELLO_REQUEST,
     Hello,
 )
 from ..wire.peer_codec import Dialect
-from ..wire.read_codec import FEATURE_READS
-from ..wire.snapshot_codec import FEATURE_SNAPSHOT
-from ..wire.transfer_codec import FEATURE_TRANSFER
 from ..wire.values import (
     CONFIG_UPDATE,
     ENTRIES_PACKED,
     HELLO,
     MAKE_SNAPSHOT,
     TRANSFER,
+    Feature,
     encode_json,
 )
-from .append_queue import AppendQueue, PruneMarks, StoredLog
+from .append_queue import AppendQueue, PruneMarks
 from .cluster_info import ClusterInfo, PeerStatus, RequestQueue
 from .commits import CommitNotice, CommitNotifier, NotifyScope
 from .entry_readers import EntryReaders
 from .link import PEER_REQUESTS, Origin, PeerRequests
 from .links import Links
 from .reads import PeerReads
-from .snapshots import SnapshotContext, SnapshotManager
+from .snapshots import SnapshotManager
 from .transfer import TransferRequests
 from .updates import UpdateIntake
 from .values import (
@@ -78,18 +69,6 @@ from .values import (
     Wake,
 )
 
-FEATURES = (
-    FEATURE_PACK,
-    FEATURE_APPEND,
-    FEATURE_PRE_VOTE,
-    FEATURE_READS,
-    FEATURE_ENTRIES,
-    FEATURE_SNAPSHOT,
-    FEATURE_TRANSFER,
-    FEATURE_MEMBERS,
-    FEATURE_ANYWHERE,
-    FEATURE_TABLES,
-)
 _NO_SENDERS: frozenset[str] = frozenset()
 
 
@@ -126,12 +105,17 @@ class Peer:
         self.requests.accepted_by = self.core.configuration
         self._update_accepted_senders()
         marks = recovered.prune_marks or PruneMarks()
-        stored = StoredLog(recovered.epoch, reader.close, recovered.snapshot_reqids)
-        self.append_queue = AppendQueue(self.core, reqids, marks, stored)
+        epoch, snapshot_reqids = recovered.epoch, recovered.snapshot_reqids
+        self.append_queue = AppendQueue(
+            self.core, reqids, marks, epoch, reader.close, snapshot_reqids
+        )
         self.append_queue.reset_pending = recovered.reset
         self.append_queue.appended_bytes = recovered.bytes_after_snapshot
         self.snapshots = SnapshotManager(
-            SnapshotContext(self.core, self.links, self.requests, self.directory),
+            self.core,
+            self.links,
+            self.requests,
+            self.directory,
             setup.snapshots,
             recovered.snapshot,
         )
@@ -255,7 +239,6 @@ class Peer:
             self._on_request(arena.message(number), self.out.peers)
 
     def _on_answers(self, peer: str, arena: Arena) -> None:
-        """Processes a peer's answers to our requests."""
         now_ms = self._now_ms
         link = self.links.by_peer.get(peer)
         if link is None:
@@ -400,11 +383,10 @@ class Peer:
     # ---- hello ----
 
     def own_hello(self) -> Hello:
-        """The state and features of this peer."""
         return Hello(
             peer=self.setup.peer_id,
             version=self.setup.version,
-            features=FEATURES,
+            features=tuple(Feature),
             incarnation=self.eligibility.incarnation,
             empty=self.eligibility.is_empty and not self.eligibility.is_voter,
             voter=self.eligibility.is_voter,
@@ -435,7 +417,7 @@ class Peer:
                 self.core.set_initial_configuration(
                     self.directory.set_initial_members(hello.members)
                 )
-            elif FEATURE_MEMBERS not in hello.features:
+            elif Feature.MEMBERS not in hello.features:
                 # Its version has no member changes: the topology names the members.
                 self.directory.members_known = True
         if self.eligibility.on_hello(peer, hello.empty, hello.incarnation, hello.witnessed):
@@ -599,7 +581,6 @@ class Peer:
         return found
 
     def status(self) -> dict[str, object]:
-        """The peer's status for `supervisor status`."""
         core = self.core
         return {
             **core_status(core),

@@ -36,7 +36,6 @@ class PeerReads:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When remind() has something to do."""
         return self._reads.deadline_ms
 
     @property

@@ -5,7 +5,7 @@ never delays a heartbeat. docs/protocols/zmq-raft.md, "InstallSnapshot".
 """
 
 from collections import deque
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from ...errors import RemoteProtocolError
 from ...host.chunks import ChunkWindow
@@ -36,7 +36,8 @@ from ..wire.snapshot_codec import (
     MAKE_SNAPSHOT_REQUEST,
     SnapshotMade,
 )
-from .link import Origin, PeerRequests, RequestKind
+from ..wire.values import INSTALL_SNAPSHOT, Feature
+from .link import Origin, PeerRequests
 from .links import Links
 from .state_streams import STREAM_PREFIX, StateStreams
 from .values import SnapshotSetup
@@ -49,15 +50,6 @@ CREATE_MS_MAX = 60_000  # The time limit of a new snapshot.
 COMPACT_MS = 200  # The least time between two compactions.
 SMALL_STATE_BYTES = 16 << 20  # A state up to this size may be written at any request.
 FOLLOWER_SILENT_MS_MAX = 5000  # Compaction ignores a follower without an answer for so long.
-
-
-class SnapshotContext(NamedTuple):
-    """The parts of a peer that a SnapshotManager uses."""
-
-    core: Raft
-    links: Links
-    requests: PeerRequests
-    directory: MemberDirectory
 
 
 class _OutgoingSnapshot(ChunkWindow):
@@ -85,7 +77,6 @@ class _OutgoingSnapshot(ChunkWindow):
         self.rewind(self.acked_bytes)
 
     def next_reads(self, to: str) -> list[ReadChunk]:
-        """Returns the chunks to read now."""
         return [
             ReadChunk(to, *self.snapshot[:2], *chunk, self.plain) for chunk in self.next_chunks()
         ]
@@ -102,28 +93,35 @@ class _OutgoingSnapshot(ChunkWindow):
             self.rewind(offset)
 
 
+@dataclass(slots=True)
 class _Creation:
     """The new snapshot in progress, if any."""
 
-    __slots__ = ("lost_order", "retry_ms", "since_ms")
-
-    def __init__(self) -> None:
-        self.since_ms: int | None = None  # When it was ordered; None: none is in progress.
-        # The order for it if that got lost, and when to repeat it.
-        self.lost_order: tuple[CreateSnapshot, int] | None = None
-        self.retry_ms = 0  # After a failure, the earliest time of the next one.
+    since_ms: int | None = None  # When it was ordered; None: none is in progress.
+    # The order for it if that got lost, and when to repeat it.
+    lost_order: tuple[CreateSnapshot, int] | None = None
+    retry_ms: int = 0  # After a failure, the earliest time of the next one.
 
 
 class SnapshotManager:
     """Creates, sends and receives the snapshots of one peer, and compacts its log."""
 
-    def __init__(self, context: SnapshotContext, setup: SnapshotSetup, snapshot: Snapshot) -> None:
+    def __init__(
+        self,
+        core: Raft,
+        links: Links,
+        requests: PeerRequests,
+        directory: MemberDirectory,
+        setup: SnapshotSetup,
+        snapshot: Snapshot,
+    ) -> None:
         self.newest = snapshot
         self.state_streams = StateStreams()
         self.orders: list[Order] = []  # For snapshot_sender, after this wake.
         self.bytes_at_order = 0  # The log's size when the last snapshot was ordered.
         self.problem = ""  # Why the last one failed.
-        self._core, self._links, self._requests, self._directory = context
+        self._core, self._links = core, links
+        self._requests, self._directory = requests, directory
         self._setup = setup
         self._outgoing: dict[str, _OutgoingSnapshot] = {}
         self._awaiting_hello: set[str] = set()  # Followers that need one, but have not said hello.
@@ -156,7 +154,7 @@ class SnapshotManager:
         plain = link.features is None and (
             self._directory.is_declared_foreign(to) or link.is_foreign
         )
-        if not plain and not link.packs_snapshots:
+        if not plain and not link.has_feature(Feature.SNAPSHOT):
             # Without its hello it would take state alone for a foreign leader's: without request
             # ids, and with the members that it knows, which may be outdated.
             self._awaiting_hello.add(to)
@@ -245,13 +243,14 @@ class SnapshotManager:
             self._requests.forget_request(origin)
             return
         link = self._links.by_peer.get(message.leader)
-        if origin.kind is RequestKind.SNAPSHOT and link is not None and link.packs_snapshots:
+        is_plain = origin.type == INSTALL_SNAPSHOT
+        if is_plain and link is not None and link.has_feature(Feature.SNAPSHOT):
             self._requests.forget_request(origin)  # It does not know our capabilities yet.
             self._links.hello_pending.add(message.leader)
             return
         _, _, index, term, offset, size, chunk = message
         foreign = b""
-        if origin.kind is RequestKind.SNAPSHOT:
+        if is_plain:
             foreign = self._directory.encode_at(self._core.log.last_index)
         order = WriteChunk(index, term, offset, size, chunk, foreign)
         self._receiving.append((order, origin))

@@ -38,7 +38,6 @@ class _StateStream(ChunkWindow):
         self.heard_ms = 0
 
     def next_reads(self) -> list[ReadChunk]:
-        """Returns the chunks to read now."""
         index, term = self.snapshot[:2]
         return [ReadChunk(self.name, index, term, *chunk, True) for chunk in self.next_chunks()]
 
@@ -124,11 +123,9 @@ class StateStreams:
             self._sent.popitem(last=False)
 
     def has_stream(self, client: ReplyAddress, request: RequestEntries) -> bool:
-        """Whether a request is a follow-up of a stream."""
         return (client.routing_id, request.reqid) in self._streams
 
     def on_chunk_read(self, piece: ChunkRead) -> None:
-        """Sends a chunk that was read."""
         key = self._by_name.get(piece.to)
         if key is None:
             return

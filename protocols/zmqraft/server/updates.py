@@ -84,7 +84,6 @@ class UpdateIntake:
         )
 
     def propose(self, queue: AppendQueue) -> None:
-        """Appends what was received."""
         core = self._core
         for updates in (self._clients, self._tables):
             while received := updates.block(core.log.last_index + 1, core.term):
@@ -93,12 +92,10 @@ class UpdateIntake:
 
     @property
     def waiting(self) -> int:
-        """Updates without an answer."""
         return self._clients.waiting + self._tables.waiting
 
     @property
     def deadlines_ms(self) -> tuple[int | None, int | None]:
-        """When remind() has something to do."""
         return self._clients.deadline_ms, self._tables.deadline_ms
 
     def commit(self, index: int, out: OutgoingFrames) -> None:
@@ -123,6 +120,5 @@ class UpdateIntake:
             self.reqids.settle(limits.ttl_s + REQIDS_EXTRA_TTL_S, limits.reqids_max)
 
     def counters(self) -> dict[str, int]:
-        """The counters of both sockets."""
         tables = self._tables.counters()
         return {name: count + tables[name] for name, count in self._clients.counters().items()}

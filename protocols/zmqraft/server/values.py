@@ -29,8 +29,6 @@ REQIDS_EXTRA_TTL_S = 30 * 60  # Request ids are kept so much longer than update_
 
 
 class UpdateLimits(NamedTuple):
-    """The limits of clients' updates."""
-
     entry_bytes_max: int = RECORD_BYTES_MAX
     ttl_s: int = 8 * 3600
     reqids_max: int = 10_000_000

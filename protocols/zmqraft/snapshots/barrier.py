@@ -24,8 +24,6 @@ class Phase(IntEnum):
 
 
 class BarrierOrder(NamedTuple):
-    """An order to a participant."""
-
     phase: Phase
     attempt: int
     at: tuple[int, int] = (0, 0)  # APPLY: index and term of the entry.

@@ -4,7 +4,7 @@ An order may get lost with the process that executes it; its owner then repeats 
 """
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import msgpack
 
@@ -118,18 +118,7 @@ Result = (
     EntriesRead | ChunkRead | SnapshotCreated | ChunkWritten | SnapshotInstalled | SenderStarted
 )
 
-_KINDS: tuple[type[Order] | type[Result], ...] = (
-    ReadEntries,
-    ReadChunk,
-    CreateSnapshot,
-    WriteChunk,
-    EntriesRead,
-    ChunkRead,
-    SnapshotCreated,
-    ChunkWritten,
-    SnapshotInstalled,
-    SenderStarted,
-)
+_KINDS: tuple[type[Order] | type[Result], ...] = (*get_args(Order), *get_args(Result))
 
 
 def encode_work(epoch: int, work: Order | Result) -> list[bytes]:

@@ -21,8 +21,6 @@ ENTRIES_ANSWER_MAX = 4096  # Entries of one answer to RequestEntries.
 
 
 class Form(Enum):
-    """The two forms of a client's requests."""
-
     TEXT = "text"  # [id, type, args...]
     NODE = "node"  # [id, type, cluster ident, args...]
 
@@ -174,7 +172,6 @@ def client_form(frames: Sequence[bytes], cluster: bytes) -> Form | None:
 def encode_client_request(
     request: ClientRequest, cluster: bytes, form: Form = Form.NODE
 ) -> list[bytes]:
-    """Encodes any request of a client."""
     if isinstance(request, RequestUpdate):  # By hand: the only one that clients send in numbers.
         ident = [cluster] if form is Form.NODE else []
         return [request.reqid, v.REQUEST_UPDATE, *ident, request.data]
@@ -227,8 +224,6 @@ CONFIG_ANSWER = Layout(
 
 
 class UpdateStatus(Enum):
-    """The four answers to RequestUpdate."""
-
     ACCEPTED = "accepted"  # Not committed yet; may be sent several times.
     COMMITTED = "committed"
     REFUSED = "refused"  # By this peer: the client looks for the leader.

@@ -37,7 +37,6 @@ class ConfigEntry(NamedTuple):
 
 
 def member_ids(members: Members) -> tuple[str, ...]:
-    """Returns the PEER IDs of members."""
     return tuple(peer for peer, _ in members)
 
 

@@ -24,14 +24,6 @@ from .client_codec import (
 )
 from .peer_codec import VOTE_FRAMES
 
-FEATURE_PACK = "pack"
-FEATURE_APPEND = "append"
-FEATURE_PRE_VOTE = "prevote"
-FEATURE_ENTRIES = "entries"
-FEATURE_MEMBERS = "members"
-FEATURE_ANYWHERE = "anywhere"
-FEATURE_TABLES = "tables"
-
 BLOCKS_MAX = 256  # Of one packed AppendEntries.
 ENTRIES_BLOCKS_MAX = 1024  # Of one packed answer to RequestEntries.
 PACK_BYTES_MAX = 1 << 20

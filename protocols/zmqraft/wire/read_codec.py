@@ -9,8 +9,6 @@ from ...errors import RemoteProtocolError
 from ...wire import Case, Cases, Constant, Frame, FrameType, Layout
 from . import values as v
 
-FEATURE_READS = "reads"
-
 READ_NOT_LEADER = 0
 READ_ACCEPTED = 1
 

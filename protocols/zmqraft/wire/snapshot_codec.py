@@ -10,7 +10,6 @@ from ...raft.messages import InstallSnapshot, SnapshotResponse
 from ...wire import Constant, Frame, FrameType, Layout
 from . import values as v
 
-FEATURE_SNAPSHOT = "snapshot"
 CHUNK_BYTES_PLAIN = 64 << 10  # To a peer without a hello.
 CHUNK_BYTES_MAX = 1 << 20
 

@@ -10,8 +10,6 @@ from ...wire import Case, Cases, Constant, Frame, Layout
 from . import values as v
 from .peer_codec import VOTE_FRAMES
 
-FEATURE_TRANSFER = "transfer"
-
 TRANSFER_NOT_LEADER = 0
 TRANSFER_DONE = 1
 TRANSFER_REFUSED = 2

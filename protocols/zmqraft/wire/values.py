@@ -6,6 +6,7 @@ RemoteProtocolError and nothing else (docs/protocols/zmq-raft.md, "Types").
 
 import re
 from collections.abc import Iterable, Sequence
+from enum import StrEnum
 from struct import Struct
 from typing import Any
 
@@ -55,6 +56,21 @@ TRANSFER = b"\x6b\x4c"
 TRANSFER_VOTE = b"\x6b\x56"
 INSTALL_PACKED = b"\x6b\x24"
 MAKE_SNAPSHOT = b"\x6b\x73"
+
+
+class Feature(StrEnum):
+    """What a kelek peer's hello lists; older versions list fewer."""
+
+    PACK = "pack"
+    APPEND = "append"
+    PRE_VOTE = "prevote"
+    READS = "reads"
+    ENTRIES = "entries"
+    SNAPSHOT = "snapshot"
+    TRANSFER = "transfer"
+    MEMBERS = "members"
+    ANYWHERE = "anywhere"
+    TABLES = "tables"
 
 
 def encode_uint(value: int) -> bytes:
@@ -126,7 +142,6 @@ def encode_bool(value: bool) -> bytes:
 
 
 def decode_byte(frame: bytes) -> int:
-    """Decodes a number of one byte."""
     if len(frame) != 1:
         raise RemoteProtocolError(f"1 byte was expected, got {len(frame)}")
     return frame[0]
@@ -189,7 +204,6 @@ def decode_json_uint(frame: bytes) -> int:
 
 
 def check_peer_id(value: object) -> str:
-    """Checks a PEER ID inside json."""
     if not isinstance(value, str) or not 1 <= len(value.encode()) <= PEER_ID_BYTES_MAX:
         raise RemoteProtocolError("a PEER ID was expected")
     return value
@@ -207,7 +221,6 @@ def encode_members(members: Sequence[tuple[str, str]]) -> bytes:
 
 
 def decode_members(frame: bytes) -> tuple[tuple[str, str], ...]:
-    """Decodes [[PEER ID, URL], ...]."""
     return check_members(decode_json(frame))
 
 

@@ -39,13 +39,13 @@ from kelek.protocols.zmqraft.wire.config_codec import (
     ConfigUpdateAnswer,
 )
 from kelek.protocols.zmqraft.wire.extensions import (
-    FEATURE_TABLES,
     PACK_REQUEST,
     Pack,
     pack_records,
 )
 from kelek.protocols.zmqraft.wire.values import (
     REQUEST_LOG_INFO,
+    Feature,
     encode_json,
     encode_members,
     is_url,
@@ -504,7 +504,7 @@ MARKED = b"kLT\x01\x04\7\0\0\0"  # Empties table 7.
 def be_without_tables(monkeypatch: pytest.MonkeyPatch, peer: Peer) -> None:
     """A version of before the tables' own kind of entry."""
     about = peer.own_hello
-    features = tuple(name for name in about().features if name != FEATURE_TABLES)
+    features = tuple(name for name in about().features if name != Feature.TABLES)
     monkeypatch.setattr(peer, "own_hello", lambda: about()._replace(features=features))
 
 

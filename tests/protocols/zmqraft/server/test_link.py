@@ -18,9 +18,8 @@ from kelek.protocols.record import (
 )
 from kelek.protocols.zmqraft.server.link import Origin, PeerLink, PeerRequests
 from kelek.protocols.zmqraft.wire.client_codec import LogInfo
-from kelek.protocols.zmqraft.wire.extensions import FEATURE_APPEND, FEATURE_PRE_VOTE, Hello
+from kelek.protocols.zmqraft.wire.extensions import Hello
 from kelek.protocols.zmqraft.wire.peer_codec import Dialect
-from kelek.protocols.zmqraft.wire.transfer_codec import FEATURE_TRANSFER
 from kelek.protocols.zmqraft.wire.values import (
     APPEND_ENTRIES,
     APPEND_PACKED,
@@ -28,6 +27,7 @@ from kelek.protocols.zmqraft.wire.values import (
     REQUEST_VOTE,
     TIMEOUT_NOW,
     TRANSFER_VOTE,
+    Feature,
 )
 
 CLUSTER = b"ring"
@@ -40,7 +40,7 @@ def batch(first_index: int, term: int, *data: bytes) -> EntryBatch:
 class LinkWire:
     """n1's link to n2 and n2's requests, with what passed between them."""
 
-    def __init__(self, features: tuple[str, ...] | None = (FEATURE_APPEND, FEATURE_PRE_VOTE)):
+    def __init__(self, features: tuple[str, ...] | None = (Feature.APPEND, Feature.PRE_VOTE)):
         self.out: list[list[bytes]] = []
         self.back: list[list[bytes]] = []
         self.link = PeerLink(CLUSTER, "n2", self.out.append)
@@ -66,7 +66,7 @@ APPEND = AppendEntries(3, "n1", 4, 2, 4, (batch(5, 2, b"a"), batch(6, 3, b"b", b
 
 
 @pytest.mark.parametrize(
-    ("features", "kind"), [(None, APPEND_ENTRIES), ((FEATURE_APPEND,), APPEND_PACKED)]
+    ("features", "kind"), [(None, APPEND_ENTRIES), ((Feature.APPEND,), APPEND_PACKED)]
 )
 def test_append_entries_arrive_as_the_same_batches(
     features: tuple[str, ...] | None, kind: bytes
@@ -164,7 +164,7 @@ def test_a_vote_repeats_its_id_and_gets_the_same_answer() -> None:
     assert wire.out[2][0] != wire.out[1][0]
 
 
-@pytest.mark.parametrize("features", [None, (FEATURE_APPEND,)])
+@pytest.mark.parametrize("features", [None, (Feature.APPEND,)])
 def test_the_round_of_a_read_is_never_on_the_wire(features: tuple[str, ...] | None) -> None:
     wire = LinkWire(features)
     wire.link.send_request(APPEND._replace(read_round=7))
@@ -206,7 +206,7 @@ def test_pre_votes_go_only_to_peers_that_know_them() -> None:
 
 def test_a_transfer_goes_to_peers_that_know_it() -> None:
     ask, word = RequestVote(5, "n1", 7, 3, transfer=True), TimeoutNow(4, "n1")
-    wire = LinkWire((FEATURE_TRANSFER,))
+    wire = LinkWire((Feature.TRANSFER,))
     wire.link.send_request(ask)
     assert wire.out[0][1] == TRANSFER_VOTE
     _, message, origin = wire.received()
@@ -223,7 +223,7 @@ def test_a_transfer_goes_to_peers_that_know_it() -> None:
 
 def test_hello_is_answered_by_hello() -> None:
     wire = LinkWire(None)
-    wire.link.send_hello(Hello("n1", "1", (FEATURE_APPEND,), 9))
+    wire.link.send_hello(Hello("n1", "1", (Feature.APPEND,), 9))
     frames = wire.out[0]
     assert frames[2] == CLUSTER
     assert wire.link.on_answer([b"\x77", b"\x01"]) is None, "an unknown id"

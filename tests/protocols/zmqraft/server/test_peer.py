@@ -36,7 +36,7 @@ from kelek.protocols.zmqraft.wire.client_codec import (
 )
 from kelek.protocols.zmqraft.wire.config_codec import ConfigEntry, encode_config_entry
 from kelek.protocols.zmqraft.wire.peer_codec import VOTE_ANSWER, VOTE_REQUEST
-from kelek.protocols.zmqraft.wire.values import HELLO
+from kelek.protocols.zmqraft.wire.values import HELLO, Feature
 
 CLUSTER = b"demo"
 NAMES = ("n1", "n2", "n3")
@@ -258,7 +258,7 @@ def test_answers_of_another_peer_are_ignored() -> None:
     answer = own.HELLO_ANSWER.encode(speaks("n3"), hello_id)
     alone.peer.receive(Responses("n2", Arena.from_messages([answer])), alone.now_ms)
     assert alone.peer.requests.malformed == 1
-    assert not link.packs_entries
+    assert not link.has_feature(Feature.APPEND)
     link.send_request(RequestVote(1, "n1", 0, 0))
     sent = alone.peer.out.links["n2"].messages()[-1]
     assert link.on_answer([sent[0], b"\x01", b"\x01"]) is None
