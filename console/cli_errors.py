@@ -18,6 +18,8 @@ from ..actors.errors import OperatorError
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+# The settings of the commands `kelek` and `supervisor`.
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 FAILED = 1
 IMPOSSIBLE = 2
 INTERRUPTED = 130  # As a shell reports a process that SIGINT has ended.
@@ -43,14 +45,7 @@ class Command(click.Command):
             return super().invoke(ctx)
 
 
-class Program(Command, click.Group):
-    """A group of such commands and groups."""
-
-    command_class = Command
-    group_class = type
-
-
-class LazyGroup(Program):
+class LazyGroup(Command, click.Group):
     """A group that imports the module of a command when the command runs or shows its help.
 
     modules   module of this package -> names of the commands in it

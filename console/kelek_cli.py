@@ -7,7 +7,7 @@ Here are the names of all commands. A command's module is imported when the comm
 import click
 
 from ..version import __version__
-from .cli_errors import LazyGroup
+from .cli_errors import CONTEXT, LazyGroup
 
 members = LazyGroup(
     "members",
@@ -88,7 +88,7 @@ main = LazyGroup(
         "table.shell": "shell",
     },
     groups=[log, table, broker, worker, node, farm],
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings=CONTEXT,
 )
 click.version_option(__version__, message="%(prog)s %(version)s")(main)
 

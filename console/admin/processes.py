@@ -10,7 +10,10 @@ from typing import Any, NamedTuple
 import click
 
 from ...actors.errors import OperatorError
+from ...actors.topology.schema import did_you_mean
+from .. import completion
 from ..cli_errors import FAILED, CliError
+from ..options import argument, command, option
 from ..render import progress_bar, show_json
 from . import supervisor_client as client
 
@@ -46,8 +49,6 @@ def rows_of_targets(path: str, targets: Sequence[ProcessTarget]) -> list[dict[st
 
     Raises OperatorError for an unknown node or role.
     """
-    from ...actors.topology.schema import did_you_mean
-
     rows = [row for row in client.rows_of(path) if row["role"] != "supervisor"]
     nodes = sorted({row["node"] for row in rows})
     if not rows:
@@ -73,8 +74,19 @@ def rows_of_targets(path: str, targets: Sequence[ProcessTarget]) -> list[dict[st
     ]
 
 
-def restart(words: Sequence[str], output: str) -> None:
-    """Restarts units one after the other, each when the previous one is ready; a leader's last."""
+@command
+def restart(
+    words: tuple[str, ...] = argument(
+        metavar="[TOPOLOGY] [NODE[/ROLE]]...", nargs=-1, shell_complete=completion.targets
+    ),
+    output: str = client.OUTPUT,
+) -> None:
+    """Restarts nodes, or units of processes, one after the other; without names, all that run.
+
+    Processes that depend on each other restart together: raft_peer with its log_writer. The next
+    unit restarts when the previous one is ready and, if it knew a leader before, knows one again.
+    The leader's node is last. Units that were given up get new attempts.
+    """
     topology, targets = targets_of(words)
     path = client.path_of(topology)
     rows = rows_of_targets(path, targets)
@@ -91,7 +103,7 @@ def _restart_unit(path: str, node: str, unit: str, output: str) -> dict[str, Any
     """Restarts one unit. Waits until it is ready and, if it knew a leader, knows one again."""
     begun = time.monotonic()
     before = _unit_rows(path, node, unit)
-    reason = _ask(path, node, b"ask-restart", [node, unit])
+    reason = client.ask_node(path, node, b"ask-restart", [node, unit])
     if reason:
         raise CliError(f"{node}: {reason}", FAILED)
     old_pids = {row["pid"] for row in before} - {None}
@@ -141,15 +153,23 @@ def _unit_rows(path: str, node: str, unit: str) -> list[dict[str, Any]]:
     return [row for row in rows if row["node"] == node]
 
 
-def _ask(path: str, node: str, question: bytes, value: object) -> Any:
-    from ...actors.runtime import run_dir
+@command
+def profile(
+    words: tuple[str, ...] = argument(
+        metavar="[TOPOLOGY] NODE/ROLE", nargs=-1, required=True, shell_complete=completion.targets
+    ),
+    seconds: int = option("--seconds", type=click.IntRange(1, 600), default=10, show_default=True,
+                          help="How long to sample."),
+    native: bool = option("--native", is_flag=True, help="Include C frames: csrc, libzmq."),
+    file_name: str | None = option(
+        "-o", "--output", metavar="FILE", type=click.Path(),
+        help="A flame graph (.svg; NODE-ROLE.svg) or for speedscope (.json).",
+    ),
+) -> None:  # fmt: skip
+    """Shows where a running process spends its time.
 
-    found = client.running_nodes(path, (node,))[node]
-    return client.ask(run_dir.of_topology(path), node, question, found, value)
-
-
-def profile(words: Sequence[str], seconds: int, native: bool, file_name: str | None) -> None:
-    """Samples one process with py-spy and writes a flame graph, or a file for speedscope."""
+    Samples it with py-spy: pip install 'kelek[profile]'.
+    """
     topology, targets = targets_of(words)
     if len(targets) != 1 or not targets[0].role:
         raise CliError("TARGET: give one process as NODE/ROLE; `supervisor status` lists them")
@@ -163,29 +183,13 @@ def profile(words: Sequence[str], seconds: int, native: bool, file_name: str | N
     path = client.path_of(topology)
     rows_of_targets(path, targets)
     values = [target.node, target.role, seconds, native, form]
-    made, reason = _ask_with_bar(path, target, values, seconds)
+    with progress_bar(f"sampling {target}", seconds) as show:
+        made, reason = client.ask_node(
+            path, target.node, b"ask-profile", values,
+            wait_s=seconds + ANSWER_S, beat=lambda elapsed_s: show(int(elapsed_s)),
+        )  # fmt: skip
     if reason:
         raise CliError(f"{target}: {reason}", FAILED)
     shutil.move(made, file)
     hint = "; open it at speedscope.app" if form == "speedscope" else ""
     click.echo(f"profiled {target} for {seconds} s: {file}{hint}")
-
-
-def _ask_with_bar(
-    path: str, target: ProcessTarget, values: list[Any], seconds: int
-) -> tuple[str, str]:
-    """Waits for py-spy, with a progress bar on a terminal."""
-    from ...actors.runtime import run_dir
-
-    found = client.running_nodes(path, (target.node,))[target.node]
-    with progress_bar(f"sampling {target}", seconds) as show:
-        made, reason = client.ask(
-            run_dir.of_topology(path),
-            target.node,
-            b"ask-profile",
-            found,
-            values,
-            wait_s=seconds + ANSWER_S,
-            beat=lambda elapsed_s: show(int(elapsed_s)),
-        )
-    return str(made), str(reason)

@@ -1,17 +1,21 @@
-"""Finds the topology of a `supervisor` command and queries the supervisors that run it.
-
-Heavy modules are imported when a command needs them.
-"""
+"""Finds the topology of a `supervisor` command and queries the supervisors that run it."""
 
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
+import msgpack
+import zmq
 
 from ...actors.errors import OperatorError
+from ...actors.runtime import pipes, run_dir
+from ...actors.topology import topology as topologies
+from ...actors.topology.schema import did_you_mean
+from .. import completion
 from ..cli_errors import FAILED, CliError
+from ..options import argument, option
 
 EXIT_NOTHING = 3
 ASK_S = 5.0  # On a busy machine a supervisor may need a second or two.
@@ -20,11 +24,21 @@ ELECTION_S = 2.0  # `status` reports a log without a leader after this time.
 LOOK_S = 0.1
 SILENT_MS = 2000  # A foreign member without a message to its leader for this time is silent.
 
+TOPOLOGY = argument(required=False, type=click.Path())
+OUTPUT = option("-o", "--output", type=click.Choice(["table", "json"]), default="table",
+                show_default=True)  # fmt: skip
+
+
+class NodeOptions(NamedTuple):
+    """The nodes of a topology that a command acts on."""
+
+    topology: str | None = TOPOLOGY
+    nodes: tuple[str, ...] = option("--node", multiple=True, shell_complete=completion.nodes,
+                                    help="Only this node; repeatable.")  # fmt: skip
+
 
 def path_of(topology: str | None) -> str:
     """The path of the topology. Raises OperatorError if there is no such file."""
-    from ...actors.runtime import run_dir
-
     path = topology or run_dir.default_path()
     if not Path(path).exists():
         raise OperatorError(path, "the file does not exist", "give the topology's path")
@@ -35,8 +49,6 @@ def path_of(topology: str | None) -> str:
 
 def load(topology: str | None) -> Any:
     """The topology, checked. A line on stderr names each key that is given by its old name."""
-    from ...actors.topology import topology as topologies
-
     found = topologies.load(path_of(topology))
     for line in found.renamed:
         click.echo(f"supervisor: {line}", err=True)
@@ -45,8 +57,6 @@ def load(topology: str | None) -> Any:
 
 def own_nodes(found: Any, nodes: tuple[str, ...]) -> list[str]:
     """The named nodes in the topology's order; without names, all kelek nodes."""
-    from ...actors.topology.schema import did_you_mean
-
     own: list[str] = found.own_nodes
     for name in nodes:
         if name not in own:
@@ -56,8 +66,6 @@ def own_nodes(found: Any, nodes: tuple[str, ...]) -> list[str]:
 
 def running_nodes(path: str, nodes: tuple[str, ...]) -> dict[str, dict[str, Any]]:
     """The running nodes of a topology. Reads the file only to check a node that does not run."""
-    from ...actors.runtime import run_dir
-
     running = run_dir.running(run_dir.of_topology(path))
     if not {*nodes} <= running.keys():
         own_nodes(load(path), nodes)
@@ -66,8 +74,6 @@ def running_nodes(path: str, nodes: tuple[str, ...]) -> dict[str, dict[str, Any]
 
 def holds(path: Path, found: dict[str, Any]) -> bool:
     """Whether a node still runs: its lock is held, or its supervisor is alive."""
-    from ...actors.runtime import run_dir
-
     return run_dir.is_locked(path) or run_dir.is_alive(found.get("pid", 0))
 
 
@@ -85,11 +91,6 @@ def ask(
     rest   arguments, encoded as msgpack
     beat   called every 200 ms during the wait
     """
-    import msgpack
-    import zmq
-
-    from ...actors.runtime import pipes
-
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.LINGER, 0)
         socket.connect(pipes.endpoint(str(base), node, "supervisor", "control"))
@@ -107,10 +108,14 @@ def ask(
         return msgpack.unpackb(socket.recv())
 
 
+def ask_node(path: str, node: str, question: bytes, *rest: Any, **settings: Any) -> Any:
+    """As ask(), of a node that runs."""
+    found = running_nodes(path, (node,))[node]
+    return ask(run_dir.of_topology(path), node, question, found, *rest, **settings)
+
+
 def rows_of(path: str, nodes: tuple[str, ...] = ()) -> list[dict[str, Any]]:
     """Status rows of these nodes (none: all) from all supervisors of a topology on this machine."""
-    from ...actors.runtime import run_dir
-
     base = run_dir.of_topology(path)
     rows: list[dict[str, Any]] = []
     seen: set[int] = set()
