@@ -6,19 +6,15 @@ writers hold plain values, and their modules import ZeroMQ inside the functions 
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import import_module
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSourceReader,
-    DataSourceStreamReader,
-    DataSourceStreamWriter,
-    DataSourceWriter,
-)
 from pyspark.sql.types import StructType
 
 from .errors import OptionError, PipelineError, SchemaError
-from .options import unknown
+from .options import Addressed, parse_options, unknown
 
 Given = Mapping[str, str]  # Options as Spark passes them.
 SPARK_TYPES = {
@@ -32,18 +28,23 @@ SPARK_TYPES = {
 }
 
 
+@dataclass
 class Kind:
-    """A value of the option `kind`. A method that is not overridden reports that the kind lacks it.
+    """A value of the option `kind`. Methods raise PipelineError.
 
     name       value of the option
-    columns    of a read, if they do not depend on options
+    columns    of a read; None: they depend on options
+    reads      class of the options, of the reader and of the reader of streams
+    writes     class of the options, of the writer and of the writer of streams
     """
 
     name: str
-    columns: pa.Schema
+    columns: pa.Schema = None
+    reads: tuple[type[Addressed], type, type] | None = None
+    writes: tuple[type[Addressed], type, type] | None = None
 
     def schema(self, given: Given) -> str:
-        """Returns the columns of a read as Spark's DDL. Raises PipelineError."""
+        """Returns the columns of a read as Spark's DDL."""
         return ", ".join(f"`{field.name}` {spark_type(field.type)}" for field in self.columns)
 
     def check_columns(self, schema: StructType) -> None:
@@ -52,26 +53,35 @@ class Kind:
         if schema.simpleString() != f"struct<{wanted}>":
             raise SchemaError(f"kind {self.name} has the columns {wanted}: leave schema() out")
 
-    def reader(self, given: Given, schema: StructType, load: str = "") -> DataSourceReader:
-        """Returns the reader for spark.read. Raises PipelineError.
+    def reader(self, given: Given, schema: StructType, load: str = "") -> Any:
+        """Returns the reader for spark.read.
 
         load   token that all plans of one load() or view share
         """
-        raise self._cannot("be read as a batch", "use spark.readStream")
+        assert self.reads is not None
+        self.check_columns(schema)
+        return self.reads[1](parse_options(self.reads[0], given).located())
 
-    def stream_reader(self, given: Given, schema: StructType) -> DataSourceStreamReader:
-        """Returns the reader for spark.readStream. Raises PipelineError."""
-        raise self._cannot("be read as a stream", "use spark.read")
+    def stream_reader(self, given: Given, schema: StructType) -> Any:
+        """Returns the reader for spark.readStream."""
+        if self.reads is None:
+            raise self._cannot("be read as a stream", "use spark.read")
+        self.check_columns(schema)
+        return self.reads[2](parse_options(self.reads[0], given, "streams").located())
 
-    def writer(self, given: Given, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Returns the writer for df.write. Raises PipelineError."""
-        raise self._cannot("be written by a batch", "use writeStream")
+    def writer(self, given: Given, schema: StructType, overwrite: bool) -> Any:
+        """Returns the writer for df.write."""
+        if self.writes is None:
+            raise self._cannot("be written by a batch", "use writeStream")
+        options = parse_options(self.writes[0], given, "writes").located()
+        return self.writes[1](options, schema, overwrite)
 
-    def stream_writer(
-        self, given: Given, schema: StructType, overwrite: bool
-    ) -> DataSourceStreamWriter:
-        """Returns the writer for df.writeStream. Raises PipelineError."""
-        raise self._cannot("be written by a stream", "use foreachBatch")
+    def stream_writer(self, given: Given, schema: StructType, overwrite: bool) -> Any:
+        """Returns the writer for df.writeStream."""
+        if self.writes is None:
+            raise self._cannot("be written by a stream", "use foreachBatch")
+        options = parse_options(self.writes[0], given, "writes").located()
+        return self.writes[2](options, schema, overwrite)
 
     def _cannot(self, done: str, way_out: str) -> PipelineError:
         others = ", ".join(name for name in KINDS if name != self.name)

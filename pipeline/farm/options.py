@@ -3,21 +3,17 @@ plans.
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ...clients.farm.operations import TIMEOUT_MS
 from ...clients.farm.values import checked_servers
 from ...protocols.zre import services
 from ..log.offset import FarmOffset
 from ..log.options import EntryOptions
-from ..options import (
-    FLAG,
-    TEXT,
-    TIME_MS,
-    OptionType,
-    addresses,
-    one_of,
-    option,
-)
+from ..options import FLAG, TEXT, TIME_MS, OptionType, addresses, one_of, option
+
+if TYPE_CHECKING:
+    from .read import FarmView
 
 PASSWORD = (
     "Spark shows options in its plans. Write the password into a file that only you may read, and "
@@ -76,3 +72,8 @@ class FarmReadOptions(EntryOptions):
     @property
     def origin(self) -> FarmOffset:
         return FarmOffset(self.farm)
+
+    def connect(self) -> "FarmView":
+        from .read import FarmView
+
+        return FarmView(self)

@@ -3,12 +3,17 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from ...protocols.raft.messages import NUMBER_MAX
 from ...protocols.zre import services
 from ..options import FLAG, SIZE, TIME_MS, Addressed, OptionType, one_of, option, whole
 from .offset import LogOffset, Offset
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+    from .positions import LogPositions
 
 EARLIEST, LATEST = "earliest", "latest"
 LEADER, FOLLOWERS = "leader", "followers"
@@ -92,6 +97,14 @@ class EntryOptions(Addressed, ABC):
     def origin(self) -> Offset:
         """The offset before all entries of this log."""
 
+    @abstractmethod
+    def connect(self) -> "LogPositions":
+        """Connects to the log."""
+
+    def rows(self, batch: "RecordBatch") -> "RecordBatch":
+        """The rows of a batch of entries."""
+        return batch
+
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterOptions(Addressed):
@@ -142,6 +155,11 @@ class LogReadOptions(EntryOptions, ClusterOptions):
     @property
     def origin(self) -> LogOffset:
         return LogOffset(self.cluster)
+
+    def connect(self) -> "LogPositions":
+        from .read import LogView
+
+        return LogView(self)
 
 
 @dataclass(frozen=True, kw_only=True)

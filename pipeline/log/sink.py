@@ -14,7 +14,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import BinaryType, StringType, StructType, TimestampType
 
 from ...clients.errors import LogTimeout
-from ..errors import LogUnreachable, PipelineError, SchemaError
+from ..errors import LogUnreachable, OptionError, PipelineError, SchemaError
 from .append import append
 from .options import LogWriteOptions
 from .reqids import Origin
@@ -25,8 +25,26 @@ COLUMNS = {"data": (BinaryType, StringType), "time": (TimestampType,)}
 WANTED = "the log takes the columns data (binary or text) and time (current_timestamp())"
 
 
-def check_columns(schema: StructType) -> None:
-    """Raises SchemaError unless the columns are those of the sink."""
+def check_write(options: LogWriteOptions, schema: StructType, overwritten_by: str) -> None:
+    """Checks what is written, and connects once in the driver, before all tasks try.
+
+    overwritten_by   name of the option that would overwrite the log, or nothing
+
+    Raises OptionError, SchemaError, LogUnreachable.
+    """
+    if overwritten_by:
+        raise OptionError(f"{overwritten_by} is append: what is in the log stays there")
+    _check_columns(schema)
+    from ...clients.log.log import Log
+
+    with closing(Log(options.urls, options.cluster, timeout_ms=options.timeout_ms)) as log:
+        try:
+            log.reach(options.timeout_ms)
+        except LogTimeout as error:
+            raise LogUnreachable(error) from error
+
+
+def _check_columns(schema: StructType) -> None:
     types = {field.name: field.dataType for field in schema.fields}
     for name in types:
         if name not in COLUMNS:
@@ -38,22 +56,11 @@ def check_columns(schema: StructType) -> None:
             raise SchemaError(f"{WANTED}; {name} is of type {types[name].simpleString()}")
 
 
-def check_reached(options: LogWriteOptions) -> None:
-    """Connects once in the driver, before all tasks try. Raises LogUnreachable."""
-    from ...clients.log.log import Log
-
-    with closing(Log(options.urls, options.cluster, timeout_ms=options.timeout_ms)) as log:
-        try:
-            log.reach(options.timeout_ms)
-        except LogTimeout as error:
-            raise LogUnreachable(error) from error
-
-
 class LogWriter(DataSourceArrowWriter):
     """Writes a batch. A second run of the job appends its rows again."""
 
-    def __init__(self, options: LogWriteOptions) -> None:
-        check_reached(options)
+    def __init__(self, options: LogWriteOptions, schema: StructType, overwrite: bool) -> None:
+        check_write(options, schema, overwrite * "mode")
         self._options = options
         self._job = uuid.uuid4().hex
 
@@ -66,8 +73,8 @@ class LogWriter(DataSourceArrowWriter):
 class LogStreamWriter(DataSourceStreamArrowWriter):
     """Writes a stream. Its id and the batch's number come from the checkpoint."""
 
-    def __init__(self, options: LogWriteOptions) -> None:
-        check_reached(options)
+    def __init__(self, options: LogWriteOptions, schema: StructType, overwrite: bool) -> None:
+        check_write(options, schema, overwrite * "outputMode")
         self._options = options
 
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:

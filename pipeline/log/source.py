@@ -5,7 +5,7 @@ The driver plans and tasks read. Spark pickles a reader before the reader has op
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import pyarrow
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -18,9 +18,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from .offset import LogRange, Offset, decode_offset, log_name, plan_ranges
-from .options import LATEST, EntryOptions, LogReadOptions
+from .options import LATEST, EntryOptions
 from .positions import LogPositions
-from .read import LogView
 
 
 class LogPartition(InputPartition):
@@ -30,36 +29,29 @@ class LogPartition(InputPartition):
         self.entries = entries
 
 
-T = TypeVar("T", bound=EntryOptions)
+class Reads:
+    """What both readers share."""
 
-
-class Reads(Generic[T]):
-    """What both readers share. A kind with another log overrides _open()."""
-
-    _options: T
-
-    def _open(self) -> LogPositions:
-        assert isinstance(self._options, LogReadOptions)
-        return LogView(self._options)
+    def __init__(self, options: EntryOptions) -> None:
+        self._options = options
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         """Reads a partition in a task."""
         assert isinstance(partition, LogPartition)
         after, last = partition.entries
         if after < last:
-            with closing(self._open()) as view:
-                yield from view.entries(partition.entries)
+            with closing(self._options.connect()) as view:
+                for batch in view.entries(partition.entries):
+                    if (rows := self._options.rows(batch)).num_rows:
+                        yield rows
 
 
-class LogReader(Reads[T], DataSourceReader):
+class LogReader(Reads, DataSourceReader):
     """Reads a batch: the entries that are committed when Spark plans the query."""
-
-    def __init__(self, options: T) -> None:
-        self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
-        with closing(self._open()) as view:
+        with closing(options.connect()) as view:
             last = view.last_index()
             if options.ending_index != LATEST:
                 last = min(last, int(options.ending_index))
@@ -77,11 +69,11 @@ class LogReader(Reads[T], DataSourceReader):
         return [LogPartition(one) for one in ranges or [LogRange(0, 0)]]
 
 
-class LogStreamReader(Reads[T], DataSourceStreamReader, SupportsTriggerAvailableNow):
+class LogStreamReader(Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a stream. The driver keeps one connection for all batches of a query."""
 
-    def __init__(self, options: T) -> None:
-        self._options = options
+    def __init__(self, options: EntryOptions) -> None:
+        super().__init__(options)
         self._view: LogPositions | None = None
         self._known: Offset | None = None  # The last offset that is known to be of this log.
         self._applied = 0  # The leader's last report.
@@ -154,7 +146,7 @@ class LogStreamReader(Reads[T], DataSourceStreamReader, SupportsTriggerAvailable
 
     def _connected(self) -> LogPositions:
         if self._view is None:
-            self._view = self._open()
+            self._view = self._options.connect()
         return self._view
 
     def _checked(self, value: Mapping[str, Any]) -> Offset:

@@ -1,4 +1,4 @@
-"""The kind `table`: ZeroDB's tables as sources and sinks."""
+"""The kind `table`: ZeroDB's tables, as rows of key and value."""
 
 from pyspark.sql.types import StructType
 
@@ -10,9 +10,7 @@ from .write import TableStreamWriter, TableWriter
 
 
 class TableKind(Kind):
-    """Rows of key and value."""
-
-    name = "table"
+    """A kind whose columns depend on its options."""
 
     def schema(self, given: Given) -> str:
         return columns_of(parse_options(TableReadOptions, given))
@@ -20,13 +18,5 @@ class TableKind(Kind):
     def reader(self, given: Given, schema: StructType, load: str = "") -> TableReader:
         return TableReader(parse_options(TableReadOptions, given).located(), schema, load)
 
-    def writer(self, given: Given, schema: StructType, overwrite: bool) -> TableWriter:
-        options = parse_options(TableWriteOptions, given, "writes").located()
-        return TableWriter(options, schema, overwrite)
 
-    def stream_writer(self, given: Given, schema: StructType, overwrite: bool) -> TableStreamWriter:
-        options = parse_options(TableWriteOptions, given, "writes").located()
-        return TableStreamWriter(options, schema, overwrite)
-
-
-KIND = TableKind()
+KIND = TableKind("table", writes=(TableWriteOptions, TableWriter, TableStreamWriter))

@@ -7,37 +7,14 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from ..kind import Given, Kind
-from ..log.source import LogReader, LogStreamReader, Reads
+from ..log.source import LogReader, LogStreamReader
 from ..options import parse_options
 from ..table.options import TableReadOptions
 from ..table.read import TableReader
 from .options import ZreReadOptions, ZreTableOptions
-from .rows import SCHEMA, rows_of, values_of
+from .rows import SCHEMA, rows_of
 
 PAIRS = StructType([StructField(name, BinaryType()) for name in ("key", "value")])
-
-
-class Reports(Reads[ZreReadOptions]):
-    """The common part of both readers of the log."""
-
-    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        """Runs in a task."""
-        for batch in super().read(partition):
-            data, indexes = batch["data"], batch["index"]
-            if self._options.table is not None:
-                data, places = values_of(data, self._options.table)
-                indexes = indexes.take(pyarrow.array(places))
-            found = rows_of(data, indexes)
-            if found.num_rows:
-                yield found
-
-
-class ZreReader(Reports, LogReader[ZreReadOptions]):
-    """A batch of the log."""
-
-
-class ZreStreamReader(Reports, LogStreamReader[ZreReadOptions]):
-    """A stream of the log."""
 
 
 class ZreTableReader(TableReader):
@@ -54,22 +31,14 @@ class ZreTableReader(TableReader):
 
 
 class ZreKind(Kind):
-    """Presence reports in the order of the log."""
-
-    name = "zre"
-    columns = SCHEMA
+    """Presence reports in the order of the log, or of the table if the options name one."""
 
     def reader(self, given: Given, schema: StructType, load: str = "") -> DataSourceReader:
-        """Reads the table if the options name one."""
+        if not any(name.lower() == "table" for name in given):
+            return super().reader(given, schema, load)
         self.check_columns(schema)
-        if any(name.lower() == "table" for name in given):
-            options = parse_options(ZreTableOptions, given).of_table()
-            return ZreTableReader(options.located(), load)
-        return ZreReader(parse_options(ZreReadOptions, given).located())
-
-    def stream_reader(self, given: Given, schema: StructType) -> ZreStreamReader:
-        self.check_columns(schema)
-        return ZreStreamReader(parse_options(ZreReadOptions, given, "streams").located())
+        options = parse_options(ZreTableOptions, given).of_table()
+        return ZreTableReader(options.located(), load)
 
 
-KIND = ZreKind()
+KIND = ZreKind("zre", SCHEMA, (ZreReadOptions, LogReader, LogStreamReader))

@@ -2,12 +2,16 @@
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from ...protocols.zerodb.wire.values import TABLE_MAX
 from ...protocols.zre import services
 from ..log.options import EARLIEST, TIME, LogReadOptions, StartPosition, parse_after
 from ..options import FLAG, TIME_MS, Addressed, OptionType, option, whole
 from ..table.options import TableReadOptions
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
 
 TIME_BYTES = 8  # Of a key of the table, which begins with milliseconds (actors/zre/log.py).
 
@@ -21,6 +25,15 @@ class ZreReadOptions(LogReadOptions):
         whole(0, TABLE_MAX), "of a stream: only reports that are put into this table"
     )
     with_state: bool = False
+
+    def rows(self, batch: "RecordBatch") -> "RecordBatch":
+        from .rows import rows_of, values_of
+
+        data, indexes = batch["data"], batch["index"]
+        if self.table is not None:
+            data, places = values_of(data, self.table)
+            indexes = indexes.take(places)
+        return rows_of(data, indexes)
 
 
 def _parse_time(value: str) -> StartPosition:

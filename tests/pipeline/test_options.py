@@ -104,6 +104,10 @@ OFFERED: dict[str, tuple[str, ...]] = {
 }
 
 
+TABLE = {"table": "1"}
+USER = {"user": "u", "secretFile": "s"}
+
+
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The ports at which somebody has looked; a node of `hall` is heard there."""
@@ -118,35 +122,43 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "method", "made"),
+    ("kind", "method", "service", "more"),
     [
-        ("table", "reader", "TableReader"),
-        ("table", "writer", "TableWriter"),
-        ("table", "stream_writer", "TableStreamWriter"),
-        ("log", "reader", "LogReader"),
-        ("log", "stream_reader", "LogStreamReader"),
-        ("log", "writer", "LogWriter"),
-        ("log", "stream_writer", "LogStreamWriter"),
-        ("zre", "reader", "ZreReader"),
-        ("zre", "stream_reader", "ZreStreamReader"),
-        ("zre", "reader", "ZreTableReader"),
-        ("farm", "reader", "FarmReader"),
-        ("farm", "stream_reader", "FarmStreamReader"),
+        ("table", "reader", services.TABLES, TABLE),
+        ("table", "writer", services.TABLES, TABLE),
+        ("table", "stream_writer", services.TABLES, TABLE),
+        ("log", "reader", services.LOG, {}),
+        ("log", "stream_reader", services.LOG, {}),
+        ("log", "writer", services.LOG, {}),
+        ("log", "stream_writer", services.LOG, {}),
+        ("zre", "reader", services.LOG, {}),
+        ("zre", "stream_reader", services.LOG, {}),
+        ("zre", "reader", services.TABLES, TABLE),
+        ("farm", "reader", services.FARM, USER),
+        ("farm", "stream_reader", services.FARM, USER),
     ],
 )
 def test_a_cluster_is_looked_for_once_and_tasks_are_given_addresses(
-    looks: list[int], monkeypatch: pytest.MonkeyPatch, kind: str, method: str, made: str
+    looks: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    method: str,
+    service: str,
+    more: dict[str, str],
 ) -> None:
     """By the driver, which pickles what it has found for them."""
     pytest.importorskip("pyspark")
     module = import_module(f"kelek.pipeline.{kind}.kind")
-    monkeypatch.setattr(module, made, lambda options, *_: options)
-    monkeypatch.setattr(module, "check_columns", lambda schema: None, raising=False)
+
+    def made(options: Any, *_: object) -> Any:
+        return options
+
+    for name in ("TableReader", "ZreTableReader"):
+        monkeypatch.setattr(module, name, made, raising=False)
+    for name in ("reads", "writes"):
+        if classes := getattr(module.KIND, name):
+            monkeypatch.setattr(module.KIND, name, (classes[0], made, made))
     monkeypatch.setattr(module.KIND, "check_columns", lambda schema: None)
-    more, service = {"user": "u", "secretFile": "s"}, services.FARM
-    if kind != "farm":
-        of_table = "Table" in made
-        more, service = ({"table": "1"}, services.TABLES) if of_table else ({}, services.LOG)
     known = f"{'tls' if kind == 'farm' else 'tcp'}://10.0.0.9:1"
     given = {"kind": kind, "urls": f"{known}, {CLUSTER_URL}", **more}
     overwrite = [False] if "writer" in method else []
@@ -174,7 +186,7 @@ def test_an_unknown_cluster_is_reported(looks: list[int]) -> None:
 PICKLED = """
 import pickle, sys
 sys.modules["zmq"] = None  # Whoever imports it fails.
-from kelek.pipeline.farm.kind import FarmReadOptions, FarmReader
+from kelek.pipeline.farm.kind import FarmReadOptions
 from kelek.pipeline.log.kind import LogReader, LogReadOptions, LogStreamReader
 from kelek.pipeline.options import parse_options
 from kelek.pipeline import source
@@ -184,7 +196,7 @@ SERVERS = {"urls": "tls://[::1]:1", "user": "u", "secretFile": "s"}
 pickle.dumps([
     LogReader(parse_options(LogReadOptions, NODES)),
     LogStreamReader(parse_options(LogReadOptions, NODES, "streams")),
-    FarmReader(parse_options(FarmReadOptions, SERVERS)),
+    LogReader(parse_options(FarmReadOptions, SERVERS)),
 ])
 """
 

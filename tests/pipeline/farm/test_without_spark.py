@@ -174,7 +174,7 @@ def test_a_batch_and_a_stream(farm: FarmServers) -> None:
     view = FarmView(parse_options(FarmReadOptions, given_of(farm)))
     first = farm.wait(lambda: _kept_from(view, last), "nothing is compacted")
     view.close()
-    stream = source.FarmStreamReader(
+    stream = source.LogStreamReader(
         parse_options(FarmReadOptions, given_of(farm, after="0"), "streams")
     )
     stream = pickle.loads(pickle.dumps(stream))
@@ -186,7 +186,7 @@ def test_a_batch_and_a_stream(farm: FarmServers) -> None:
         stream.partitions(begin | {"farm": "barn"}, begin)
     stream.stop()
     allowed = given_of(farm, after="0", failOnCompaction="false")
-    stream = source.FarmStreamReader(parse_options(FarmReadOptions, allowed, "streams"))
+    stream = source.LogStreamReader(parse_options(FarmReadOptions, allowed, "streams"))
     rows, end = [], begin
     while end["index"] < last:
         end = stream.latestOffset(begin, stream.getDefaultReadLimit())
@@ -200,7 +200,7 @@ def test_a_batch_and_a_stream(farm: FarmServers) -> None:
     assert [(row["server"], row["term"]) for row in kept] == [(7, None)]
     assert kept[0]["document"] == status(7, 0).decode()
     assert [row["index"] for row in rows[1:]] == list(range(first, last + 1))
-    reader = source.FarmReader(
+    reader = source.LogReader(
         parse_options(FarmReadOptions, allowed | {"entriesPerPartition": "50"})
     )
     found = [row for part in reader.partitions() for one in reader.read(part)
@@ -232,7 +232,7 @@ def test_what_spark_is_given_holds_no_password(farm: FarmServers) -> None:
     source = pytest.importorskip("kelek.pipeline.farm.kind", reason="it needs pyspark")
     secret = farm.folder / "secret"
     given = given_of(farm, user="peer", secretFile=str(secret), failOnCompaction="false")
-    reader = source.FarmReader(parse_options(FarmReadOptions, given))
+    reader = source.LogReader(parse_options(FarmReadOptions, given))
     assert reader.partitions()  # It has asked the servers.
     pickled = pickle.dumps(reader)
     assert str(secret).encode() in pickled

@@ -219,8 +219,8 @@ def test_what_is_compacted_is_refused_or_begun_with_the_state(
 
 def _reports_of_what_is_stored(place: LogStart, index: int) -> None:
     """Kind zre leaves out what is compacted: in the state there are no reports."""
+    from kelek.pipeline.log.source import LogReader, LogStreamReader
     from kelek.pipeline.options import parse_options
-    from kelek.pipeline.zre.kind import ZreReader, ZreStreamReader
     from kelek.pipeline.zre.options import ZreReadOptions
 
     place.put(encode_report(Report(Level.INFO, LogEvent.EXIT, 1, 2, 3, "gone")))
@@ -228,10 +228,10 @@ def _reports_of_what_is_stored(place: LogStart, index: int) -> None:
         last_index = log.read_index()
     given = {name: text for name, text in place.options.items() if name != "kind"}
     given |= {"after": str(place.last_index), "failOnCompaction": "false"}
-    reader: Any = ZreReader(parse_options(ZreReadOptions, given))
+    reader: Any = LogReader(parse_options(ZreReadOptions, given))
     rows = [row for part in reader.partitions() for one in reader.read(part) for row in one["text"]]
     assert [str(row) for row in rows] == ["gone"]
-    stream = ZreStreamReader(parse_options(ZreReadOptions, given, "streams"))
+    stream = LogStreamReader(parse_options(ZreReadOptions, given, "streams"))
     begin = stream.initialOffset()
     end = stream.latestOffset(begin, stream.getDefaultReadLimit())
     assert end["index"] == index, "what is compacted is a batch of its own, an empty one"
@@ -239,7 +239,7 @@ def _reports_of_what_is_stored(place: LogStart, index: int) -> None:
     last = stream.latestOffset(end, stream.getDefaultReadLimit())
     assert last["index"] == last_index
     stream.stop()
-    stream = ZreStreamReader(
+    stream = LogStreamReader(
         parse_options(ZreReadOptions, given | {"failOnCompaction": "true"}, "streams")
     )
     with pytest.raises(

@@ -249,11 +249,11 @@ def test_a_batch_and_a_stream(cluster: LogPeers) -> None:
     options = parse_options(
         ZreReadOptions, {**urls, "entriesPerPartition": "2", "endingIndex": "5"}
     )
-    reader = source.ZreReader(options)
+    reader = source.LogReader(options)
     assert events(read(reader, reader.partitions())) == [(2, "ENTER"), (4, "LEAVE")]
     for table, wanted in ((None, [(4, "LEAVE"), (6, "ENTER")]), (7, [(5, "LEAVE"), (5, "ENTER")])):
         given = {**urls, "after": "2"} | ({} if table is None else {"table": str(table)})
-        stream = source.ZreStreamReader(parse_options(ZreReadOptions, given, "streams"))
+        stream = source.LogStreamReader(parse_options(ZreReadOptions, given, "streams"))
         start = stream.initialOffset()
         end = stream.latestOffset(start, stream.getDefaultReadLimit())
         assert (start["index"], end["index"]) == (2, 6)
