@@ -10,12 +10,13 @@ from itertools import zip_longest
 import pytest
 
 from kelek.protocols import zre
+from kelek.protocols.garlicfarm import wire as garlicfarm
 from kelek.protocols.wire import TableRow
 from kelek.protocols.zmqraft import wire as zmqraft
 from kelek.tests.markdown import ROOT
 from kelek.tests.protocols.layouts import layouts
 
-PAGES = {"zmq-raft": zmqraft, "zre": zre}
+PAGES = {"garlic-farm": garlicfarm, "zmq-raft": zmqraft, "zre": zre}
 TABLE = re.compile(r"(<!-- frames: (.*) -->\n\n)(?:\|.*\n)*\n?")
 
 

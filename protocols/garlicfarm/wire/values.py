@@ -1,4 +1,4 @@
-"""Layouts of the entry values that are not application data: encoders and decoders.
+"""Layouts of the entry values that are not application data.
 
 A decoder checks each size against the data and a limit before it allocates. It decompresses a
 LogPack no further than its limit.
@@ -12,11 +12,14 @@ from struct import Struct
 from typing import NamedTuple
 
 from ...errors import LocalProtocolError, RemoteProtocolError
+from ...wire import Frame
+from ...wire_bytes import ByteLayout, listed, mapped, number, several, sized
 from .codec import check_id, check_number
 from .messages import (
     ENDPOINT_BYTES_MAX,
     ENTRIES_BYTES_MAX,
     ENTRIES_MAX,
+    NUMBER_MAX,
     SERVERS_MAX,
     ClusterServer,
     FarmConfiguration,
@@ -28,10 +31,6 @@ from .messages import (
 
 _ID = Struct(">i")
 _NUMBER = Struct(">q")
-_SERVER_HEADER = Struct(">iI")
-_CONFIGURATION_HEADER = Struct(">qq")
-_SNAPSHOT_HEADER = Struct(">qqI")
-_CHUNK_HEADER = Struct(">qI")
 _PACK_HEADER = Struct(">II")
 _PACKED_ENTRY = Struct(">qB")
 PACKED_ENTRY_BYTES = _PACKED_ENTRY.size  # Bytes of an entry in a JRaft log file besides its value.
@@ -52,41 +51,6 @@ class LogPack(NamedTuple):
 
     entries: tuple[FarmLogEntry, ...]
     base: int
-
-
-class _Reader:
-    """Reads values from the front. Raises RemoteProtocolError when the data ends early."""
-
-    __slots__ = ("_at", "_data", "_name")
-
-    def __init__(self, data: bytes, name: str) -> None:
-        self._data = data
-        self._name = name
-        self._at = 0
-
-    @property
-    def remaining(self) -> int:
-        return len(self._data) - self._at
-
-    def unpack(self, layout: Struct) -> tuple[int, ...]:
-        return layout.unpack(self.read(layout.size))
-
-    def unpack_unsigned(self, layout: Struct) -> tuple[int, ...]:
-        """Like unpack(), but refuses negative numbers."""
-        found = self.unpack(layout)
-        if min(found) < 0:
-            raise RemoteProtocolError(f"a number in a {self._name} is 2**63 or more")
-        return found
-
-    def read(self, size: int) -> bytes:
-        if size > self.remaining:
-            raise RemoteProtocolError(f"a {self._name} ends {size - self.remaining} bytes early")
-        self._at += size
-        return self._data[self._at - size : self._at]
-
-    def check_end(self) -> None:
-        if self.remaining:
-            raise RemoteProtocolError(f"{self.remaining} bytes behind a {self._name}")
 
 
 def single_value(request: Request, value_type: ValueType) -> bytes:
@@ -123,44 +87,73 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def encode_cluster_server(server: ClusterServer) -> bytes:
-    """Encodes a ClusterServer; decode_cluster_server has the layout.
-
-    Raises LocalProtocolError if the endpoint is not ASCII or too long.
-    """
-    if not server.endpoint.isascii() or len(server.endpoint) > ENDPOINT_BYTES_MAX:
-        raise LocalProtocolError(
-            f"{server.endpoint!r} is not ASCII or longer than {ENDPOINT_BYTES_MAX} bytes"
-        )
-    endpoint = server.endpoint.encode("ascii")
-    return _SERVER_HEADER.pack(check_id(server.id), len(endpoint)) + endpoint
-
-
-def decode_cluster_server(value: bytes) -> ClusterServer:
-    """Decodes the value of an AddServerRequest's entry (specification, "ClusterServer").
-
-     4 bytes  id
-     4 bytes  size of the endpoint, at most ENDPOINT_BYTES_MAX
-     n bytes  endpoint, UTF-8
-
-    Raises RemoteProtocolError on wrong sizes or characters, or an endpoint without host and port.
-    """
-    reader = _Reader(value, "ClusterServer")
-    server = _read_server(reader)
-    reader.check_end()
-    return server
-
-
-def _read_server(reader: _Reader) -> ClusterServer:
-    server_id, size = reader.unpack(_SERVER_HEADER)
-    if size > ENDPOINT_BYTES_MAX:
-        raise RemoteProtocolError(f"an endpoint of {size} bytes")
-    try:
-        endpoint = reader.read(size).decode()
-    except UnicodeDecodeError:
-        raise RemoteProtocolError("an endpoint is not UTF-8") from None
+def _endpoint(data: bytes) -> str:
+    endpoint = data.decode()
     parse_address(endpoint)
-    return ClusterServer(server_id, endpoint)
+    return endpoint
+
+
+def _number(value: int) -> int:
+    if value > NUMBER_MAX:
+        raise RemoteProtocolError("a number is 2**63 or more")
+    return value
+
+
+def _boolean(value: int) -> bool:
+    if value > 1:
+        raise RemoteProtocolError(f"{value}, not 0 or 1")
+    return value == 1
+
+
+SIZE = number(4)
+BYTES = sized(SIZE, ENTRIES_BYTES_MAX, "size 4, bytes")
+ID = number(4, signed=True)
+NUMBER = mapped(number(8), check_number, _number)
+BOOLEAN = mapped(number(1), int, _boolean)
+ENDPOINT = mapped(
+    sized(SIZE, ENDPOINT_BYTES_MAX, "size 4, string"), lambda text: text.encode("ascii"), _endpoint
+)
+SERVER = mapped(several(ID, ENDPOINT), tuple, lambda found: ClusterServer(*found))
+
+CLUSTER_SERVER = ByteLayout(
+    "ClusterServer",
+    ClusterServer,
+    Frame("id", ID, "id"),
+    Frame("endpoint", ENDPOINT, "endpoint"),
+)
+encode_cluster_server, decode_cluster_server = CLUSTER_SERVER.pack, CLUSTER_SERVER.unpack
+
+
+def _repeated_id(configuration: FarmConfiguration) -> str:
+    ids = [server.id for server in configuration.servers]
+    return next((f"server {each} twice" for each in ids if ids.count(each) > 1), "")
+
+
+CONFIGURATION = ByteLayout(
+    "Configuration",
+    FarmConfiguration,
+    Frame("log_index", NUMBER, "index of this entry"),
+    Frame("previous_log_index", NUMBER, "index of the Configuration before it"),
+    Frame("servers", listed(SERVER, SERVERS_MAX), "servers, each as a ClusterServer"),
+    check=_repeated_id,
+)
+encode_configuration, decode_configuration = CONFIGURATION.pack, CONFIGURATION.unpack
+
+SNAPSHOT_SYNC = ByteLayout(
+    "SnapshotSyncRequest",
+    SnapshotSync,
+    Frame("last_log_index", NUMBER, "last log index"),
+    Frame("last_log_term", NUMBER, "last log term"),
+    Frame(
+        "configuration",
+        mapped(BYTES, encode_configuration, decode_configuration),
+        "the Configuration at that index",
+    ),
+    Frame("offset", NUMBER, "offset of the data, in bytes"),
+    Frame("data", BYTES, "data"),
+    Frame("is_done", BOOLEAN, "1: the last chunk"),
+)
+encode_snapshot_sync, decode_snapshot_sync = SNAPSHOT_SYNC.pack, SNAPSHOT_SYNC.unpack
 
 
 def encode_server_id(server_id: int) -> bytes:
@@ -174,36 +167,6 @@ def decode_server_id(value: bytes) -> int:
         raise RemoteProtocolError(f"a server id has 4 bytes, not {len(value)}")
     (server_id,) = _ID.unpack(value)
     return int(server_id)
-
-
-def encode_configuration(configuration: FarmConfiguration) -> bytes:
-    """Encodes a Configuration; decode_configuration has the layout."""
-    log_index, previous_log_index, servers = configuration
-    header = _CONFIGURATION_HEADER.pack(check_number(log_index), check_number(previous_log_index))
-    return header + b"".join(map(encode_cluster_server, servers))
-
-
-def decode_configuration(value: bytes) -> FarmConfiguration:
-    """Decodes a Configuration (specification, "Configuration").
-
-     8 bytes  index of this entry
-     8 bytes  index of the Configuration before it
-     then, to the end, each server as in decode_cluster_server
-
-    Raises RemoteProtocolError on wrong sizes, numbers or endpoints, more than SERVERS_MAX servers,
-    or a repeated id.
-    """
-    reader = _Reader(value, "Configuration")
-    log_index, previous_log_index = reader.unpack_unsigned(_CONFIGURATION_HEADER)
-    servers: dict[int, ClusterServer] = {}
-    while reader.remaining:
-        server = _read_server(reader)
-        if server.id in servers:
-            raise RemoteProtocolError(f"a Configuration has server {server.id} twice")
-        if len(servers) == SERVERS_MAX:
-            raise RemoteProtocolError(f"a Configuration of more than {SERVERS_MAX} servers")
-        servers[server.id] = server
-    return FarmConfiguration(log_index, previous_log_index, tuple(servers.values()))
 
 
 # ---- LogPack ----
@@ -249,14 +212,20 @@ def decode_log_pack(value: bytes, bytes_max: int = ENTRIES_BYTES_MAX) -> LogPack
     Raises RemoteProtocolError if the gzip stream is malformed, has trailing bytes, or exceeds
     bytes_max, or if the offsets do not fit the log data.
     """
-    reader = _Reader(_unzip(value, bytes_max), "LogPack")
-    index_size, log_size = reader.unpack(_PACK_HEADER)
+    data = _unzip(value, bytes_max)
+    if len(data) < _PACK_HEADER.size:
+        raise RemoteProtocolError(f"a LogPack of {len(data)} bytes")
+    index_size, log_size = _PACK_HEADER.unpack_from(data)
     if index_size % _NUMBER.size or not 0 < index_size <= ENTRIES_MAX * _NUMBER.size:
         raise RemoteProtocolError(f"a LogPack with {index_size} bytes of index data")
-    offsets = reader.unpack_unsigned(Struct(f">{index_size // _NUMBER.size}q"))
-    log_data = reader.read(log_size)
-    reader.check_end()
+    log_at = _PACK_HEADER.size + index_size
+    if len(data) != log_at + log_size:
+        raise RemoteProtocolError(f"a LogPack of {len(data)}, not {log_at + log_size} bytes")
+    log_data = data[log_at:]
+    offsets = Struct(f">{index_size // _NUMBER.size}q").unpack_from(data, _PACK_HEADER.size)
     base = offsets[0]
+    if min(offsets) < 0:
+        raise RemoteProtocolError("an offset of a LogPack is 2**63 or more")
     entries: list[FarmLogEntry] = []
     for begin, end in pairwise((*offsets, base + log_size)):
         if end - begin < PACKED_ENTRY_BYTES:
@@ -281,47 +250,3 @@ def _unzip(value: bytes, bytes_max: int) -> bytes:
     if not unpacker.eof or unpacker.unused_data:
         raise RemoteProtocolError("the gzip stream of a LogPack is cut off or has trailing bytes")
     return data
-
-
-# ---- SnapshotSyncRequest ----
-
-
-def encode_snapshot_sync(sync: SnapshotSync) -> bytes:
-    """Encodes a SnapshotSyncRequest; decode_snapshot_sync has the layout."""
-    configuration = encode_configuration(sync.configuration)
-    index, term = check_number(sync.last_log_index), check_number(sync.last_log_term)
-    return b"".join(
-        (
-            _SNAPSHOT_HEADER.pack(index, term, len(configuration)),
-            configuration,
-            _CHUNK_HEADER.pack(check_number(sync.offset), len(sync.data)),
-            sync.data,
-            bytes([sync.is_done]),
-        )
-    )
-
-
-def decode_snapshot_sync(value: bytes) -> SnapshotSync:
-    """Decodes a SnapshotSyncRequest (specification, "SnapshotSyncRequest").
-
-     8 bytes  last log index
-     8 bytes  last log term
-     4 bytes  size of the Configuration
-     n bytes  the Configuration at that index
-     8 bytes  offset of the data, in bytes
-     4 bytes  size of the data
-     n bytes  data
-     1 byte   1: the last chunk
-
-    Raises RemoteProtocolError on wrong sizes or numbers.
-    """
-    reader = _Reader(value, "SnapshotSyncRequest")
-    index, term, size = reader.unpack_unsigned(_SNAPSHOT_HEADER)
-    configuration = decode_configuration(reader.read(size))
-    offset, size = reader.unpack_unsigned(_CHUNK_HEADER)
-    data = reader.read(size)
-    (done,) = reader.read(1)
-    reader.check_end()
-    if done > 1:
-        raise RemoteProtocolError(f"done of a snapshot chunk is {done}, not 0 or 1")
-    return SnapshotSync(index, term, configuration, offset, data, done == 1)
