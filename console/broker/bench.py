@@ -30,7 +30,7 @@ from ...protocols.majordomo.codec import (
     Failure,
     Request,
     decode_failure,
-    encode_client_command,
+    encode,
 )
 from ...protocols.majordomo.values import (
     BUSY,
@@ -83,7 +83,7 @@ class BenchLoad:
 
     def __init__(self, url: str, service: str, body: list[bytes], headers: Headers) -> None:
         # Encoded once; only the id changes.
-        request = encode_client_command(Request(service.encode(), ID, body), Framing.TEXT, headers)
+        request = encode(Request(service.encode(), ID, body), Framing.TEXT, headers)
         self._head, self._body = request[:ID_FRAME], request[ID_FRAME + 1 :]
         self._ids = (number.to_bytes(8) for number in count(1))
         self._sent_ns: dict[bytes, int] = {}

@@ -16,7 +16,7 @@ from ...native.net.messages import Frames
 from ...native.net.sockets import Drain, send_batch
 from ...net.clock import monotonic_ms
 from ...net.sockets import LINGER_MS
-from ...protocols.majordomo.codec import Disconnect, Ping, WorkerReady, encode_worker_command
+from ...protocols.majordomo.codec import Disconnect, Ping, WorkerReady, encode
 from ...protocols.majordomo.values import DISCONNECT, FINAL, REQUEST, Framing, Headers
 
 HEAD_BYTES = 4096  # Of a message, besides its body.
@@ -54,7 +54,7 @@ class EchoWorker:
 
     def send(self, command: WorkerReady | Ping | Disconnect) -> None:
         self._ping_ms = monotonic_ms() + self._interval_ms
-        self.socket.send_multipart(encode_worker_command(command, Framing.TEXT, self._headers))
+        self.socket.send_multipart(encode(command, Framing.TEXT, self._headers))
 
     def answer(self) -> bool:
         """Answers all waiting requests. False: the broker sent DISCONNECT."""

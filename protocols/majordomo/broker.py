@@ -24,17 +24,16 @@ from ...native.net.messages import Arena, Frames
 from ..errors import RemoteProtocolError
 from . import values
 from .codec import (
+    CLIENT_COMMANDS,
     LATE,
+    WORKER_COMMANDS,
     Disconnect,
     Failure,
     Final,
     Request,
     WorkerReady,
-    decode_client_command,
-    decode_worker_command,
+    encode,
     encode_failure,
-    encode_order,
-    encode_reply,
 )
 from .durable import Durable, DurableSetup
 from .ledger import LedgerSetup
@@ -205,7 +204,7 @@ class BrokerMachine:
             is_last = command in (values.CLIENT_FINAL, values.CLIENT_END)
             if body != values.ERROR_MARK and (is_last or goes_on):
                 error = Final(service, request_id, encode_failure(_DROPPED))
-                self.clients.add([routing_id, *encode_reply(error, headers=self.setup.headers)])
+                self.clients.add([routing_id, *encode(error, headers=self.setup.headers)])
 
     def on_workers_gone(self, routing_ids: list[bytes], now_ms: int) -> None:
         """Requests could not be sent; ready() gives them to other workers."""
@@ -220,7 +219,7 @@ class BrokerMachine:
         try:
             if stop is not Stop.INTERNAL:
                 raise RemoteProtocolError("not a request of any framing")
-            framing, request = decode_client_command(frames, self.setup.headers)
+            framing, request = CLIENT_COMMANDS.decode(frames, self.setup.headers)
         except RemoteProtocolError:
             self.counters["invalid_requests"] += 1
             return
@@ -233,7 +232,7 @@ class BrokerMachine:
         else:
             body = self._internal_answer(request.service, request.body, now_ms)
         final = Final(request.service, request.request_id, body)
-        self.clients.add([routing_id, *encode_reply(final, framing, self.setup.headers)])
+        self.clients.add([routing_id, *encode(final, framing, self.setup.headers)])
         self.counters["own_requests"] += 1
 
     def _titanic(
@@ -296,7 +295,7 @@ class BrokerMachine:
             self.counters["silenced"] += 1  # Until it connects by a new socket.
             return
         try:
-            framing, command = decode_worker_command(frames, self.setup.headers)
+            framing, command = WORKER_COMMANDS.decode(frames, self.setup.headers)
         except RemoteProtocolError:
             stop = Stop.INVALID
         if stop is Stop.INVALID:
@@ -358,7 +357,7 @@ class BrokerMachine:
 
     def _disconnect(self, routing_id: bytes, framing: Framing, now_ms: int) -> None:
         self._remove_worker(routing_id, now_ms)
-        order = encode_order(Disconnect(), framing, self.setup.headers)
+        order = encode(Disconnect(), framing, self.setup.headers)
         self.workers.add([routing_id, *order])
         self._silence(routing_id)
         self.counters["workers_disconnected"] += 1

@@ -27,6 +27,7 @@ from ..failover.servers import (
     FailoverPolicy,
 )
 from .codec import (
+    REPLIES,
     Alive,
     Cancel,
     Credit,
@@ -36,8 +37,7 @@ from .codec import (
     PartPosition,
     Request,
     decode_failure,
-    decode_reply,
-    encode_client_command,
+    encode,
 )
 from .values import (
     BUSY,
@@ -161,7 +161,7 @@ class BrokerClientMachine:
 
     def add(self, call: Call) -> Call:
         """Queues a request. LocalProtocolError: an invalid service name or id."""
-        call.frames = encode_client_command(call.request, Framing.TEXT, self.setup.headers)
+        call.frames = encode(call.request, Framing.TEXT, self.setup.headers)
         call.size = sum(map(len, call.frames))
         self._stream_count += call.wants_parts
         self.calls.add(call.request.request_id, call, call.deadline_ms)
@@ -248,7 +248,7 @@ class BrokerClientMachine:
         if broker is None or url != broker.url:
             return  # From a broker that was left; its connection is being closed.
         try:
-            framing, reply = decode_reply(frames, self.setup.headers)
+            framing, reply = REPLIES.decode(frames, self.setup.headers)
             if framing is not Framing.TEXT:
                 raise RemoteProtocolError(f"a reply in {framing.name} to a request in TEXT")
             self.failover.on_heard(broker, now_ms)
@@ -346,7 +346,7 @@ class BrokerClientMachine:
         return Cancel(request.service, request.request_id, name)
 
     def _send_command(self, command: Credit | Cancel) -> None:
-        frames = encode_client_command(command, Framing.TEXT, self.setup.headers)
+        frames = encode(command, Framing.TEXT, self.setup.headers)
         self.failover.send(self.broker, frames)
 
     # ---- the service of the failover ----
@@ -417,7 +417,7 @@ class BrokerClientMachine:
         return actions
 
     def _send_request(self, request: Request) -> None:
-        frames = encode_client_command(request, Framing.TEXT, self.setup.headers)
+        frames = encode(request, Framing.TEXT, self.setup.headers)
         self.failover.send(self.broker, frames)
 
     def _encoded(self, call: Call, now_ms: int) -> list[bytes]:

@@ -2,14 +2,12 @@
 
 Frames are those on a DEALER, without a routing id. There are four groups:
 
-    client_command   a client's REQUEST; extensions: CREDIT, CANCEL        to the broker
-    reply            PARTIAL, FINAL (MDP/0.1: REPLY); extension: ALIVE     to a client
-    worker_command   READY, PARTIAL, FINAL, PING, HEARTBEAT, DISCONNECT    of a worker
-    order            REQUEST, PONG, HEARTBEAT, DISCONNECT;
-                     extensions: CREDIT, CANCEL                            to a worker
+    CLIENT_COMMANDS   a client's REQUEST; extensions: CREDIT, CANCEL       to the broker
+    REPLIES           PARTIAL, FINAL (MDP/0.1: REPLY); extension: ALIVE    to a client
+    WORKER_COMMANDS   READY, PARTIAL, FINAL, PING, HEARTBEAT, DISCONNECT   of a worker
+    ORDERS            REQUEST, PONG, HEARTBEAT, DISCONNECT;
+                      extensions: CREDIT, CANCEL                           to a worker
 
-Each has encode_* and decode_*. Encoding a command that the framing lacks raises LocalProtocolError;
-decode_* returns the framing and the command, or raises RemoteProtocolError.
 Sources: the specification ("Protocol Client", "Protocol/Worker"), RFC 7 (MDP/0.1), RFC 18
 (MDP/0.2). Extensions are kelek's (docs/protocols/majordomo.md), as are the frames behind READY's
 service and the body of an error.
@@ -17,17 +15,20 @@ service and the body of an error.
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, lru_cache
+from itertools import chain
 from sys import maxsize
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgpack
 
 from ..errors import LocalProtocolError, RemoteProtocolError
 from ..wire import Constant, Frame, FrameType, Layout, Part, Rest, RestError, RestType, Unused
 from . import values
-from .values import HEADERS, Framing, Headers, Side
+from .values import HEADERS, Framing, Headers
 
 Frames = Sequence[bytes]
+T = TypeVar("T")
 
 
 class Request(NamedTuple):
@@ -320,76 +321,101 @@ _HEADS: dict[tuple[str, Framing], tuple[Part, ...]] = {
 }
 
 
-_Row = (
-    tuple[str, type[Any], Mapping[Framing, bytes], tuple[Part, ...]]
-    | tuple[str, type[Any], Mapping[Framing, bytes], tuple[Part, ...], str]
-)
+class Row(NamedTuple):
+    """A command in all framings that have it."""
+
+    title: str
+    value: type[Any]
+    octets: Mapping[Framing, bytes]
+    parts: tuple[Part, ...]  # Behind the octets; MDP has no request ids, and always a body.
+    header: str = ""  # The field of Headers, if it is not the group's.
+    given: Mapping[str, object] = {}  # Fields that the octets imply.
 
 
 class Command(Layout[Any]):
     """The frames of a command in one framing.
 
-    octets      of the command; empty: MDP/0.1's clients have no such frame
-    header      the field of Headers, in the specification's framing
-    extension   distinguishes commands of one value; "": none
+    octets   of the command; empty: MDP/0.1's clients have no such frame
+    header   the field of Headers, in the specification's framing
     """
 
     first = 0
 
-    def __init__(self, side: str, framing: Framing, row: _Row) -> None:
-        self.title, value, octets, parts, *extension = row
-        self.framing, self.octets = framing, octets[framing]
-        self.extension = "".join(extension)
-        self.header = self.extension if self.extension in Headers._fields else side
-        command = [Constant(self.octets, "command")] if self.octets else []
-        if framing is not TEXT:  # Without ids, and always with a body.
+    def __init__(self, header: str, framing: Framing, row: Row) -> None:
+        self.title, parts, given = row.title, row.parts, row.given
+        self.framing, self.octets, self.header = framing, row.octets[framing], row.header or header
+        if framing is not TEXT:
+            given = {"request_id": b""} if REQUEST_ID in parts else {}
             parts = tuple(
                 BODY if part is WORK_BODY else part for part in parts if part is not REQUEST_ID
             )
-        given: dict[str, object] = {"request_id": b""}
-        if value is WorkerReady and self.extension == "credit":
-            given = {"deadlines": True, "credit": True}
         head = _HEADS[self.header, framing]
         self.behind = len(head)  # The number of the first frame behind the header.
-        super().__init__(self.title, value, *head, *command, *parts, given=given)
+        command = [Constant(self.octets, "command")] if self.octets else []
+        super().__init__(self.title, row.value, *head, *command, *parts, given=given)
+
+    @cached_property
+    def _implied(self) -> list[tuple[int, object]]:
+        """The places of the fields that no frame carries, and what they must be."""
+        frames = [part for part in self.parts if isinstance(part, Frame | Rest)]
+        carried = {name for part in frames for name in _names(part)}
+        fields = {**self.value._field_defaults, **self.given}
+        names = enumerate(self.value._fields)
+        return [(place, fields.get(name)) for place, name in names if name not in carried]
+
+    def carries(self, message: Any) -> bool:
+        """Whether these frames tell all fields of a message."""
+        for place, value in self._implied:  # noqa: SIM110 - all() is slower.
+            if message[place] != value:
+                return False
+        return True
 
 
-class Commands:
-    """All commands in one direction.
+def _names(part: Frame | Rest) -> Sequence[str]:
+    return (part.field,) if isinstance(part.field, str) else part.field
 
-    side   "client" or "worker"
-    rows   name, value, octets in each framing that has it, the frames behind it, extension
-    """
 
-    def __init__(self, side: str, *rows: _Row) -> None:
-        self.all = [Command(side, framing, row) for row in rows for framing in row[2]]
-        # By framing; then by value, or by octets, and extension.
-        self._by_value: list[dict[tuple[type[Any], str], Command]] = [{} for _ in Framing]
-        self._by_octets: list[dict[tuple[bytes, str], Command]] = [{} for _ in Framing]
+class Commands(Generic[T]):
+    """All commands in one direction; `header` is the field of Headers for most of them."""
+
+    def __init__(self, header: str, *rows: Row) -> None:
+        self.all = [Command(header, framing, row) for row in rows for framing in row.octets]
+        # Orders with more than the plain REQUEST's frames are found by decode_order().
+        self._by_head: list[dict[tuple[str, bytes], Command]] = [{} for _ in Framing]
         for command in self.all:
-            self._by_value[command.framing][command.value, command.extension] = command
-            self._by_octets[command.framing][command.octets, command.extension] = command
+            self._by_head[command.framing].setdefault((command.header, command.octets), command)
 
-    def encode(
-        self, message: Any, extension: str, framing: Framing, headers: Headers
-    ) -> list[bytes]:
-        """Raises LocalProtocolError: the framing lacks it, or a field is not valid."""
-        command = self._by_value[framing].get((type(message), extension))
+    def decode(self, frames: Frames, headers: Headers = HEADERS) -> tuple[Framing, T]:
+        """The framing and the command. Raises RemoteProtocolError."""
+        header, framing = header_of(frames, headers)
+        place = 2 if framing is MDP01 else 1
+        octets = frames[place] if len(frames) > place else b""
+        if framing is MDP01 and header == "client":
+            octets = b""
+        command = self._by_head[framing].get((header, octets))
         if command is None:
-            raise LocalProtocolError(f"{framing.name} has no {type(message).__name__} {extension}")
-        try:
-            frames = command.encode(message)
-        except (RemoteProtocolError, OverflowError, struct.error) as error:
-            raise LocalProtocolError(f"{command.title}: {error}") from None
-        if headers is not HEADERS and framing is TEXT:
-            frames[0] = getattr(headers, command.header)
-        return frames
+            what = f"{framing.name} command {octets[:8].hex()}"
+            raise RemoteProtocolError(f"no {what} with a {header}'s header is expected here")
+        return framing, command.decode(frames)
 
-    def decode(self, frames: Frames, framing: Framing, octets: bytes, extension: str = "") -> Any:
-        command = self._by_octets[framing].get((octets, extension))
-        if command is None:
-            raise RemoteProtocolError(f"{framing.name} has no command {octets[:8].hex()} here")
-        return command.decode(frames)
+
+def header_of(frames: Frames, headers: Headers = HEADERS) -> tuple[str, Framing]:
+    """The field of Headers, and the framing. Raises RemoteProtocolError: another header."""
+    found = _fields_of(headers).get(frames[0] if frames else b"")
+    if found is None and frames and not frames[0] and len(frames) > 1:
+        found = _MDP01_HEADERS.get(frames[1])
+    if found is None:
+        raise RemoteProtocolError(f"not a header: {b' '.join(frames[:2])[:16]!r}")
+    return found
+
+
+@lru_cache
+def _fields_of(headers: Headers) -> dict[bytes, tuple[str, Framing]]:
+    own = {header: (field, TEXT) for field, header in headers._asdict().items()}
+    return {values.MDPC02: ("client", MDP02), values.MDPW02: ("worker", MDP02), **own}
+
+
+_MDP01_HEADERS = {values.MDPC01: ("client", MDP01), values.MDPW01: ("worker", MDP01)}
 
 
 def _only(octets: bytes) -> dict[Framing, bytes]:
@@ -404,252 +430,147 @@ _FINAL = {TEXT: values.CLIENT_FINAL, MDP02: values.CLIENT_FINAL, MDP01: b""}
 _DISCONNECT = {TEXT: values.DISCONNECT, MDP02: values.DISCONNECT, MDP01: values.DISCONNECT_01}
 _HEARTBEAT = {MDP02: values.HEARTBEAT, MDP01: values.HEARTBEAT_01}
 
-CLIENT_COMMANDS = Commands(
+CLIENT_COMMANDS: Commands[ClientCommand] = Commands(
     "client",
-    ("REQUEST", Request, _REQUEST, (*_TO_SERVICE, BODY)),
-    (
+    Row("REQUEST", Request, _REQUEST, (*_TO_SERVICE, BODY)),
+    Row(
         "REQUEST with a deadline",
         Request,
         _only(values.CLIENT_REQUEST),
         (*_TO_SERVICE, REMAINING, BODY),
         "deadline",
     ),
-    (
+    Row(
         "REQUEST with a name",
         Request,
         _only(values.CLIENT_REQUEST),
         (*_TO_SERVICE, REQUEST_OPTIONS, BODY),
         "named",
     ),
-    ("CREDIT", Credit, _only(values.CLIENT_CREDIT), (*_TO_SERVICE, CREDIT_OPTIONS), "named"),
-    ("CANCEL", Cancel, _only(values.CLIENT_CANCEL), (*_TO_SERVICE, CANCEL_OPTIONS), "named"),
+    Row("CREDIT", Credit, _only(values.CLIENT_CREDIT), (*_TO_SERVICE, CREDIT_OPTIONS), "named"),
+    Row("CANCEL", Cancel, _only(values.CLIENT_CANCEL), (*_TO_SERVICE, CANCEL_OPTIONS), "named"),
 )
-REPLIES = Commands(
+# MDP/0.1's REPLY is a Final.
+REPLIES: Commands[Reply] = Commands(
     "client",
-    (
+    Row(
         "PARTIAL",
         Partial,
         {TEXT: values.CLIENT_PARTIAL, MDP02: values.CLIENT_PARTIAL},
         (*_TO_SERVICE, BODY),
     ),
-    ("FINAL", Final, _FINAL, (*_TO_SERVICE, BODY)),
-    (
+    Row("FINAL", Final, _FINAL, (*_TO_SERVICE, BODY)),
+    Row(
         "PARTIAL with a position",
         Partial,
         _only(values.CLIENT_PART),
         (*_TO_SERVICE, POSITION, BODY),
-        "position",
     ),
-    (
+    Row(
         "FINAL with a position",
         Final,
         _only(values.CLIENT_END),
         (*_TO_SERVICE, POSITION, BODY),
-        "position",
     ),
-    ("ALIVE", Alive, _only(values.CLIENT_ALIVE), ()),
+    Row("ALIVE", Alive, _only(values.CLIENT_ALIVE), ()),
 )
-WORKER_COMMANDS = Commands(
+# A DISCONNECT of the specification's framing may have MDP/0.2's header, as the specification prints
+# it; it is then decoded as MDP/0.2's.
+WORKER_COMMANDS: Commands[WorkerCommand] = Commands(
     "worker",
-    ("READY", WorkerReady, {MDP02: values.READY, MDP01: values.READY}, (SERVICE,)),
-    ("READY", WorkerReady, _only(values.READY), (SERVICE, WINDOW, DEADLINES), "window"),
-    (
+    Row("READY", WorkerReady, {MDP02: values.READY, MDP01: values.READY}, (SERVICE,)),
+    Row("READY", WorkerReady, _only(values.READY), (SERVICE, WINDOW, DEADLINES)),
+    Row(
         "READY with credit",
         WorkerReady,
         _only(values.READY_CREDIT),
         (SERVICE, WINDOW._replace(optional=False)),
-        "credit",
+        given={"deadlines": True, "credit": True},
     ),
-    (
+    Row(
         "PARTIAL",
         WorkPartial,
         {TEXT: values.PARTIAL, MDP02: values.PARTIAL},
         (*_TO_CLIENT, WORK_BODY),
     ),
-    (
+    Row(
         "FINAL",
         WorkFinal,
         {TEXT: values.FINAL, MDP02: values.FINAL, MDP01: values.REPLY_01},
         (*_TO_CLIENT, WORK_BODY),
     ),
-    ("PING", Ping, _only(values.PING), ()),
-    ("HEARTBEAT", Heartbeat, _HEARTBEAT, ()),
-    ("DISCONNECT", Disconnect, _DISCONNECT, ()),
+    Row("PING", Ping, _only(values.PING), ()),
+    Row("HEARTBEAT", Heartbeat, _HEARTBEAT, ()),
+    Row("DISCONNECT", Disconnect, _DISCONNECT, ()),
 )
-ORDERS = Commands(
+ORDERS: Commands[Order] = Commands(
     "worker",
-    (
+    Row(
         "REQUEST",
         WorkRequest,
         dict.fromkeys((TEXT, MDP02, MDP01), values.REQUEST),
         (*_TO_CLIENT, WORK_BODY),
     ),
-    (
+    Row(
         "REQUEST with a deadline",
         WorkRequest,
         _only(values.REQUEST),
         (*_TO_CLIENT, REMAINING, WORK_BODY),
-        "remaining",
     ),
-    (
+    Row(
         "REQUEST with credit",
         WorkRequest,
         _only(values.REQUEST),
         (*_TO_CLIENT, WORK_OPTIONS, WORK_BODY),
-        "credit",
     ),
-    ("CREDIT", WorkCredit, _only(values.CREDIT), (*_TO_CLIENT, CREDIT)),
-    ("CANCEL", WorkCancel, _only(values.CANCEL), _TO_CLIENT),
-    ("PONG", Pong, _only(values.PONG), ()),
-    ("HEARTBEAT", Heartbeat, _HEARTBEAT, ()),
-    ("DISCONNECT", Disconnect, _DISCONNECT, ()),
+    Row("CREDIT", WorkCredit, _only(values.CREDIT), (*_TO_CLIENT, CREDIT)),
+    Row("CANCEL", WorkCancel, _only(values.CANCEL), _TO_CLIENT),
+    Row("PONG", Pong, _only(values.PONG), ()),
+    Row("HEARTBEAT", Heartbeat, _HEARTBEAT, ()),
+    Row("DISCONNECT", Disconnect, _DISCONNECT, ()),
 )
 
-
-# ---- headers ----
-
-
-def side_of(frames: Frames, headers: Headers = HEADERS) -> tuple[Side, Framing] | None:
-    """The sender's side and framing, by the header alone; None: unknown."""
-    first = frames[0] if frames else None
-    if first == headers.worker:
-        return Side.WORKER, TEXT
-    if first in (headers.client, headers.deadline, headers.named):
-        return Side.CLIENT, TEXT
-    if first == b"":
-        return _MDP01_SIDES.get(frames[1]) if len(frames) > 1 else None
-    return _MDP02_SIDES.get(first or b"")
+# By framing and value; the one with the fewest frames first.
+_ENCODERS: list[dict[type[Any], list[Command]]] = [{} for _ in Framing]
+for _each in chain(CLIENT_COMMANDS.all, REPLIES.all, WORKER_COMMANDS.all, ORDERS.all):
+    _ENCODERS[_each.framing].setdefault(_each.value, []).append(_each)
+_ORDER_REQUESTS = [
+    each for each in ORDERS.all if each.value is WorkRequest and each.framing is TEXT
+]
 
 
-_MDP01_SIDES = {values.MDPC01: (Side.CLIENT, MDP01), values.MDPW01: (Side.WORKER, MDP01)}
-_MDP02_SIDES = {values.MDPC02: (Side.CLIENT, MDP02), values.MDPW02: (Side.WORKER, MDP02)}
-
-
-def _framing(frames: Frames, side: Side, headers: Headers) -> Framing:
-    found = side_of(frames, headers)
-    if found is None or found[0] is not side:
-        head = b" ".join(frames[:2])[:16]
-        raise RemoteProtocolError(f"not a header of a {side.name.lower()}: {head!r}")
-    return found[1]
-
-
-def _command_of(frames: Frames, framing: Framing) -> bytes:
-    place = 2 if framing is MDP01 else 1
-    if len(frames) <= place:
-        raise RemoteProtocolError(f"a command has {place + 1} frames or more, got {len(frames)}")
-    return frames[place]
-
-
-# ---- clients and the broker ----
-
-
-def encode_client_command(
-    command: ClientCommand, framing: Framing = TEXT, headers: Headers = HEADERS
+def encode(
+    message: ClientCommand | Reply | WorkerCommand | Order,
+    framing: Framing = TEXT,
+    headers: Headers = HEADERS,
 ) -> list[bytes]:
-    """Encodes a client's command."""
-    extension = "named"
-    if isinstance(command, Request) and not command.name:
-        extension = "" if command.remaining_ms is None else "deadline"
-    return CLIENT_COMMANDS.encode(command, extension, framing, headers)
-
-
-def decode_client_command(
-    frames: Frames, headers: Headers = HEADERS
-) -> tuple[Framing, ClientCommand]:
-    """Decodes a client's command."""
-    header, extension = frames[0] if frames else b"", ""
-    if header == headers.named:
-        framing, extension = TEXT, "named"
-    elif header == headers.deadline:
-        framing, extension = TEXT, "deadline"
+    """Raises LocalProtocolError: the framing lacks the command, or a field is not valid."""
+    for command in _ENCODERS[framing].get(type(message), ()):
+        if command.carries(message):
+            break
     else:
-        framing = TEXT if header == headers.client else _framing(frames, Side.CLIENT, headers)
-    octets = b"" if framing is MDP01 else _command_of(frames, framing)
-    return framing, CLIENT_COMMANDS.decode(frames, framing, octets, extension)
-
-
-def encode_reply(reply: Reply, framing: Framing = TEXT, headers: Headers = HEADERS) -> list[bytes]:
-    """Encodes the broker's answer to a client, or ALIVE."""
-    positioned = not isinstance(reply, Alive) and reply.position is not None
-    return REPLIES.encode(reply, "position" if positioned else "", framing, headers)
-
-
-def decode_reply(frames: Frames, headers: Headers = HEADERS) -> tuple[Framing, Reply]:
-    """Decodes the broker's answer to a client; MDP/0.1's REPLY is a Final."""
-    if frames and frames[0] == headers.client:
-        octets = _command_of(frames, TEXT)
-        extension = "position" if octets in (values.CLIENT_PART, values.CLIENT_END) else ""
-        return TEXT, REPLIES.decode(frames, TEXT, octets, extension)
-    framing = _framing(frames, Side.CLIENT, headers)
-    if framing is TEXT:
-        raise RemoteProtocolError("a reply has the header of requests with deadlines")
-    octets = b"" if framing is MDP01 else _command_of(frames, framing)
-    return framing, REPLIES.decode(frames, framing, octets)
-
-
-# ---- workers and the broker ----
-
-
-def encode_worker_command(
-    command: WorkerCommand, framing: Framing = TEXT, headers: Headers = HEADERS
-) -> list[bytes]:
-    """Encodes a worker's command."""
-    extension = ""
-    if isinstance(command, WorkerReady):
-        if command.credit:
-            extension = "credit"
-        elif framing is TEXT or command.window != 1 or command.deadlines:
-            extension = "window"
-    return WORKER_COMMANDS.encode(command, extension, framing, headers)
-
-
-def decode_worker_command(
-    frames: Frames, headers: Headers = HEADERS
-) -> tuple[Framing, WorkerCommand]:
-    """Decodes a worker's command.
-
-    A DISCONNECT of the specification's framing may have MDP/0.2's header, as the specification
-    prints it; it is then decoded as MDP/0.2's.
-    """
-    is_text = frames and frames[0] == headers.worker
-    framing = TEXT if is_text else _framing(frames, Side.WORKER, headers)
-    octets = _command_of(frames, framing)
-    extension = _READY_EXTENSIONS.get(octets, "") if framing is TEXT else ""
-    return framing, WORKER_COMMANDS.decode(frames, framing, octets, extension)
-
-
-_READY_EXTENSIONS = {values.READY: "window", values.READY_CREDIT: "credit"}
-
-
-def encode_order(order: Order, framing: Framing = TEXT, headers: Headers = HEADERS) -> list[bytes]:
-    """Encodes the broker's command to a worker."""
-    extension = ""
-    if isinstance(order, WorkRequest):
-        if order.credit is not None:
-            extension = "credit"
-        elif order.remaining_ms is not None:
-            extension = "remaining"
-    return ORDERS.encode(order, extension, framing, headers)
+        raise LocalProtocolError(f"{framing.name} has no frames for {message}")
+    try:
+        frames = command.encode(message)
+    except (RemoteProtocolError, OverflowError, struct.error) as error:
+        raise LocalProtocolError(f"{command.title}: {error}") from None
+    if headers is not HEADERS and framing is TEXT:
+        frames[0] = getattr(headers, command.header)
+    return frames
 
 
 def decode_order(
     frames: Frames, headers: Headers = HEADERS, deadlines: bool = False
 ) -> tuple[Framing, Order]:
-    """Decodes the broker's command to a worker.
+    """The framing and the broker's command to a worker.
 
     deadlines   whether this worker's READY asked for them. REQUESTs then have the remaining time,
                 and credit behind it if the broker knows READY 07
-
-    A DISCONNECT of the specification's framing may have MDP/0.2's header.
     """
-    is_text = frames and frames[0] == headers.worker
-    framing = TEXT if is_text else _framing(frames, Side.WORKER, headers)
-    octets = _command_of(frames, framing)
-    extension = ""
-    if deadlines and framing is TEXT and octets == values.REQUEST:
+    if deadlines and list(frames[:2]) == [headers.worker, values.REQUEST]:
         has_credit = len(frames) > 5 and len(frames[5]) == _CREDIT_OPTIONS.size
-        extension = "credit" if has_credit else "remaining"
-    return framing, ORDERS.decode(frames, framing, octets, extension)
+        return TEXT, _ORDER_REQUESTS[1 + has_credit].decode(frames)
+    return ORDERS.decode(frames, headers)
 
 
 # ---- errors ----

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from ...native.broker.exchange import Exchange, ExchangeSetup
 from ...native.net.messages import Arena
 from . import values
-from .codec import LATE, Credit, Request, decode_client_command, encode_failure
+from .codec import CLIENT_COMMANDS, LATE, Credit, Request, encode_failure
 from .ledger import Ledger, LedgerSetup
 from .records import CLOSE, ENDS, REQUESTS, TOKEN_BYTES, DurableRequest, Message, Pair
 from .values import Framing
@@ -168,7 +168,7 @@ class Durable:
                     routing_id, Framing.TEXT, Request(service, request_id, body), now_ms
                 )
             else:
-                framing, command = decode_client_command(message[1:], self.setup.ledger.headers)
+                framing, command = CLIENT_COMMANDS.decode(message[1:], self.setup.ledger.headers)
                 if isinstance(command, Request):
                     self.add_request(message[0], framing, command, now_ms)
                 elif isinstance(command, Credit):

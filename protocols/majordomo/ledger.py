@@ -18,8 +18,8 @@ from .codec import (
     Partial,
     PartPosition,
     Request,
+    encode,
     encode_failure,
-    encode_reply,
 )
 from .records import (
     CLOSE,
@@ -269,7 +269,7 @@ class Ledger:
     def _send_answer(self, record: DurableRequest, last: bool, body: Message) -> None:
         service, request_id = record.service, record.name[1]
         if record.framing == Framing.TEXT and record.credit in (None, UNWANTED):
-            # Like encode_reply(), for the most frequent case.
+            # Like encode(), for the most frequent case.
             command = values.CLIENT_FINAL if last else values.CLIENT_PARTIAL
             head = [record.routing_id, self.setup.headers.client, command, service, request_id]
             self.replies.append(head + (body or [b""]))
@@ -298,9 +298,7 @@ class Ledger:
     def _reply(self, record: DurableRequest, reply: Final | Partial) -> None:
         if record.routing_id:
             framing = Framing(record.framing)
-            self.replies.append(
-                [record.routing_id, *encode_reply(reply, framing, self.setup.headers)]
-            )
+            self.replies.append([record.routing_id, *encode(reply, framing, self.setup.headers)])
 
     # ---- answers of workers ----
 

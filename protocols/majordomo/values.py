@@ -16,13 +16,6 @@ class Framing(IntEnum):
     MDP02 = 2  # RFC 18.
 
 
-class Side(IntEnum):
-    """The sender of a command."""
-
-    CLIENT = 0
-    WORKER = 1
-
-
 class Headers(NamedTuple):
     """The headers of the specification's framing, which defines no values for them."""
 

@@ -241,7 +241,7 @@ class WorkerMachine:
         self._connect_ms = now_ms + pause_ms
 
     def _send(self, command: codec.WorkerCommand) -> None:
-        frames = codec.encode_worker_command(command, Framing.TEXT, self.setup.headers)
+        frames = codec.encode(command, Framing.TEXT, self.setup.headers)
         self._actions.append(Send(self.url, frames))
 
     # ---- effects ----

@@ -85,7 +85,7 @@ class BrokerThread(threading.Thread):
             (socket, routing_id), RoutedConnection(socket, routing_id)
         )
         if frames[0] in (HEADERS.client, HEADERS.deadline, HEADERS.named):
-            request = codec.decode_client_command(frames)[1]
+            request = codec.CLIENT_COMMANDS.decode(frames)[1]
             if isinstance(request, Request) and not request.service.startswith(RESERVED):
                 self.names.add(request.name)
                 self.routing_ids.add(routing_id)
@@ -99,7 +99,7 @@ class BrokerThread(threading.Thread):
     def _refuse(self, connection: RoutedConnection, request: Request) -> None:
         body = codec.encode_failure(self.refuse.pop(0))
         final = Final(request.service, request.request_id, body)
-        self.carry(connection, codec.encode_reply(final), to_broker=False)
+        self.carry(connection, codec.encode(final), to_broker=False)
 
     def close(self) -> None:
         self._stopping = True

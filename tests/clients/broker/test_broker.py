@@ -13,7 +13,7 @@ from kelek.clients.broker import operations
 from kelek.clients.broker.operations import CallOptions, answer_of, begin_call, make_client
 from kelek.net.clock import monotonic_ms
 from kelek.protocols.majordomo.client import PROBE_ID, BrokerClientSetup
-from kelek.protocols.majordomo.codec import Failure, Final, encode_failure, encode_reply
+from kelek.protocols.majordomo.codec import Failure, Final, encode, encode_failure
 from kelek.protocols.majordomo.values import MMI_SERVICE
 from kelek.tests.clients.broker.broker_thread import BrokerThread
 from kelek.tests.clients.broker.services import (
@@ -75,7 +75,7 @@ def test_timeouts_have_a_reason() -> None:
     client.ready(now_ms)
     client.ready(now_ms + 1000)
     final = Final(MMI_SERVICE, PROBE_ID, [b"404"])
-    client.on_frames("ipc:///broker", encode_reply(final), now_ms + 1000)
+    client.on_frames("ipc:///broker", encode(final), now_ms + 1000)
     client.ready(call.deadline_ms)
     with pytest.raises(
         kelek.BrokerTimeout, match=r"no answer of unserved .*: the broker has no worker"
@@ -84,7 +84,7 @@ def test_timeouts_have_a_reason() -> None:
     call = begin_call(client, "unserved", b"", CallOptions(60_000))
     client.ready(now_ms)
     busy = Final(b"unserved", call.request.request_id, encode_failure(Failure(429, "too much")))
-    client.on_frames("ipc:///broker", encode_reply(busy), now_ms)
+    client.on_frames("ipc:///broker", encode(busy), now_ms)
     client.ready(call.deadline_ms)
     with pytest.raises(kelek.BrokerTimeout, match=r"no answer of unserved .*: too much"):
         answer_of(client, call)

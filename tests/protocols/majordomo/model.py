@@ -37,7 +37,6 @@ from kelek.protocols.majordomo.values import (
     MMI_NOT_FOUND,
     MMI_SERVICE,
     OWN_FEATURES,
-    Side,
     part_cost,
 )
 from kelek.protocols.majordomo.worker import WorkerRequest, Workers, WorkerSetup
@@ -160,10 +159,8 @@ class ModelBroker:
         if self.stopped:
             self.held.append((connection, frames))
             return
-        side = codec.side_of(frames)
-        assert side is not None
-        if side[0] is Side.CLIENT:
-            command = codec.decode_client_command(frames)[1]
+        if codec.header_of(frames)[0] != "worker":
+            command = codec.CLIENT_COMMANDS.decode(frames)[1]
             identity = command.name or connection.routing_id
             self.clients[identity] = connection
             if isinstance(command, Request):
@@ -171,7 +168,7 @@ class ModelBroker:
             else:
                 self._on_change((identity, command.request_id), command)
         elif connection not in self.muted:
-            self._on_worker(connection, codec.decode_worker_command(frames)[1])
+            self._on_worker(connection, codec.WORKER_COMMANDS.decode(frames)[1])
         self.dispatch()
 
     def _on_client(self, key: Key, request: Request) -> None:
@@ -314,10 +311,10 @@ class ModelBroker:
     def _tell(self, key: Key, reply: codec.Reply) -> None:
         connection = self.clients.get(key[0])
         if connection is not None:
-            self.network.carry(connection, codec.encode_reply(reply), to_broker=False)
+            self.network.carry(connection, codec.encode(reply), to_broker=False)
 
     def _order(self, connection: Connection, order: codec.Order) -> None:
-        self.network.carry(connection, codec.encode_order(order), to_broker=False)
+        self.network.carry(connection, codec.encode(order), to_broker=False)
 
     def resume(self) -> None:
         self.stopped = False

@@ -45,14 +45,14 @@ def call_of(client: BrokerClientMachine, number: int, deadline_ms: int = LATER) 
 
 def sent(client: BrokerClientMachine, now_ms: int) -> list[tuple[str, Any]]:
     return [
-        (it.url, codec.decode_client_command(it.frames)[1])
+        (it.url, codec.CLIENT_COMMANDS.decode(it.frames)[1])
         for it in client.ready(now_ms)
         if isinstance(it, Send)
     ]
 
 
 def answer(client: BrokerClientMachine, reply: codec.Reply, now_ms: int = 0) -> None:
-    client.on_frames(client.broker, codec.encode_reply(reply), now_ms)
+    client.on_frames(client.broker, codec.encode(reply), now_ms)
 
 
 def failure(code: int) -> list[bytes]:
@@ -112,7 +112,7 @@ def test_a_lost_broker_s_requests_go_to_the_next_in_order_under_the_same_ids() -
     assert client.broker == "b"
     actions = client.ready(5)
     assert actions[:2] == [Disconnect("a"), Connect("a")], "RFC 18: on a new socket"
-    resent = [codec.decode_client_command(it.frames)[1] for it in actions if isinstance(it, Send)]
+    resent = [codec.CLIENT_COMMANDS.decode(it.frames)[1] for it in actions if isinstance(it, Send)]
     assert [it.request_id for it in resent] == [b"0", b"2", b"3"]
     assert [call.resent for call in calls] == [1, 0, 1, 0]
     # The next broker is lost, too: the call waits for the first that returns.
@@ -260,7 +260,7 @@ def named_client(knows: bool = True, **setup: Any) -> BrokerClientMachine:
 
 def said(client: BrokerClientMachine, now_ms: int = 0) -> list[codec.ClientCommand]:
     return [
-        codec.decode_client_command(it.frames)[1]
+        codec.CLIENT_COMMANDS.decode(it.frames)[1]
         for it in client.ready(now_ms)
         if isinstance(it, Send)
     ]
@@ -354,7 +354,7 @@ def test_a_part_that_is_missing_is_an_error(missing: str) -> None:
         part(client, 0)
     if missing == "last":
         final = Final(b"echo", b"1", [b"end"], PartPosition(1, 2))
-        client.on_frames("a", codec.encode_reply(final), 0)
+        client.on_frames("a", codec.encode(final), 0)
     elif missing == "of the next run":
         part(client, 1, run=2)
     else:
@@ -375,7 +375,7 @@ def test_another_worker_may_begin_anew_and_a_call_wants_no_parts() -> None:
             part(client, number, run)
     for request_id in (b"1", b"2"):
         client.on_frames(
-            "a", codec.encode_reply(Final(b"echo", request_id, [b"end"], PartPosition(2, 3))), 0
+            "a", codec.encode(Final(b"echo", request_id, [b"end"], PartPosition(2, 3))), 0
         )
     assert (call.final, other.final) == ([b"end"], [b"end"])
 

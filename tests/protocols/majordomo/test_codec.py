@@ -35,7 +35,8 @@ from kelek.protocols.majordomo.codec import (
     WorkPartial,
     WorkRequest,
 )
-from kelek.protocols.majordomo.values import Framing, Headers, Side
+from kelek.protocols.majordomo.values import Framing, Headers
+from kelek.tests.protocols.layouts import FEWER, check_fuzz, check_round_trip
 
 TEXT, MDP01, MDP02 = Framing.TEXT, Framing.MDP01, Framing.MDP02
 ID = b"\0\xff"
@@ -123,22 +124,18 @@ ORDERS = [
     (MDP01, Heartbeat(), [b"", b"MDPW01", b"\x04"]),
     (MDP01, Disconnect(), [b"", b"MDPW01", b"\x05"]),
 ]
-DIALOGS: list[tuple[list[Any], Callable[..., Any], Callable[..., Any]]] = [
-    (CLIENT_COMMANDS, codec.encode_client_command, codec.decode_client_command),
-    (REPLIES, codec.encode_reply, codec.decode_reply),
-    (WORKER_COMMANDS, codec.encode_worker_command, codec.decode_worker_command),
-    (ORDERS, codec.encode_order, codec.decode_order),
+DIALOGS: list[tuple[list[Any], Callable[..., Any]]] = [
+    (CLIENT_COMMANDS, codec.CLIENT_COMMANDS.decode),
+    (REPLIES, codec.REPLIES.decode),
+    (WORKER_COMMANDS, codec.WORKER_COMMANDS.decode),
+    (ORDERS, codec.ORDERS.decode),
 ]
-DECODERS = [decode for _, _, decode in DIALOGS]
-SOUND = [(frames, decode) for golden, _, decode in DIALOGS for _, _, frames in golden]
 
 
-@pytest.mark.parametrize(("golden", "encode", "decode"), DIALOGS)
-def test_the_frames_of_the_texts(
-    golden: list[Any], encode: Callable[..., Any], decode: Callable[..., Any]
-) -> None:
+@pytest.mark.parametrize(("golden", "decode"), DIALOGS)
+def test_the_frames_of_the_texts(golden: list[Any], decode: Callable[..., Any]) -> None:
     for framing, message, frames in golden:
-        assert encode(message, framing) == frames
+        assert codec.encode(message, framing) == frames
         assert decode(frames) == (framing, message)
 
 
@@ -150,14 +147,13 @@ def test_which_octets_a_service_may_have() -> None:
 def test_headers_are_configurable() -> None:
     headers = Headers(b"ABC", b"DEF", b"GHI")
     values.check_headers(headers)
-    frames = codec.encode_client_command(Request(b"echo", ID, BODY), TEXT, headers)
+    frames = codec.encode(Request(b"echo", ID, BODY), TEXT, headers)
     assert frames[0] == b"ABC"
-    assert codec.side_of(frames, headers) == (Side.CLIENT, TEXT)
-    assert codec.side_of(frames) is None
-    with pytest.raises(RemoteProtocolError, match="not a header of a client"):
-        codec.decode_client_command(frames)
-    frames = codec.encode_worker_command(Ping(), TEXT, headers)
-    assert codec.decode_worker_command(frames, headers) == (TEXT, Ping())
+    assert codec.header_of(frames, headers) == ("client", TEXT)
+    with pytest.raises(RemoteProtocolError, match="not a header"):
+        codec.CLIENT_COMMANDS.decode(frames)
+    frames = codec.encode(Ping(), TEXT, headers)
+    assert codec.WORKER_COMMANDS.decode(frames, headers) == (TEXT, Ping())
     # MDP's own stay beside them.
     assert codec.decode_order([b"MDPW02", b"\x05"], headers) == (MDP02, Heartbeat())
 
@@ -177,22 +173,13 @@ def test_headers_that_are_ambiguous(headers: tuple[bytes, bytes, bytes]) -> None
         values.check_headers(Headers(*headers))
 
 
-def test_sides() -> None:
-    for _, _, frames in CLIENT_COMMANDS + REPLIES:
-        assert codec.side_of(frames) in [(Side.CLIENT, framing) for framing in Framing]
-    for _, _, frames in WORKER_COMMANDS + ORDERS:
-        assert codec.side_of(frames) in [(Side.WORKER, framing) for framing in Framing]
-    for frames in ([], [b""], [b"", b""], [b"MDPC01"], [b"", b"MDPC02"], [b"\x01"]):
-        assert codec.side_of(frames) is None
-
-
 def test_an_empty_body_of_a_worker_is_accepted() -> None:
     frames = [b"KLKW01", b"\x04", CLIENT, b"", ID]
-    assert codec.decode_worker_command(frames) == (TEXT, WorkFinal(CLIENT, ID, []))
+    assert codec.WORKER_COMMANDS.decode(frames) == (TEXT, WorkFinal(CLIENT, ID, []))
     frames[1] = b"\x02"
     assert codec.decode_order(frames) == (TEXT, WorkRequest(CLIENT, ID, []))
     # None is ever sent: there is one frame of body at least.
-    assert codec.encode_worker_command(WorkFinal(CLIENT, ID, [])) == [
+    assert codec.encode(WorkFinal(CLIENT, ID, [])) == [
         b"KLKW01",
         b"\x04",
         CLIENT,
@@ -204,7 +191,7 @@ def test_an_empty_body_of_a_worker_is_accepted() -> None:
 
 def test_the_remaining_time_is_sent_on_request() -> None:
     order = WorkRequest(CLIENT, ID, BODY, 258)
-    frames = codec.encode_order(order)
+    frames = codec.encode(order)
     assert frames == [b"KLKW01", b"\x02", CLIENT, b"", ID, bytes(6) + b"\x01\x02", *BODY]
     assert codec.decode_order(frames, deadlines=True) == (TEXT, order)
     for short in (frames[:5], [*frames[:5], b"1234567"], [*frames[:5], b"123456789"]):
@@ -212,76 +199,65 @@ def test_the_remaining_time_is_sent_on_request() -> None:
             codec.decode_order(short, deadlines=True)
     # MDP's framings have no place for it.
     with pytest.raises(LocalProtocolError):
-        codec.encode_order(order, MDP02)
+        codec.encode(order, MDP02)
     # Who takes credit finds that behind it.
     for left, remaining_ms in ((bytes(6) + b"\x01\x02", 258), (b"\xff" * 8, 2**64 - 1)):
         order = WorkRequest(CLIENT, ID, BODY, remaining_ms, 7)
-        frames = codec.encode_order(order)
+        frames = codec.encode(order)
         assert frames == [b"KLKW01", b"\x02", CLIENT, b"", ID, left + SEVEN, *BODY]
         assert codec.decode_order(frames, deadlines=True) == (TEXT, order)
     frames = [b"MDPW02", b"\x02", CLIENT, b"", b"x"]
     assert codec.decode_order(frames, deadlines=True)[1] == WorkRequest(CLIENT, b"", [b"x"])
 
 
+REQUEST, NAMED = [b"KLKC01", b"\x01"], [b"KLKN01", b"\x01", b"e", ID]
+FINAL = [b"KLKW01", b"\x04"]
+
+
 @pytest.mark.parametrize(
     ("decode", "frames", "why"),
     [
-        (codec.decode_client_command, [b"KLKC01", b"\x01", b"echo", ID], "a body"),
-        (codec.decode_client_command, [b"KLKC01", b"\x02", b"echo", ID, b""], "no command 02"),
-        (codec.decode_client_command, [b"KLKC01", b"\x01", b"echo", b"", b""], "request id"),
-        (codec.decode_client_command, [b"KLKC01", b"\x01", b"echo", b"i" * 256, b""], "request id"),
-        (codec.decode_client_command, [b"KLKC01", b"\x01", b"", ID, b""], "service"),
-        (codec.decode_client_command, [b"KLKC01", b"\x01", b"a\x1f", ID, b""], "printable"),
-        (codec.decode_client_command, [b"KLKC01", b"\x01", b"a\x7f", ID, b""], "printable"),
-        (codec.decode_client_command, [b"KLKC01", b"\x01", b"s" * 256, ID, b""], "service"),
-        (codec.decode_client_command, [b"KLKD01", b"\x01", b"echo", ID, bytes(8)], "a body"),
-        (codec.decode_client_command, [b"KLKD01", b"\x01", b"e", ID, bytes(7), b""], "8 octets"),
-        (codec.decode_reply, [b"KLKD01", b"\x03", b"echo", ID, b""], "deadlines"),
-        (codec.decode_reply, [b"KLKN01", b"\x03", b"echo", ID, b""], "deadlines"),
-        (codec.decode_reply, [b"KLKC01", b"\x04", b"echo", ID, bytes(8)], "a body"),
-        (codec.decode_reply, [b"KLKC01", b"\x05", b"echo", ID, bytes(7), b""], "8 octets"),
-        (codec.decode_client_command, [b"KLKN01", b"\x01", b"e", ID, bytes(17), b""], "a name"),
-        (codec.decode_client_command, [b"KLKN01", b"\x01", b"e", ID, b"n" * 15, b""], "16 octets"),
-        (codec.decode_client_command, [b"KLKN01", b"\x01", b"e", ID, b"n" * 17], "a body"),
-        (codec.decode_client_command, [b"KLKN01", b"\x05", b"e", ID, b"n" * 17, b""], "5 frames"),
-        (codec.decode_client_command, [b"KLKN01", b"\x02", b"e", ID, b"n" * 17], "no command 02"),
-        (codec.decode_worker_command, [b"KLKW01", b"\x07", b"e"], "has 4 frames"),
-        (codec.decode_order, [b"KLKW01", b"\x07", CLIENT, b"", ID], "CREDIT has 6 frames"),
-        (codec.decode_order, [b"KLKW01", b"\x07", CLIENT, b"", ID, b"x"], "8 octets"),
-        (codec.decode_order, [b"KLKW01", b"\x08", CLIENT, b"", ID, b"x"], "CANCEL has 5 frames"),
-        (codec.decode_client_command, [b"MDPC02", b"\x01", b"echo"], "a body"),
-        (codec.decode_client_command, [b"", b"MDPC01", b"echo"], "a body"),
-        (codec.decode_client_command, [b"KLKW01", b"\x01", b"echo", ID, b""], "header"),
-        (codec.decode_reply, [b"KLKC01", b"\x01", b"echo", ID, b""], "no command 01"),
-        (codec.decode_worker_command, [b"KLKW01"], "frames"),
-        (codec.decode_worker_command, [b"KLKW01", b"\x05"], "no command 05"),
-        (codec.decode_worker_command, [b"KLKW01", b"PONG"], "no command"),
-        (codec.decode_worker_command, [b"KLKW01", b"PING", b""], "PING has 2 frames"),
-        (codec.decode_worker_command, [b"KLKW01", b"\x06", b""], "DISCONNECT has 2 frames"),
-        (codec.decode_worker_command, [b"KLKW01", b"\x02", CLIENT, b"", ID, b""], "no command"),
-        (codec.decode_worker_command, [b"MDPW02", b"PING"], "no command"),
-        (codec.decode_worker_command, [b"", b"MDPW01", b"\x06"], "no command"),
-        (codec.decode_worker_command, [b"KLKW01", b"\x01"], "3 to 5 frames"),
-        (codec.decode_worker_command, [b"KLKW01", b"\x01", b"e", b"\0\0"], "got 0"),
-        (codec.decode_worker_command, [b"KLKW01", b"\x01", b"e", b"\x01"], "2 octets"),
-        (
-            codec.decode_worker_command,
-            [b"KLKW01", b"\x01", b"e", b"\0\1", b"X"],
-            "READY, frame 4: expected D",
+        *(
+            (codec.CLIENT_COMMANDS.decode, frames, why)
+            for frames, why in (
+                ([], "not a header"),
+                ([b"", b"MDPC02"], "not a header"),
+                ([b"KLKW01", b"\x01", b"echo", ID, b""], "with a worker's header"),
+                ([b"KLKC01", b"\x02", b"echo", ID, b""], "command 02"),
+                ([*REQUEST, b"echo", ID], "a body"),
+                ([*REQUEST, b"echo", b"", b""], "request id"),
+                ([*REQUEST, b"echo", b"i" * 256, b""], "request id"),
+                ([*REQUEST, b"", ID, b""], "service"),
+                ([*REQUEST, b"a\x7f", ID, b""], "printable"),
+                ([*REQUEST, b"s" * 256, ID, b""], "service"),
+                ([b"KLKD01", b"\x01", b"e", ID, bytes(7), b""], "8 octets"),
+                ([*NAMED, bytes(17), b""], "a name"),
+                ([*NAMED, b"n" * 15, b""], "16 octets"),
+                ([b"KLKN01", b"\x05", b"e", ID, b"n" * 17, b""], "5 frames"),
+                ([b"", b"MDPC01", b"echo"], "a body"),
+            )
         ),
-        (codec.decode_worker_command, [b"KLKW01", b"\x01", b"e", b"\0\1", b"D", b""], "3 to 5"),
-        (codec.decode_worker_command, [b"MDPW02", b"\x01", b"e", b"\0\1"], "READY has 3 frames"),
-        (
-            codec.decode_worker_command,
-            [b"KLKW01", b"\x04", CLIENT, b""],
-            "FINAL has 5 or more frames",
+        (codec.REPLIES.decode, [b"KLKN01", b"\x03", b"echo", ID, b""], "with a named's header"),
+        (codec.REPLIES.decode, [b"KLKC01", b"\x05", b"echo", ID, bytes(7), b""], "8 octets"),
+        *(
+            (codec.WORKER_COMMANDS.decode, frames, why)
+            for frames, why in (
+                ([b"KLKW01"], "no TEXT command"),
+                ([b"KLKW01", b"PONG"], "no TEXT command"),
+                ([b"MDPW02", b"PING"], "no MDP02 command"),
+                ([b"", b"MDPW01", b"\x06"], "no MDP01 command"),
+                ([b"KLKW01", b"PING", b""], "PING has 2 frames"),
+                ([b"KLKW01", b"\x01", b"e", b"\0\0"], "got 0"),
+                ([b"KLKW01", b"\x01", b"e", b"\x01"], "2 octets"),
+                ([b"KLKW01", b"\x01", b"e", b"\0\1", b"X"], "READY, frame 4: expected D"),
+                ([b"KLKW01", b"\x01", b"e", b"\0\1", b"D", b""], "3 to 5"),
+                ([*FINAL, CLIENT, b""], "FINAL has 5 or more frames"),
+                ([*FINAL, CLIENT, b"x", ID, b""], "empty frame"),
+                ([*FINAL, b"", b"", ID, b""], "address"),
+                ([b"MDPW02", b"\x04", CLIENT, b""], "a body"),
+            )
         ),
-        (codec.decode_worker_command, [b"KLKW01", b"\x04", CLIENT, b"x", ID, b""], "empty frame"),
-        (codec.decode_worker_command, [b"KLKW01", b"\x04", CLIENT, b"", b"", b""], "request id"),
-        (codec.decode_worker_command, [b"KLKW01", b"\x04", b"", b"", ID, b""], "address"),
-        (codec.decode_worker_command, [b"MDPW02", b"\x04", CLIENT, b""], "a body"),
-        (codec.decode_order, [b"KLKW01", b"PING"], "no command"),
-        (codec.decode_order, [b"KLKW01", b"\x03", CLIENT, b"", ID, b""], "no command"),
+        (codec.ORDERS.decode, [b"KLKW01", b"\x07", CLIENT, b"", ID, b"x"], "8 octets"),
     ],
 )
 def test_what_is_refused(
@@ -292,32 +268,25 @@ def test_what_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("encode", "message", "framing"),
+    ("message", "framing"),
     [
-        (codec.encode_client_command, Request(b"", ID, BODY), TEXT),
-        (codec.encode_client_command, Request(b"echo", b"", BODY), TEXT),
-        (codec.encode_client_command, Request(b"echo", b"", BODY, 1), MDP02),
-        (codec.encode_client_command, Request(b"echo", ID, BODY, -1), TEXT),
-        (codec.encode_client_command, Request(b"echo", b"", BODY, None, b"me"), MDP02),
-        (codec.encode_client_command, Request(b"echo", ID, BODY, None, b"\0me"), TEXT),
-        (codec.encode_client_command, Request(b"echo", ID, BODY, None, b"me", 1 << 64), TEXT),
-        (codec.encode_client_command, Cancel(b"echo", ID, b""), TEXT),
-        (codec.encode_order, WorkCancel(CLIENT, ID), MDP02),
-        (codec.encode_reply, Partial(b"echo", b"", BODY), MDP01),
-        (codec.encode_worker_command, WorkerReady(b"echo", 2), MDP02),
-        (codec.encode_worker_command, WorkerReady(b"echo", 65_536), TEXT),
-        (codec.encode_worker_command, WorkerReady(b"echo", 0), TEXT),
-        (codec.encode_worker_command, Ping(), MDP02),
-        (codec.encode_worker_command, Heartbeat(), TEXT),
-        (codec.encode_worker_command, WorkPartial(CLIENT, b"", BODY), MDP01),
-        (codec.encode_worker_command, WorkFinal(b"", ID, BODY), TEXT),
-        (codec.encode_order, Pong(), MDP01),
-        (codec.encode_order, WorkRequest(CLIENT, ID, BODY, 1 << 64), TEXT),
+        (Request(b"", ID, BODY), TEXT),
+        (Request(b"echo", ID, BODY), MDP02),
+        (Request(b"echo", b"", BODY, 1), MDP02),
+        (Request(b"echo", ID, BODY, -1), TEXT),
+        (Request(b"echo", ID, BODY, None, b"\0me"), TEXT),
+        (Request(b"echo", ID, BODY, None, b"me", 1 << 64), TEXT),
+        (Partial(b"echo", b"", BODY), MDP01),
+        (WorkerReady(b"echo", 2), MDP02),
+        (WorkerReady(b"echo", 65_536), TEXT),
+        (WorkerReady(b"echo", 0), TEXT),
+        (Heartbeat(), TEXT),
+        (WorkRequest(CLIENT, ID, BODY, 1 << 64), TEXT),
     ],
 )
-def test_what_we_never_send(encode: Callable[..., Any], message: Any, framing: Framing) -> None:
+def test_what_we_never_send(message: Any, framing: Framing) -> None:
     with pytest.raises(LocalProtocolError):
-        encode(message, framing)
+        codec.encode(message, framing)
 
 
 # ---- errors ----
@@ -361,38 +330,62 @@ def test_an_error_that_is_none(packed: bytes) -> None:
 
 # ---- any ----
 
-services = st.text(
-    st.characters(min_codepoint=0x20, max_codepoint=0x7E), min_size=1, max_size=255
-).map(str.encode)
-ids = st.binary(min_size=1, max_size=255)
-bodies = st.lists(st.binary(max_size=40), min_size=1, max_size=5)
-headers_of_any_kind = st.sampled_from([values.HEADERS, Headers(b"\0", b"worker", b"d")])
+U64 = st.integers(0, (1 << 64) - 1)
+NAMES = st.binary(min_size=1, max_size=255).filter(lambda name: name[0] != 0)
+LEFT_MS = st.none() | st.integers(0, (1 << 64) - 2)
+STRATEGIES = {
+    codec.SERVICE.type: st.text(
+        st.characters(min_codepoint=0x20, max_codepoint=0x7E), min_size=1, max_size=255
+    ).map(str.encode),
+    codec.REQUEST_ID.type: st.binary(min_size=1, max_size=255),
+    codec.CLIENT.type: st.binary(min_size=1, max_size=255),
+    codec.REMAINING.type: U64,
+    codec.CREDIT.type: U64,
+    codec.POSITION.type: st.builds(
+        PartPosition, st.integers(0, (1 << 32) - 1), st.integers(0, (1 << 32) - 1)
+    ),
+    codec.WINDOW.type: st.integers(1, 65_535),
+    codec.DEADLINES.type: st.just(True),
+    codec.REQUEST_OPTIONS.type: st.tuples(LEFT_MS, NAMES, U64),
+    codec.CREDIT_OPTIONS.type: st.tuples(NAMES, U64),
+    codec.CANCEL_OPTIONS.type: NAMES,
+    codec.WORK_OPTIONS.type: st.tuples(U64, U64),
+    codec.BODY.type: st.lists(st.binary(max_size=40), min_size=1, max_size=5),
+    codec.WORK_BODY.type: st.lists(st.binary(max_size=40), min_size=1, max_size=5),
+}
+GROUPS = codec.CLIENT_COMMANDS, codec.REPLIES, codec.WORKER_COMMANDS, codec.ORDERS
+COMMANDS = [command for group in GROUPS for command in group.all]
+by_command = pytest.mark.parametrize(
+    "command", COMMANDS, ids=lambda command: f"{command.framing.name} {command.title}"
+)
 
 
-@given(st.data(), headers_of_any_kind)
-def test_there_and_back(data: st.DataObject, headers: Headers) -> None:
-    framing = data.draw(st.sampled_from(Framing))
-    request_id = data.draw(ids) if framing is TEXT else b""
-    body = data.draw(bodies)
-    limits_ms = st.none() | st.integers(0, (1 << 64) - 1) if framing is TEXT else st.none()
-    asked = Request(data.draw(services), request_id, body, data.draw(limits_ms))
-    frames = codec.encode_client_command(asked, framing, headers)
-    assert codec.decode_client_command(frames, headers) == (framing, asked)
-    final = Final(asked.service, request_id, body)
-    frames = codec.encode_reply(final, framing, headers)
-    assert codec.decode_reply(frames, headers) == (framing, final)
-    window = data.draw(st.integers(1, 65_535)) if framing is TEXT else 1
-    deadlines = framing is TEXT and data.draw(st.booleans())
-    ready = WorkerReady(asked.service, window, deadlines)
-    frames = codec.encode_worker_command(ready, framing, headers)
-    assert codec.decode_worker_command(frames, headers) == (framing, ready)
-    remaining_ms = data.draw(st.integers(0, (1 << 64) - 1)) if deadlines else None
-    order = WorkRequest(data.draw(ids), request_id, body, remaining_ms)
-    frames = codec.encode_order(order, framing, headers)
-    assert codec.decode_order(frames, headers, deadlines) == (framing, order)
-    done = WorkFinal(order.client, request_id, body)
-    frames = codec.encode_worker_command(done, framing, headers)
-    assert codec.decode_worker_command(frames, headers) == (framing, done)
+@by_command
+@FEWER
+@given(st.data())
+def test_there_and_back(command: codec.Command, data: st.DataObject) -> None:
+    check_round_trip(data, command, STRATEGIES)
+
+
+@by_command
+@FEWER
+@given(st.data())
+def test_broken_commands(command: codec.Command, data: st.DataObject) -> None:
+    check_fuzz(data, command, STRATEGIES)
+
+
+HEADS = [*values.HEADERS, *values.MDP_HEADERS, b"", *(bytes([octet]) for octet in range(9))]
+
+
+@given(st.lists(st.sampled_from(HEADS) | st.binary(max_size=40), max_size=8))
+def test_any_frames_are_a_command_or_a_protocol_error(frames: list[bytes]) -> None:
+    for group in GROUPS:
+        with contextlib.suppress(RemoteProtocolError):
+            framing, message = group.decode(frames)
+            assert codec.decode_order(frames) if group is codec.ORDERS else message
+            codec.encode(message, framing)
+    with contextlib.suppress(RemoteProtocolError):
+        codec.decode_order(frames, deadlines=True)
 
 
 @given(st.integers(), st.text(max_size=300))
@@ -400,43 +393,6 @@ def test_errors_there_and_back(code: int, message: str) -> None:
     code %= 1 << 63
     failure = codec.decode_failure(codec.encode_failure(Failure(code, message)))
     assert failure == Failure(code, message.encode("utf-8", "replace").decode())
-
-
-def _mutate(frames: list[bytes], data: st.DataObject) -> list[bytes]:
-    frames = list(frames)
-    for _ in range(data.draw(st.integers(1, 3))):
-        place = data.draw(st.integers(0, max(len(frames) - 1, 0)))
-        match data.draw(st.integers(0, 4)):
-            case 0 if frames:
-                del frames[place]
-            case 1:
-                frames.insert(place, data.draw(st.binary(max_size=12)))
-            case 2 if frames:
-                frames[place] = data.draw(st.binary(max_size=300))
-            case 3 if frames and frames[place]:
-                octet = data.draw(st.integers(0, len(frames[place]) - 1))
-                flipped = frames[place][octet] ^ (1 << data.draw(st.integers(0, 7)))
-                frames[place] = (
-                    frames[place][:octet] + bytes([flipped]) + frames[place][octet + 1 :]
-                )
-            case 4:
-                frames = frames[:place]
-    return frames
-
-
-@given(st.sampled_from(SOUND), st.data())
-def test_mutations_raise_nothing_but_the_protocol_error(
-    sound: tuple[list[bytes], Callable[..., Any]], data: st.DataObject
-) -> None:
-    frames = _mutate(sound[0], data)
-    found = codec.side_of(frames)
-    for decode in DECODERS:
-        with contextlib.suppress(RemoteProtocolError):
-            framing, _ = decode(frames)
-            assert found is not None
-            assert found[1] is framing
-    with contextlib.suppress(RemoteProtocolError):
-        codec.decode_order(frames, deadlines=True)
 
 
 @given(st.binary(max_size=60))

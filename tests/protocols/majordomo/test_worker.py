@@ -39,14 +39,14 @@ def worker_of(setup: WorkerSetup = SETUP) -> WorkerMachine:
 
 def said(worker: WorkerMachine, now_ms: int) -> list[WorkerCommand]:
     return [
-        codec.decode_worker_command(it.frames)[1]
+        codec.WORKER_COMMANDS.decode(it.frames)[1]
         for it in worker.ready(now_ms)
         if isinstance(it, Send)
     ]
 
 
 def hear(worker: WorkerMachine, order: Order, now_ms: int = 0) -> None:
-    worker.on_frames(codec.encode_order(order), now_ms)
+    worker.on_frames(codec.encode(order), now_ms)
 
 
 def ask(
@@ -265,7 +265,7 @@ def test_one_registration_at_each_broker() -> None:
     workers.on_connected("b", 30)
     assert [it.url for it in workers.ready(30) if isinstance(it, Send)] == ["a", "a", "b", "b"]
     assert workers.deadline_ms == 100
-    request = codec.encode_order(WorkRequest(CLIENT, b"1", [b""], 5))
+    request = codec.encode(WorkRequest(CLIENT, b"1", [b""], 5))
     for url in "ab":
         workers.on_frames(url, request, 40)
     first, second = workers.pop_requests()
