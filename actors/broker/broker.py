@@ -16,7 +16,8 @@ from ...native.net.messages import Arena, Frames
 from ...net.clock import monotonic_ms
 from ...net.sockets import Socket, SocketOptions
 from ...protocols.majordomo.broker import BrokerMachine as Machine
-from ...protocols.majordomo.broker import BrokerSetup, DurableOptions
+from ...protocols.majordomo.broker import BrokerSetup
+from ...protocols.majordomo.ledger import DurableSetup
 from ...protocols.majordomo.records import TOKEN_BYTES
 from ...protocols.majordomo.values import Headers
 from ..runtime.actor import Actor
@@ -93,7 +94,7 @@ class BrokerActor(Actor):
             gc.set_threshold(GARBAGE_MIN)  # Many records live long, without cycles.
         self.ready()
 
-    def _durable(self, settings: BrokerSettings) -> DurableOptions | None:
+    def _durable(self, settings: BrokerSettings) -> DurableSetup | None:
         store = settings.store
         ttls_ms = {
             name.encode(): 1000 * service.reply_ttl_s
@@ -102,7 +103,7 @@ class BrokerActor(Actor):
         }
         if not ttls_ms:
             return None
-        return DurableOptions(
+        return DurableSetup(
             self.setup.node,
             os.urandom(TOKEN_BYTES),
             ttls_ms,

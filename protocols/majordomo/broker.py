@@ -20,7 +20,7 @@ from ...native.broker.exchange import (
     Wants,
     WorkerInfo,
 )
-from ...native.net.messages import Arena, Frames
+from ...native.net.messages import Arena
 from ..errors import RemoteProtocolError
 from . import values
 from .codec import (
@@ -35,8 +35,8 @@ from .codec import (
     encode,
     encode_failure,
 )
-from .durable import Durable, DurableSetup
-from .ledger import LedgerSetup
+from .durable import Durable
+from .ledger import DurableSetup
 from .values import Framing, Headers
 
 _U32_MAX = (1 << 32) - 1
@@ -46,25 +46,12 @@ _DROPPED = Failure(values.LOST, "a part of the answer was dropped: its client le
 SILENCED_MAX = 65_536  # Routing ids that are ignored; the oldest are forgotten.
 
 
-class DurableOptions(NamedTuple):
-    """The settings of durable services."""
-
-    node: str  # Unique among brokers.
-    token: bytes  # 8 octets, of this process alone.
-    reply_ttls_ms: dict[bytes, int]  # The durable services, and the lifetime of their answers.
-    unix_offset_ms: int  # Unix time minus monotonic time.
-    request_ttl_ms: int = 86_400_000  # The longest wait for a worker.
-    bytes_max: int = 512 << 20  # Of all stored records.
-    lease_ms: int = 3000
-
-
 class BrokerSetup(NamedTuple):
     """The settings of a broker."""
 
     headers: Headers = values.HEADERS
-    heartbeat_interval_ms: int = (
-        values.INTERVAL_MS
-    )  # Between a worker's PINGs, and between MDP's HEARTBEATs.
+    # Between a worker's PINGs, and between MDP's HEARTBEATs.
+    heartbeat_interval_ms: int = values.INTERVAL_MS
     liveness: int = values.LIVENESS  # Silent intervals until a worker is removed.
     request_ttl_ms: int = values.REQUEST_TTL_MS  # The longest wait for a worker.
     inflight_max: int = 4096  # Of one client.
@@ -73,7 +60,7 @@ class BrokerSetup(NamedTuple):
     workers_max: int = 65_536
     services_max: int = 65_536
     first_number: int = 1  # Below 2^63: the number of the first client, for workers.
-    durable: DurableOptions | None = None  # None: no durable services.
+    durable: DurableSetup | None = None  # None: no durable services.
 
 
 class BrokerMachine:
@@ -88,50 +75,33 @@ class BrokerMachine:
         self.setup = setup
         self.counters: Counter[str] = Counter()
         self._durable_services = frozenset(setup.durable.reply_ttls_ms if setup.durable else ())
-        self._exchange = Exchange(_exchange_setup(setup, tuple(self._durable_services)))
+        # For the C loop of ordinary requests and answers (native/broker/server.py), too.
+        self.exchange = Exchange(_exchange_setup(setup, tuple(self._durable_services)))
+        self.clients, self.workers = self.exchange.clients, self.exchange.workers
         self.durable: Durable | None = None
         if setup.durable is not None:
-            self.durable = Durable(_durable_setup(setup, setup.durable), now_ms)
-            self._share_worker_frames()
+            durable = setup.durable._replace(inflight_max=setup.inflight_max, headers=setup.headers)
+            self.durable = Durable(durable, _durable_exchange(setup, durable), now_ms)
+            self.durable.exchange.workers = self.workers
         self._workers: dict[bytes, WorkerReady] = {}
         self._mdp_workers: set[bytes] = set()  # They get HEARTBEATs.
         self._silenced: OrderedDict[bytes, None] = OrderedDict()
         self._heartbeat_ms = now_ms + setup.heartbeat_interval_ms
         self._probe_ms = now_ms + PROBE_MS  # When to probe waiting clients.
 
-    def _share_worker_frames(self) -> None:
-        """Makes both exchanges write into the same messages for workers."""
-        assert self.durable is not None
-        self.durable.exchange.workers = self._exchange.workers
-
     @property
     def _exchanges(self) -> tuple[Exchange, ...]:
         """The exchange of ordinary services, then that of durable ones."""
         if self.durable is None:
-            return (self._exchange,)
-        return self._exchange, self.durable.exchange
-
-    @property
-    def clients(self) -> Frames:
-        """Messages for clients."""
-        return self._exchange.clients
-
-    @property
-    def workers(self) -> Frames:
-        """Messages for workers."""
-        return self._exchange.workers
-
-    @property
-    def exchange(self) -> Exchange:
-        """For the C loop of ordinary requests and answers (native/broker/server.py)."""
-        return self._exchange
+            return (self.exchange,)
+        return self.exchange, self.durable.exchange
 
     # ---- receiving ----
 
     def on_requests(self, arena: Arena, now_ms: int, position: int = 0) -> None:
         """Messages of clients, from a position on: [routing id][frames ..]."""
         while position < arena.count:
-            position, stop = self._exchange.receive_requests(arena, position, now_ms)
+            position, stop = self.exchange.receive_requests(arena, position, now_ms)
             if stop is Stop.DURABLE:
                 position = self._on_durable_requests(arena, position, now_ms)
             elif stop is not None:
@@ -141,7 +111,7 @@ class BrokerMachine:
     def _on_durable_requests(self, arena: Arena, position: int, now_ms: int) -> int:
         """Handles consecutive requests of durable services; returns the position after them."""
         assert self.durable is not None
-        end = position + self._exchange.count_durable(arena, position)
+        end = position + self.exchange.count_durable(arena, position)
         self.durable.add_requests(map(arena.message, range(position, end)), now_ms)
         return end
 
@@ -156,7 +126,7 @@ class BrokerMachine:
     def _receive_answers(self, arena: Arena, position: int, now_ms: int) -> tuple[int, Stop | None]:
         """Each exchange receives the answers of its own workers, in runs."""
         while True:
-            position, stop = self._exchange.receive_answers(arena, position, now_ms)
+            position, stop = self.exchange.receive_answers(arena, position, now_ms)
             if stop is not Stop.UNKNOWN_WORKER or self.durable is None:
                 return position, stop
             first = position
@@ -168,7 +138,7 @@ class BrokerMachine:
         """Messages of clients and workers at one endpoint; their headers distinguish them."""
         position = 0
         while position < arena.count:
-            position, stop = self._exchange.receive_requests(arena, position, now_ms)
+            position, stop = self.exchange.receive_requests(arena, position, now_ms)
             if stop is Stop.INVALID:
                 first = position
                 position, stop = self._receive_answers(arena, position, now_ms)
@@ -186,7 +156,7 @@ class BrokerMachine:
         """Answers could not be sent: the clients are not connected. Their queued requests are
         removed."""
         for routing_id in routing_ids:
-            self._exchange.remove_client(routing_id, now_ms)
+            self.exchange.remove_client(routing_id, now_ms)
 
     def on_dropped(self, heads: list[list[bytes]]) -> None:
         """Messages to clients were dropped, because these left too much unread; `heads` has the
@@ -194,11 +164,11 @@ class BrokerMachine:
         with a missing part ends with an error; MDP has no errors, so there it never ends."""
         for routing_id, header, *rest in heads:
             if header == values.MDPC02 and rest[0] == values.CLIENT_PARTIAL:
-                self._exchange.drop_mdp_part(routing_id)
+                self.exchange.drop_mdp_part(routing_id)
             if header != self.setup.headers.client or len(rest) < 4:
                 continue
             command, service, request_id, body, *_ = rest
-            goes_on = self._exchange.drop_part(routing_id, request_id)
+            goes_on = self.exchange.drop_part(routing_id, request_id)
             if self.durable is not None:
                 goes_on |= self.durable.ledger.detach_client(routing_id, request_id)
             is_last = command in (values.CLIENT_FINAL, values.CLIENT_END)
@@ -272,7 +242,7 @@ class BrokerMachine:
         return [msgpack.packb(row) for _, row in behind[: values.OWN_ROWS_MAX]] or [b""]
 
     def _service_rows(self, now_ms: int) -> Iterator[tuple[bytes, dict[str, object]]]:
-        for info in self._exchange.services():
+        for info in self.exchange.services():
             yield _service_row(info, now_ms)
         if self.durable is None:
             return
@@ -375,7 +345,7 @@ class BrokerMachine:
         due_ms = self.deadline_ms
         if due_ms is not None and now_ms >= due_ms:
             self._on_deadline(now_ms)
-        self._exchange.dispatch(now_ms)
+        self.exchange.dispatch(now_ms)
         if self.durable is not None:
             self._step_durable(self.durable, now_ms)
 
@@ -386,7 +356,6 @@ class BrokerMachine:
             for info in durable.exchange.worker_infos():
                 self._disconnect(info.routing_id, Framing(info.framing), now_ms)
             durable.reset_workers()
-            self._share_worker_frames()
         for reply in durable.ledger.replies:
             self.clients.add(reply)
         durable.ledger.replies.clear()
@@ -402,26 +371,23 @@ class BrokerMachine:
                 exchange.heartbeat(now_ms - self.setup.heartbeat_interval_ms, now_ms)
             self._heartbeat_ms = now_ms + self.setup.heartbeat_interval_ms
         if now_ms >= self._probe_ms:
-            self._exchange.probe_clients(now_ms)
+            self.exchange.probe_clients(now_ms)
             self._probe_ms = now_ms + PROBE_MS
 
     @property
     def deadline_ms(self) -> int | None:
         """When ready() must be called at the latest; None: only after a message."""
-        due_ms = self._heartbeat_ms if self._mdp_workers else None
-        if self._workers and (due_ms is None or self._probe_ms < due_ms):
-            due_ms = self._probe_ms
+        times = [self._heartbeat_ms] if self._mdp_workers else []
+        if self._workers:
+            times.append(self._probe_ms)
         for exchange in self._exchanges:
-            last_seen_ms, expires_ms = exchange.last_seen_ms, exchange.expires_ms
-            if last_seen_ms is not None and (
-                due_ms is None or last_seen_ms + self._silence_ms < due_ms
-            ):
-                due_ms = last_seen_ms + self._silence_ms + 1
-            if expires_ms is not None and (due_ms is None or expires_ms < due_ms):
-                due_ms = expires_ms
-        if self.durable is None or (durable_ms := self.durable.deadline_ms) is None:
-            return due_ms
-        return durable_ms if due_ms is None else min(due_ms, durable_ms)
+            if (last_seen_ms := exchange.last_seen_ms) is not None:
+                times.append(last_seen_ms + self._silence_ms + 1)
+            if (expires_ms := exchange.expires_ms) is not None:
+                times.append(expires_ms)
+        if self.durable is not None and (durable_ms := self.durable.deadline_ms) is not None:
+            times.append(durable_ms)
+        return min(times, default=None)
 
     @property
     def _silence_ms(self) -> int:
@@ -439,12 +405,12 @@ class BrokerMachine:
 
     def status(self) -> dict[str, int]:
         """Counts for `supervisor status`."""
-        requests, size = self._exchange.held
+        requests, size = self.exchange.held
         return {
             "workers": len(self._workers),
             "held": requests,
             "held_bytes": size,
-            **self._exchange.counters,
+            **self.exchange.counters,
             **self.counters,
             **(self.durable.status() if self.durable else {}),
         }
@@ -468,23 +434,15 @@ def _exchange_setup(setup: BrokerSetup, durable_services: tuple[bytes, ...]) -> 
     )
 
 
-def _durable_setup(setup: BrokerSetup, options: DurableOptions) -> DurableSetup:
-    """Settings without limits for the exchange, because the ledger has the limits."""
-    exchange = _exchange_setup(setup, ())._replace(
+def _durable_exchange(setup: BrokerSetup, durable: DurableSetup) -> ExchangeSetup:
+    """Settings without limits, because the ledger has them."""
+    return _exchange_setup(setup, ())._replace(
         inflight_max=_U32_MAX,
-        request_ttl_ms=options.request_ttl_ms,
+        request_ttl_ms=durable.request_ttl_ms,
         bytes_max=_U64_MAX,
         service_bytes_max=_U64_MAX,
         first_number=setup.first_number + _DURABLE_NUMBERS,
     )
-    ledger = LedgerSetup(
-        options.token,
-        options.reply_ttls_ms,
-        bytes_max=options.bytes_max,
-        inflight_max=setup.inflight_max,
-        headers=setup.headers,
-    )
-    return DurableSetup(options.node, ledger, exchange, options.unix_offset_ms, options.lease_ms)
 
 
 def _refusal(failure: Failure) -> bytes:

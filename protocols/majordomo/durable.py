@@ -17,7 +17,7 @@ from ...native.broker.exchange import Exchange, ExchangeSetup
 from ...native.net.messages import Arena
 from . import values
 from .codec import CLIENT_COMMANDS, LATE, Credit, Request, encode_failure
-from .ledger import Ledger, LedgerSetup
+from .ledger import DurableSetup, Ledger
 from .records import CLOSE, ENDS, REQUESTS, TOKEN_BYTES, DurableRequest, Message, Pair
 from .values import Framing
 
@@ -70,28 +70,14 @@ class StoreChange(NamedTuple):
     deletes: list[bytes]
 
 
-class DurableSetup(NamedTuple):
-    """The settings of durable services."""
-
-    node: str  # Of this broker, unique at any time.
-    ledger: LedgerSetup
-    exchange: ExchangeSetup
-    unix_offset_ms: int  # Unix time minus monotonic time.
-    lease_ms: int = 3000
-
-
+@dataclass(slots=True)
 class _PendingWrite:
     """A write in flight."""
 
-    __slots__ = ("deletes", "ends", "is_claim", "renewed_ms", "retry_ms", "write")
-
-    def __init__(self, write: StoreWrite) -> None:
-        self.write = write
-        self.ends: list[bytes] = []  # Keys of segments.
-        self.deletes: list[bytes] = []
-        self.renewed_ms: int | None = None  # When it was sent, if it renews the lease.
-        self.is_claim = False
-        self.retry_ms: int | None = None  # When to send it again.
+    write: StoreWrite
+    renewed_ms: int | None  # When it was sent, if it renews the lease.
+    is_claim: bool
+    retry_ms: int | None = None  # When to send it again.
 
 
 @dataclass(slots=True)
@@ -118,11 +104,12 @@ class Durable:
     """The state machine. The caller executes the orders of pop_orders() and reports their
     results."""
 
-    def __init__(self, setup: DurableSetup, now_ms: int) -> None:
+    def __init__(self, setup: DurableSetup, exchange: ExchangeSetup, now_ms: int) -> None:
         self.setup = setup
-        self.ledger = Ledger(setup.ledger)
-        self.exchange = Exchange(setup.exchange)
-        self._owner_value = setup.ledger.token + setup.node.encode()
+        self.ledger = Ledger(setup)
+        self._exchange_setup = exchange
+        self.exchange = Exchange(exchange)
+        self._owner_value = setup.token + setup.node.encode()
         self._orders: list[Order] = []
         self._last_ticket = 0
         self._pending_writes: dict[int, _PendingWrite] = {}
@@ -160,7 +147,7 @@ class Durable:
 
     def add_requests(self, messages: Iterable[Message], now_ms: int) -> None:
         """Messages of clients for durable services. The exchange has validated them."""
-        header = self.setup.ledger.headers.client
+        header = self.setup.headers.client
         for message in messages:
             if message[1] == header:  # The most frequent case.
                 routing_id, _, _, service, request_id, *body = message
@@ -168,7 +155,7 @@ class Durable:
                     routing_id, Framing.TEXT, Request(service, request_id, body), now_ms
                 )
             else:
-                framing, command = CLIENT_COMMANDS.decode(message[1:], self.setup.ledger.headers)
+                framing, command = CLIENT_COMMANDS.decode(message[1:], self.setup.headers)
                 if isinstance(command, Request):
                     self.add_request(message[0], framing, command, now_ms)
                 elif isinstance(command, Credit):
@@ -207,18 +194,17 @@ class Durable:
                 assert sent.renewed_ms is not None
                 self._lease_until_ms = sent.renewed_ms + self.setup.lease_ms
             return  # Ownership begins when the log shows it, after all earlier writes.
-        if not sent.write.guards:
-            self.ledger.on_written(key for key, _ in sent.write.puts)
-        elif holds:
-            self.ledger.on_written(sent.ends)
-            self.ledger.on_deleted(sent.deletes)
+        keys = [key for key, _ in sent.write.puts]  # The ledger ignores those of the lease.
+        if holds:
+            self.ledger.on_written(keys)
+            self.ledger.on_deleted(sent.write.deletes)
             if sent.renewed_ms is not None and self.owns:
                 self._lease_until_ms = max(
                     self._lease_until_ms, sent.renewed_ms + self.setup.lease_ms
                 )
         else:
-            self.ledger.on_refused(sent.ends)
-            self.ledger.on_delete_refused(sent.deletes)
+            self.ledger.on_refused(keys)
+            self.ledger.on_delete_refused(sent.write.deletes)
             self._lose_ownership()
 
     def on_read(self, ticket: int, pairs: Sequence[Pair], resume: bytes, now_ms: int) -> None:
@@ -237,8 +223,7 @@ class Durable:
         if resume:
             self._reading.ranges.insert(0, (resume, end))
         elif not self._reading.ranges:
-            for key in self._reading.stale:
-                self.ledger.on_removed(key)
+            self.ledger.on_deleted(self._reading.stale)
             self._reading.stale = set()
             self.is_loaded = True
             self._add_deferred(now_ms)
@@ -292,7 +277,7 @@ class Durable:
         elif key == OWNER:
             self._on_owner(None, now_ms)
         elif not (self.owns and self.ledger.is_written_here(key)):
-            self.ledger.on_removed(key)
+            self.ledger.on_deleted([key])
 
     def _on_owner(self, owner: bytes | None, now_ms: int) -> None:
         if owner != self._seen.owner:
@@ -313,7 +298,9 @@ class Durable:
     def reset_workers(self) -> None:
         """Queues the requests of workers again; the caller has disconnected the workers."""
         self.is_lost = False
-        self.exchange = Exchange(self.setup.exchange)
+        workers = self.exchange.workers  # The broker's.
+        self.exchange = Exchange(self._exchange_setup)
+        self.exchange.workers = workers
         self.ledger.requeue_working()
 
     # ---- dispatch ----
@@ -357,7 +344,7 @@ class Durable:
 
     def _request(self, record: DurableRequest, unix_ms: int) -> Message:
         identity, request_id = record.name
-        headers = self.setup.ledger.headers
+        headers = self.setup.headers
         if not record.deadline_unix_ms:
             head = [identity, headers.client, values.CLIENT_REQUEST, record.service, request_id]
             return [*head, *record.body]
@@ -389,28 +376,42 @@ class Durable:
         self._write_requests(now_ms)
         if self.owns and not self._is_stopping:
             self._write_ends(now_ms)
-        elif self._may_claim(now_ms):
-            self._claim(now_ms)
+        elif (claim_ms := self._claim_ms) is not None and now_ms >= claim_ms:
+            guards = [(OWNER, self._seen.owner), (LEASE, self._seen.value)]
+            self._claim_pending = True
+            self._send(guards, [(OWNER, self._owner_value)], renewed_ms=now_ms, is_claim=True)
 
     def _count_in_flight(self, guarded: bool) -> int:
         return sum(bool(sent.write.guards) == guarded for sent in self._pending_writes.values())
 
-    def _send(self, sent: _PendingWrite) -> None:
-        self._pending_writes[sent.write.ticket] = sent
-        self._orders.append(sent.write)
+    def _send(
+        self,
+        guards: list[tuple[bytes, bytes | None]],
+        puts: list[Pair],
+        deletes: Sequence[bytes] = (),
+        renewed_ms: int | None = None,
+        is_claim: bool = False,
+    ) -> None:
+        """Sends a write, which also renews the lease if `renewed_ms` has the time."""
+        if renewed_ms is not None:
+            self._renewals += 1
+            self._renewed_ms = renewed_ms
+            puts.append((LEASE, self._owner_value + self._renewals.to_bytes(8, "big")))
+        write = StoreWrite(self._next_ticket(), guards, puts, list(deletes))
+        self._pending_writes[write.ticket] = _PendingWrite(write, renewed_ms, is_claim)
+        self._orders.append(write)
 
     def _write_requests(self, now_ms: int) -> None:
-        if not self.ledger.has_requests_to_write or self._count_in_flight(False) >= WRITES_MAX:
-            return
-        for pairs in _batches(self.ledger.pack_requests(self._unix_ms(now_ms))):
-            self._send(_PendingWrite(StoreWrite(self._next_ticket(), [], pairs, [])))
+        if self._count_in_flight(False) < WRITES_MAX:
+            for pairs in _batches(self.ledger.pack_requests(self._unix_ms(now_ms))):
+                self._send([], pairs)
 
     def _write_ends(self, now_ms: int) -> None:
         unix_ms = self._unix_ms(now_ms)
         renews = now_ms >= self._renewed_ms + self.setup.lease_ms // RENEWALS
         if not renews and self._count_in_flight(True) >= WRITES_MAX:
             return
-        batches = _batches(self.ledger.pack_ends(unix_ms)) if self.ledger.has_ends_to_write else []
+        batches = _batches(self.ledger.pack_ends(unix_ms))
         deletes: list[bytes] = []
         if now_ms >= self._next_delete_ms:
             deletes = self.ledger.deletable(unix_ms, DELETES_MAX)
@@ -418,30 +419,14 @@ class Durable:
         if not batches and (deletes or renews):
             batches = [[]]
         for pairs in batches:
-            sent = _PendingWrite(
-                StoreWrite(self._next_ticket(), [(OWNER, self._owner_value)], list(pairs), deletes)
-            )
-            sent.ends = [key for key, _ in pairs]
-            sent.deletes, deletes = deletes, []
-            if renews:
-                self._renew(sent, now_ms)
-                renews = False
-            self._send(sent)
-
-    def _renew(self, sent: _PendingWrite, now_ms: int) -> None:
-        self._renewals += 1
-        self._renewed_ms = sent.renewed_ms = now_ms
-        sent.write.puts.append((LEASE, self._owner_value + self._renewals.to_bytes(8, "big")))
-
-    def _may_claim(self, now_ms: int) -> bool:
-        """A former process of our node name can't run: this process has its addresses."""
-        claim_ms = self._claim_ms
-        return claim_ms is not None and now_ms >= claim_ms
+            self._send([(OWNER, self._owner_value)], pairs, deletes, now_ms if renews else None)
+            deletes, renews = [], False
 
     @property
     def _claim_ms(self) -> int | None:
         """When this broker may claim the store; None: not now. The owner's lease runs from its
-        renewal, ours from the later moment when we saw that renewal."""
+        renewal, ours from the later moment when we saw that renewal. A former process of our node
+        name can't run: this process has its addresses."""
         if (
             not self.is_loaded
             or self._claim_pending
@@ -456,26 +441,11 @@ class Durable:
             return 0
         return self._seen.changed_ms + self.setup.lease_ms + self.setup.lease_ms // 10 + 1
 
-    def _claim(self, now_ms: int) -> None:
-        guards = [(OWNER, self._seen.owner), (LEASE, self._seen.value)]
-        sent = _PendingWrite(
-            StoreWrite(self._next_ticket(), guards, [(OWNER, self._owner_value)], [])
-        )
-        sent.is_claim = self._claim_pending = True
-        self._renew(sent, now_ms)
-        self._send(sent)
-
     def stop(self, now_ms: int) -> None:
         """Releases the store, so that another broker may follow at once; dispatch ends."""
         if self.owns and not self._is_stopping:
             self._write_ends(now_ms)
-            self._send(
-                _PendingWrite(
-                    StoreWrite(
-                        self._next_ticket(), [(OWNER, self._owner_value)], [], [OWNER, LEASE]
-                    )
-                )
-            )
+            self._send([(OWNER, self._owner_value)], [], [OWNER, LEASE])
         self._is_stopping = True
         self.owns = False
 

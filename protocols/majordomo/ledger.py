@@ -46,9 +46,7 @@ from .records import (
     Segment,
     body_bytes,
     decode_record,
-    end_row,
     pack,
-    request_row,
     split,
     unpack,
 )
@@ -61,27 +59,31 @@ STORE_FULL = Failure(values.BUSY, "the store of durable requests is full")
 CLIENT_FULL = Failure(values.BUSY, "this client has too many requests in work")
 TOO_LARGE = Failure(values.TOO_LARGE, f"more than {RECORD_BYTES_MAX} bytes are not kept")
 
+REPLY_TTL_MS = 60_000  # Of answers of services that are no longer durable, and of titanic.close.
 JUNK_KEYS_MAX = 4096  # Bad segments are counted and logged once; so many are remembered.
 
 UNWANTED = -(1 << 62)  # The credit of a client that wants no parts.
 RECHECK_MS = 250  # Before a segment of ends is checked again whose requests still exist.
 
 
-class LedgerSetup(NamedTuple):
-    """Limits and lifetimes."""
+class DurableSetup(NamedTuple):
+    """The settings of durable services."""
 
+    node: str  # Of this broker, unique at any time.
     token: bytes  # TOKEN_BYTES, of this process alone.
-    reply_ttls_ms: dict[bytes, int]  # How long answers are stored, by service.
-    reply_ttl_ms: int = 60_000  # For other services.
+    reply_ttls_ms: dict[bytes, int]  # The durable services, and the lifetime of their answers.
+    unix_offset_ms: int = 0  # Unix time minus monotonic time.
+    request_ttl_ms: int = 86_400_000  # The longest wait for a worker.
     bytes_max: int = 512 << 20  # Of all records with their overhead.
-    inflight_max: int = 4096  # Unfinished requests of one client.
-    headers: Headers = values.HEADERS
+    lease_ms: int = 3000
+    inflight_max: int = 4096  # Unfinished requests of one client; as BrokerSetup has it.
+    headers: Headers = values.HEADERS  # The same.
 
 
 class Ledger:
     """Puts messages for clients into `replies`, with the routing id first."""
 
-    def __init__(self, setup: LedgerSetup) -> None:
+    def __init__(self, setup: DurableSetup) -> None:
         assert len(setup.token) == TOKEN_BYTES
         self.setup = setup
         self.counters: Counter[str] = Counter()
@@ -217,6 +219,20 @@ class Ledger:
             self._closed[record.body[0]] -= 1
             self._closed += Counter()  # Removes zero counts.
 
+    def _resize(self, record: DurableRequest, change: int) -> None:
+        record.size += change
+        self.size += change
+
+    def _enqueue(self, record: DurableRequest) -> None:
+        """The store has the request: it waits for a worker."""
+        record.state = QUEUED
+        self._queued.append(record)
+
+    def _on_stored(self, record: DurableRequest) -> None:
+        self._enqueue(record)
+        if record.titanic_sender is not None:
+            self._send_uuid(record)
+
     def _release_inflight(self, record: DurableRequest) -> None:
         """The request no longer counts as one of its client's unfinished requests."""
         client = self._client_of(record)
@@ -267,23 +283,22 @@ class Ledger:
                 self._send_answer(record, last, body)
 
     def _send_answer(self, record: DurableRequest, last: bool, body: Message) -> None:
-        service, request_id = record.service, record.name[1]
+        service, request_id, position = record.service, record.name[1], None
         if record.framing == Framing.TEXT and record.credit in (None, UNWANTED):
             # Like encode(), for the most frequent case.
             command = values.CLIENT_FINAL if last else values.CLIENT_PARTIAL
             head = [record.routing_id, self.setup.headers.client, command, service, request_id]
             self.replies.append(head + (body or [b""]))
-        elif record.framing == Framing.TEXT:
-            kind, position = (
-                Final if last else Partial,
-                PartPosition(record.run, record.sent_count - 1),
-            )
-            self._reply(record, kind(service, request_id, body, position))
-        elif record.framing != Framing.MDP01:
-            self._reply(record, (Final if last else Partial)(service, b"", body))
-        elif last:  # MDP/0.1 has a single answer.
-            whole = [frame for _, each in record.answers for frame in each]
-            self._reply(record, Final(service, b"", whole))
+            return
+        if record.framing == Framing.TEXT:
+            position = PartPosition(record.run, record.sent_count - 1)
+        else:
+            request_id = b""
+        if record.framing == Framing.MDP01:  # It has a single answer.
+            if not last:
+                return
+            body = [frame for _, each in record.answers for frame in each]
+        self._reply(record, (Final if last else Partial)(service, request_id, body, position))
 
     def _send_uuid(self, record: DurableRequest) -> None:
         self._answer_titanic(record, [values.TITANIC_OK, record.name[1]])
@@ -320,8 +335,7 @@ class Ledger:
             body = encode_failure(TOO_LARGE)
             size = body_bytes(body)
         record.answers.append((last, body))
-        record.size += size
-        self.size += size
+        self._resize(record, size)
         if last:
             record.state = ENDING
             self._unwritten_ends.append(record)
@@ -330,9 +344,7 @@ class Ledger:
 
     def _drop_answers(self, record: DurableRequest) -> None:
         """Deletes the answers."""
-        size = sum(body_bytes(body) for _, body in record.answers)
-        record.size -= size
-        self.size -= size
+        self._resize(record, -sum(body_bytes(body) for _, body in record.answers))
         record.answers = []
 
     def _restart_answers(self, record: DurableRequest) -> None:
@@ -346,42 +358,33 @@ class Ledger:
         self._last_number = (self._last_number + 1) % (1 << 8 * NUMBER_BYTES)
         return self._last_number.to_bytes(NUMBER_BYTES, "big")
 
-    def _key(self, kind: bytes, unix_ms: int) -> bytes:
-        return kind + unix_ms.to_bytes(STAMP_BYTES, "big") + self.setup.token + self._next_number()
-
     @property
     def has_requests_to_write(self) -> bool:
         return bool(self._unwritten)
-
-    @property
-    def has_ends_to_write(self) -> bool:
-        return bool(self._unwritten_ends)
 
     def pack_requests(self, unix_ms: int) -> list[Pair]:
         """The segments to write of new requests; on_written() follows eventually."""
         # Another broker may have written one of them since.
         asked = [record for record in self._unwritten if record.state == WRITING]
         self._unwritten = []
-        pairs = []
-        for records in split(asked):
-            key = self._key(REQUESTS, unix_ms)
-            value = pack(records[0].service, [request_row(record) for record in records])
-            segment = self._segments[key] = Segment(key, records, len(value))
-            segment.unfinished = len(records)
-            for record in records:
-                record.request_segment = segment
-            pairs.append((key, value))
-        return pairs
+        return self._pack(REQUESTS, asked, unix_ms)
 
     def pack_ends(self, unix_ms: int) -> list[Pair]:
         """The segments to write of ends; on_written() or on_refused() follows."""
         ended, self._unwritten_ends = self._unwritten_ends, []
+        return self._pack(ENDS, ended, unix_ms)
+
+    def _pack(self, kind: bytes, requests: list[DurableRequest], unix_ms: int) -> list[Pair]:
         pairs = []
-        for records in split(ended):
-            key = self._key(ENDS, unix_ms)
-            value = pack(records[0].service, [end_row(record) for record in records])
-            self._segments[key] = Segment(key, records, len(value))
-            pairs.append((key, value))
+        stamp = unix_ms.to_bytes(STAMP_BYTES, "big")
+        for records in split(requests):
+            key = kind + stamp + self.setup.token + self._next_number()
+            segment = self._segments[key] = Segment(key, records)
+            if kind == REQUESTS:
+                segment.unfinished = len(records)
+                for record in records:
+                    record.request_segment = segment
+            pairs.append((key, pack(kind, records)))
         return pairs
 
     def on_written(self, keys: Iterable[bytes]) -> None:
@@ -396,12 +399,8 @@ class Ledger:
                 continue
             for record in segment.records:
                 if record.state == WRITING:
-                    record.state = QUEUED
-                    self._queued.append(record)
-                    if record.titanic_sender is not None:
-                        self._send_uuid(record)
-            if not segment.unfinished:
-                self._deletable[key] = segment
+                    self._on_stored(record)
+            self._settle(segment)
 
     def _on_ended(self, segment: Segment) -> None:
         """The ends in a segment are final."""
@@ -410,12 +409,11 @@ class Ledger:
                 record.state = DONE
                 self._release_inflight(record)
                 if record.request_segment is not None:
-                    self._finish_in_segment(record.request_segment)
+                    record.request_segment.unfinished -= 1
+                    self._settle(record.request_segment)
             record.end_segment = segment
             if record.service != CLOSE:
-                size = sum(map(len, record.body))
-                record.size -= size
-                self.size -= size
+                self._resize(record, -sum(map(len, record.body)))
                 record.body = []
             self._send_answers(record)
         if not segment.has_junk:
@@ -429,16 +427,12 @@ class Ledger:
         if not segment.records or segment.records[0].never_dispatched:
             return 0
         service = segment.records[0].service
-        return self.setup.reply_ttls_ms.get(service, self.setup.reply_ttl_ms)
+        return self.setup.reply_ttls_ms.get(service, REPLY_TTL_MS)
 
-    def _finish_in_segment(self, request_segment: Segment) -> None:
-        request_segment.unfinished -= 1
-        if (
-            request_segment.unfinished == 0
-            and request_segment.is_written
-            and not request_segment.has_junk
-        ):
-            self._deletable[request_segment.key] = request_segment
+    def _settle(self, segment: Segment) -> None:
+        """Marks a segment of requests for deletion once all have ended."""
+        if segment.is_written and not segment.unfinished and not segment.has_junk:
+            self._deletable[segment.key] = segment
 
     def on_refused(self, keys: Iterable[bytes]) -> None:
         """Another broker owns the store: these ends do not count."""
@@ -456,8 +450,7 @@ class Ledger:
         self._drop_answers(record)
         self._restart_answers(record)
         record.exceeds_limit = False
-        record.state = QUEUED
-        self._queued.append(record)
+        self._enqueue(record)
 
     def deletable(self, unix_ms: int, count: int) -> list[bytes]:
         """At most `count` keys of segments that can be deleted; on_deleted() or on_delete_refused()
@@ -482,22 +475,14 @@ class Ledger:
             heapq.heappush(self._expiries, due)
         return found
 
-    def on_deleted(self, keys: Iterable[bytes]) -> None:
-        for key in keys:
-            self.on_removed(key)
-
     def on_delete_refused(self, keys: Iterable[bytes]) -> None:
         """They were not deleted, because this broker no longer owns the store."""
         for key in keys:
             segment = self._segments.get(key)
-            if segment is not None:
-                self._mark_deletable(segment)
-
-    def _mark_deletable(self, segment: Segment) -> None:
-        if segment.key.startswith(ENDS):
-            heapq.heappush(self._expiries, (0, segment.key))
-        else:
-            self._deletable[segment.key] = segment
+            if segment is not None and key.startswith(ENDS):
+                heapq.heappush(self._expiries, (0, key))
+            elif segment is not None:
+                self._deletable[key] = segment
 
     @property
     def deletable_ms(self) -> int | None:
@@ -539,8 +524,7 @@ class Ledger:
                 problems.append(str(error))
         if problems:
             self.on_junk(key, f"{len(problems)} of {len(rows)} records, the first: {problems[0]}")
-        segment = self._segments[key] = Segment(key, [], len(value))
-        segment.is_written = True
+        segment = self._segments[key] = Segment(key, [], is_written=True)
         segment.has_junk = bool(problems)
         if key.startswith(REQUESTS):
             self._load_requests(segment, records)
@@ -562,28 +546,21 @@ class Ledger:
             if known is not None:
                 # A repeat at another broker: the first of both in the log counts.
                 if known.state == WRITING:
-                    self._move_request(known, segment)
+                    if known.request_segment is not None:
+                        # Our own write may never arrive.
+                        known.request_segment.unfinished -= 1
+                    self._adopt(known, segment)
                 continue
-            record.state = QUEUED
-            record.request_segment = segment
-            segment.records.append(record)
-            segment.unfinished += 1
+            self._adopt(record, segment)
             self._index(record)
-            self._queued.append(record)
-        if not (segment.unfinished or segment.has_junk):
-            self._deletable[segment.key] = segment
+        self._settle(segment)
 
-    def _move_request(self, record: DurableRequest, segment: Segment) -> None:
-        """Another broker has written the request; our own write may never arrive."""
-        if record.request_segment is not None:
-            record.request_segment.unfinished -= 1
+    def _adopt(self, record: DurableRequest, segment: Segment) -> None:
+        """A segment of the store has this request."""
         record.request_segment = segment
         segment.records.append(record)
         segment.unfinished += 1
-        record.state = QUEUED
-        self._queued.append(record)
-        if record.titanic_sender is not None:
-            self._send_uuid(record)
+        self._on_stored(record)
 
     def _load_ends(self, segment: Segment, records: list[DurableRequest]) -> None:
         for loaded in records:
@@ -596,32 +573,31 @@ class Ledger:
                 self._drop_answers(record)
                 self._restart_answers(record)  # Another broker had dispatched it.
                 record.answers = loaded.answers
-                size = loaded.size - OVERHEAD_BYTES
-                self.size += size
-                record.size += size
+                self._resize(record, loaded.size - OVERHEAD_BYTES)
                 segment.records.append(record)
         self._on_ended(segment)
 
-    def on_removed(self, key: bytes) -> None:
-        """The store no longer has a segment."""
-        segment = self._segments.pop(key, None)
-        self._deletable.pop(key, None)
-        self._refused_ends.discard(key)
-        self._junk_keys.discard(key)
-        while self._expiries and self._expiries[0][1] not in self._segments:
-            heapq.heappop(self._expiries)
-        if segment is None:
-            return
+    def on_deleted(self, keys: Iterable[bytes]) -> None:
+        """The store no longer has these segments."""
+        for key in keys:
+            segment = self._segments.pop(key, None)
+            self._deletable.pop(key, None)
+            self._refused_ends.discard(key)
+            self._junk_keys.discard(key)
+            while self._expiries and self._expiries[0][1] not in self._segments:
+                heapq.heappop(self._expiries)
+            if segment is not None:
+                self._forget_records(segment)
+
+    def _forget_records(self, segment: Segment) -> None:
         records, segment.records = segment.records, []  # Break the reference cycle.
         for record in records:
-            if key.startswith(ENDS):
-                if record.end_segment is segment:
-                    self._unindex(record)
+            if record.end_segment is segment:
+                self._unindex(record)
             elif record.request_segment is segment:
                 record.request_segment = None
-                if (
-                    record.state != DONE
-                ):  # The broker that owns the request has stored its end; we have not read it yet.
+                if record.state != DONE:
+                    # The request's owner has stored its end; we have not read it yet.
                     self._unindex(record)
 
     def written_keys(self) -> set[bytes]:

@@ -5,6 +5,7 @@ segments hold requests, `f` segments their ends.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -50,32 +51,27 @@ class RequestState(Enum):
 WRITING, QUEUED, WORKING, ENDING, DONE = RequestState
 
 
+@dataclass(slots=True, eq=False)
 class DurableRequest:
     """One request, from its arrival until its end is deleted."""
 
-    __slots__ = (
-        "answers", "body", "credit", "deadline_unix_ms", "end_segment", "exceeds_limit", "framing",
-        "name", "request_segment", "routing_id", "run", "sent_count", "service", "size", "state",
-        "titanic_sender",
-    )  # fmt: skip
-
-    def __init__(self, name: Name, service: bytes, framing: int) -> None:
-        self.name = name
-        self.service = service
-        self.framing = framing
-        self.body: Message = []
-        self.deadline_unix_ms = 0  # Its client's deadline; 0: none.
-        self.answers: list[tuple[bool, Message]] = []  # Whether it is the last one, and its body.
-        self.size = 0
-        self.state: RequestState = WRITING
-        self.exceeds_limit = False  # Its answers exceed RECORD_BYTES_MAX.
-        self.routing_id = b""  # Of its client; empty: the client is not connected to this broker.
-        self.credit: int | None = None  # For parts; None: the client accepts all parts.
-        self.run = 0  # Counts the workers that have had it, for the positions of parts.
-        self.sent_count = 0  # Answers that the client was sent.
-        self.titanic_sender: Name | None = None  # The client that sent titanic.request.
-        self.request_segment: Segment | None = None  # None once it is deleted.
-        self.end_segment: Segment | None = None
+    name: Name
+    service: bytes
+    framing: int
+    body: Message = field(default_factory=list)
+    deadline_unix_ms: int = 0  # Its client's deadline; 0: none.
+    # Whether it is the last one, and its body.
+    answers: list[tuple[bool, Message]] = field(default_factory=list)
+    size: int = 0
+    state: RequestState = WRITING
+    exceeds_limit: bool = False  # Its answers exceed RECORD_BYTES_MAX.
+    routing_id: bytes = b""  # Of its client; empty: the client is not connected to this broker.
+    credit: int | None = None  # For parts; None: the client accepts all parts.
+    run: int = 0  # Counts the workers that have had it, for the positions of parts.
+    sent_count: int = 0  # Answers that the client was sent.
+    titanic_sender: Name | None = None  # The client that sent titanic.request.
+    request_segment: "Segment | None" = None  # None once it is deleted.
+    end_segment: "Segment | None" = None
 
     @property
     def never_dispatched(self) -> bool:
@@ -84,18 +80,15 @@ class DurableRequest:
         return self.answers == [NEVER_DISPATCHED] and self.titanic_sender is None
 
 
+@dataclass(slots=True, eq=False)
 class Segment:
     """The contents of one key of the store."""
 
-    __slots__ = ("has_junk", "is_written", "key", "records", "size", "unfinished")
-
-    def __init__(self, key: bytes, records: list[DurableRequest], size: int) -> None:
-        self.key = key
-        self.records = records
-        self.size = size
-        self.unfinished = 0  # Requests without an end.
-        self.is_written = False
-        self.has_junk = False  # It has unreadable records, and is never deleted.
+    key: bytes
+    records: list[DurableRequest]
+    unfinished: int = 0  # Requests without an end.
+    is_written: bool = False
+    has_junk: bool = False  # It has unreadable records, and is never deleted.
 
     @property
     def created_ms(self) -> int:
@@ -125,26 +118,15 @@ def split(records: list[DurableRequest]) -> Iterator[list[DurableRequest]]:
             yield part
 
 
-def pack(service: bytes, rows: list[list[Any]]) -> bytes:
-    return bytes(msgpack.packb([VERSION, service, rows]))
-
-
-def request_row(record: DurableRequest) -> list[Any]:
-    identity, request_id = record.name
-    return [
-        identity,
-        request_id,
-        record.framing,
-        record.deadline_unix_ms,
-        record.body,
-        record.titanic_sender,
-    ]
-
-
-def end_row(record: DurableRequest) -> list[Any]:
-    identity, request_id = record.name
-    closes = record.body[:1] if record.service == CLOSE else []
-    return [identity, request_id, record.framing, record.answers, closes, record.titanic_sender]
+def pack(kind: bytes, records: list[DurableRequest]) -> bytes:
+    """The value of a segment of REQUESTS or ENDS."""
+    rows = []
+    for record in records:
+        own: tuple[object, object] = record.deadline_unix_ms, record.body
+        if kind == ENDS:
+            own = record.answers, record.body[:1] if record.service == CLOSE else []
+        rows.append([*record.name, record.framing, *own, record.titanic_sender])
+    return bytes(msgpack.packb([VERSION, records[0].service, rows]))
 
 
 def unpack(value: bytes) -> tuple[bytes, list[Any]]:
@@ -160,8 +142,7 @@ def unpack(value: bytes) -> tuple[bytes, list[Any]]:
 
 
 def decode_record(key: bytes, service: bytes, row: object) -> DurableRequest:
-    """Decodes a row of request_row() or end_row(). Raises ValueError: damaged, or written by
-    another program."""
+    """Decodes a row of pack(). Raises ValueError: damaged, or written by another program."""
     match row:
         case [
             bytes(identity),

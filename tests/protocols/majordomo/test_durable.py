@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kelek.native.net.messages import Arena
-from kelek.protocols.majordomo.broker import BrokerMachine, BrokerSetup, DurableOptions
+from kelek.protocols.majordomo.broker import BrokerMachine, BrokerSetup
 from kelek.protocols.majordomo.durable import (
     Durable,
     Order,
@@ -22,6 +22,7 @@ from kelek.protocols.majordomo.durable import (
     StoreWrite,
     Watch,
 )
+from kelek.protocols.majordomo.ledger import DurableSetup
 
 KLKC, KLKW = b"KLKC01", b"KLKW01"
 UNIX_MS = 1_700_000_000_000
@@ -61,7 +62,7 @@ class DurableNode:
         network.tokens += 1
         self.token = network.tokens.to_bytes(8, "big")
         self.name = b"n%d" % number
-        durable = DurableOptions(
+        durable = DurableSetup(
             self.name.decode(), self.token, {b"work": network.ttl_ms, b"idle": network.ttl_ms},
             UNIX_MS, lease_ms=300,
         )  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 from kelek.protocols.majordomo import ledger as ledgers
 from kelek.protocols.majordomo import values
 from kelek.protocols.majordomo.codec import LATE, Request, decode_failure, encode_failure
-from kelek.protocols.majordomo.ledger import Ledger, LedgerSetup
+from kelek.protocols.majordomo.ledger import DurableSetup, Ledger
 from kelek.protocols.majordomo.records import ENDS, REQUESTS, Pair
 from kelek.protocols.majordomo.values import Framing
 
@@ -20,8 +20,8 @@ ME = b"me"
 def a_ledger(
     token: bytes = b"token  1", bytes_max: int = 1 << 30, inflight_max: int = 100
 ) -> Ledger:
-    setup = LedgerSetup(token, {b"work": TTL_MS}, bytes_max=bytes_max, inflight_max=inflight_max)
-    return Ledger(setup)
+    ttls_ms = {b"work": TTL_MS}
+    return Ledger(DurableSetup("n", token, ttls_ms, bytes_max=bytes_max, inflight_max=inflight_max))
 
 
 def taken(ledger: Ledger) -> list[list[bytes]]:
