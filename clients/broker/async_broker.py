@@ -5,7 +5,6 @@ Tasks of one loop may share an AsyncBroker; their requests run concurrently.
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Self
 
 from ...protocols.majordomo.client import BrokerClientMachine, Call
 from ..errors import BrokerError
@@ -15,7 +14,7 @@ from .body import Body, Content
 from .operations import BrokerOperations, CallOptions, CallParts, answer_of
 
 
-class AsyncBroker(BrokerOperations, AsyncDriver):
+class AsyncBroker(BrokerOperations["asyncio.Future[Body]", "AsyncStream"], AsyncDriver):
     """Calls services at a broker, for the tasks of one asyncio loop.
 
         async with kelek.AsyncBroker("tcp://127.0.0.1:7300") as broker:
@@ -45,40 +44,20 @@ class AsyncBroker(BrokerOperations, AsyncDriver):
             await self._do(Wait(lambda: self._client.has_room))
         return await self.submit(service, body, timeout_ms=timeout_ms, request_id=request_id)
 
-    def submit(
-        self,
-        service: str | bytes,
-        body: Content = b"",
-        *,
-        timeout_ms: int | None = None,
-        request_id: str | bytes | None = None,
-    ) -> "asyncio.Future[Body]":
-        """Sends a request, and returns a future for its answer. Cancel it to withdraw the request.
-
-        Raises BrokerError while 65,536 calls are unanswered; call() waits instead.
-        """
-        links = self._connected()
+    def _begin(self, service: str | bytes, body: Content, options: CallOptions) -> Call:
         if not self._client.has_room:
             raise self._timeout_error()
-        call = self._begin(service, body, CallOptions(timeout_ms, request_id))
-        links.wake()
+        call = super()._begin(service, body, options)
+        self._connected().wake()
+        return call
+
+    def _future(self, call: Call) -> "asyncio.Future[Body]":
         future: asyncio.Future[Body] = asyncio.get_running_loop().create_future()
         call.owner = future
         future.add_done_callback(lambda _: self._cancel(call))
         return future
 
-    def stream(
-        self,
-        service: str | bytes,
-        body: Content = b"",
-        *,
-        timeout_ms: int | None = None,
-        request_id: str | bytes | None = None,
-    ) -> "AsyncStream":
-        """Calls a service for an answer in parts, an asynchronous iterator."""
-        links = self._connected()
-        call = self._begin(service, body, CallOptions(timeout_ms, request_id, True))
-        links.wake()
+    def _stream(self, call: Call) -> "AsyncStream":
         return AsyncStream(self, call)
 
     def _cancel(self, call: Call) -> None:
@@ -106,16 +85,9 @@ def resolve_future(future: "asyncio.Future[Body]", call: Call, client: BrokerCli
 class AsyncStream(CallParts, AsyncIterator[Body]):
     """The parts of an answer, like kelek.Broker's Stream."""
 
-    def __init__(self, broker: AsyncBroker, call: Call) -> None:
-        self._broker = broker
-        self._call = call
-        self._parts = broker._items(broker._parts(call))
-
     async def __anext__(self) -> Body:
-        return await anext(self._parts)
-
-    def __aiter__(self) -> Self:
-        return self
+        part: Body = await anext(self._parts)
+        return part
 
     async def result(self) -> Body:
         """The FINAL; skips unread parts."""

@@ -4,16 +4,15 @@ All work happens inside its methods. Use a Broker in one thread at a time.
 """
 
 from collections.abc import Iterator
-from typing import Self
 
 from ...protocols.majordomo.client import Call
 from ..io.driver import BlockingDriver
-from ..io.operations import Operation, Wait, operation
+from ..io.operations import Operation, Wait
 from .body import Body, Content
 from .operations import BrokerOperations, CallOptions, CallParts, answer_of
 
 
-class Broker(BrokerOperations, BlockingDriver):
+class Broker(BrokerOperations["Future", "Stream"], BlockingDriver):
     """Calls services at a broker.
 
         with kelek.Broker("tcp://127.0.0.1:7300") as broker:
@@ -37,7 +36,6 @@ class Broker(BrokerOperations, BlockingDriver):
     str (as UTF-8) or a list of bytes (frames). Raises BrokerError or a subclass.
     """
 
-    @operation
     def call(
         self,
         service: str | bytes,
@@ -45,54 +43,27 @@ class Broker(BrokerOperations, BlockingDriver):
         *,
         timeout_ms: int | None = None,
         request_id: str | bytes | None = None,
-    ) -> Operation[Body]:
+    ) -> Body:
         """Calls a service, and returns its FINAL; parts before it are dropped.
 
         Raises BrokerTimeout, BrokerUnavailable, ServiceRefused.
         """
-        call = yield from self._begin_later(service, body, CallOptions(timeout_ms, request_id))
-        return (yield from self._result(call))
+        options = CallOptions(timeout_ms, request_id)
+        return self._run(self._result(self._begin(service, body, options)))
 
-    @operation
-    def submit(
-        self,
-        service: str | bytes,
-        body: Content = b"",
-        *,
-        timeout_ms: int | None = None,
-        request_id: str | bytes | None = None,
-    ) -> Operation["Future"]:
-        """Sends a request without waiting, unless 65,536 calls are unanswered."""
-        call = yield from self._begin_later(service, body, CallOptions(timeout_ms, request_id))
+    def _begin(self, service: str | bytes, body: Content, options: CallOptions) -> Call:
+        """Starts a call once there is room for it."""
+        if not self._client.has_room:
+            self._do(Wait(lambda: self._client.has_room))
+        return super()._begin(service, body, options)
+
+    def _future(self, call: Call) -> "Future":
         self._run_once(0, _sent)
         return Future(self, call)
 
-    @operation
-    def stream(
-        self,
-        service: str | bytes,
-        body: Content = b"",
-        *,
-        timeout_ms: int | None = None,
-        request_id: str | bytes | None = None,
-    ) -> Operation["Stream"]:
-        """Calls a service for an answer in parts; see Stream.
-
-        The service produces parts as far as you read them. A part that is lost with a connection
-        ends the stream with an error.
-        """
-        options = CallOptions(timeout_ms, request_id, True)
-        call = yield from self._begin_later(service, body, options)
+    def _stream(self, call: Call) -> "Stream":
         self._run_once(0, _sent)
         return Stream(self, call)
-
-    def _begin_later(
-        self, service: str | bytes, body: Content, options: CallOptions
-    ) -> Operation[Call]:
-        """Starts a call once there is room for it."""
-        if not self._client.has_room:
-            yield Wait(lambda: self._client.has_room)
-        return self._begin(service, body, options)
 
     def _result(self, call: Call) -> Operation[Body]:
         yield Wait(lambda: call.done, limited=False)
@@ -139,16 +110,9 @@ class Future:
 class Stream(CallParts, Iterator[Body]):
     __doc__ = CallParts.__doc__
 
-    def __init__(self, broker: Broker, call: Call) -> None:
-        self._broker = broker
-        self._call = call
-        self._parts = broker._items(broker._parts(call))
-
     def __next__(self) -> Body:
-        return next(self._parts)
-
-    def __iter__(self) -> Self:
-        return self
+        part: Body = next(self._parts)
+        return part
 
     def result(self) -> Body:
         """The FINAL; skips unread parts."""

@@ -1,9 +1,10 @@
 """What kelek.Broker and kelek.AsyncBroker have in common: calls and their answers."""
 
 import os
+from abc import abstractmethod
 from collections.abc import Iterable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from ...net.clock import monotonic_ms
 from ...net.links import LinkLimits
@@ -134,8 +135,12 @@ class CallOptions(NamedTuple):
     wants_parts: bool = False
 
 
-class BrokerOperations(ClientBase):
-    """The calls of one Broker."""
+FutureT = TypeVar("FutureT")
+StreamT = TypeVar("StreamT")
+
+
+class BrokerOperations(ClientBase, Generic[FutureT, StreamT]):
+    """The calls of one Broker, and what it returns for them."""
 
     def __init__(
         self,
@@ -154,6 +159,44 @@ class BrokerOperations(ClientBase):
     def _resolve(client: BrokerClientMachine) -> None:
         """Reports answers that have arrived; a waiting operation checks its own call."""
         client.pop_updated()
+
+    def submit(
+        self,
+        service: str | bytes,
+        body: Content = b"",
+        *,
+        timeout_ms: int | None = None,
+        request_id: str | bytes | None = None,
+    ) -> FutureT:
+        """Sends a request, and returns a future for its answer. Cancel it to withdraw the request.
+
+        While 65,536 calls are unanswered, kelek.Broker waits and kelek.AsyncBroker raises
+        BrokerError.
+        """
+        return self._future(self._begin(service, body, CallOptions(timeout_ms, request_id)))
+
+    def stream(
+        self,
+        service: str | bytes,
+        body: Content = b"",
+        *,
+        timeout_ms: int | None = None,
+        request_id: str | bytes | None = None,
+    ) -> StreamT:
+        """Calls a service for an answer in parts, an iterator; see Stream and AsyncStream.
+
+        The service produces parts as far as you read them. A part that is lost with a connection
+        ends the stream with an error.
+        """
+        return self._stream(self._begin(service, body, CallOptions(timeout_ms, request_id, True)))
+
+    @abstractmethod
+    def _future(self, call: Call) -> FutureT:
+        """Sends a request; returns its future."""
+
+    @abstractmethod
+    def _stream(self, call: Call) -> StreamT:
+        """Sends a request; returns the iterator over its answer."""
 
     @property
     def url(self) -> str:
@@ -207,7 +250,10 @@ class CallParts:
     When the service's worker is lost, another one starts anew, so parts may be repeated.
     """
 
-    _call: Call
+    def __init__(self, broker: Any, call: Call) -> None:
+        self._broker = broker
+        self._call = call
+        self._parts = broker._items(broker._parts(call))
 
     @property
     def resent(self) -> int:

@@ -8,6 +8,7 @@ messages, executes ready(), runs the requests of pop_requests() and passes in th
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..connections import ClientAction, Connect, Disconnect, Send
@@ -48,6 +49,7 @@ class WorkerSetup(NamedTuple):
     liveness: int = LIVENESS  # Intervals without a message until the broker is considered lost.
 
 
+@dataclass(slots=True, eq=False)
 class WorkerRequest:
     """A request for this worker.
 
@@ -56,32 +58,15 @@ class WorkerRequest:
     on_change        called after credit, cancellation, and the loss of the connection
     """
 
-    __slots__ = (
-        "body",
-        "cancelled",
-        "client",
-        "deadline_ms",
-        "granted",
-        "on_change",
-        "request_id",
-        "spent",
-        "worker",
-    )
-
-    def __init__(self, worker: "WorkerMachine", request: WorkRequest, now_ms: int) -> None:
-        self.worker = worker
-        self.client = request.client
-        self.request_id = request.request_id
-        self.body = request.body
-        left_ms = request.remaining_ms
-        known = left_ms is not None and left_ms < REMAINING_MS_UNKNOWN
-        self.deadline_ms = now_ms + left_ms if known and left_ms is not None else None
-        self.granted = request.credit
-        self.spent = 0
-        self.cancelled = False  # The client withdrew it; the FINAL is still due.
-        self.on_change: Callable[[], object] | None = None
-        if request.credit == CREDIT_UNLIMITED:
-            self.granted = None
+    worker: "WorkerMachine"
+    client: bytes
+    request_id: bytes
+    body: list[bytes]
+    deadline_ms: int | None
+    granted: int | None
+    spent: int = 0
+    cancelled: bool = False  # The client withdrew it; the FINAL is still due.
+    on_change: Callable[[], object] | None = None
 
     @property
     def has_credit(self) -> bool:
@@ -211,7 +196,12 @@ class WorkerMachine:
             self.counters["overrun"] += 1
             self._reconnect(now_ms, CONNECT_RETRY_MS)
             return
-        request = self._in_work[key] = WorkerRequest(self, received, now_ms)
+        left_ms, granted = received.remaining_ms, received.credit
+        known = left_ms is not None and left_ms < REMAINING_MS_UNKNOWN
+        deadline_ms = now_ms + left_ms if known and left_ms is not None else None
+        request = self._in_work[key] = WorkerRequest(
+            self, *key, received.body, deadline_ms, None if granted == CREDIT_UNLIMITED else granted
+        )
         self._arrived.append(request)
 
     def _on_credit_or_cancel(self, order: WorkCredit | WorkCancel) -> None:

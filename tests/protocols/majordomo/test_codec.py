@@ -36,7 +36,7 @@ from kelek.protocols.majordomo.codec import (
     WorkRequest,
 )
 from kelek.protocols.majordomo.values import Framing, Headers
-from kelek.tests.protocols.layouts import FEWER, check_fuzz, check_round_trip
+from kelek.tests.protocols.layouts import FEWER, Strategies, check_fuzz, check_round_trip
 
 TEXT, MDP01, MDP02 = Framing.TEXT, Framing.MDP01, Framing.MDP02
 ID = b"\0\xff"
@@ -333,7 +333,7 @@ def test_an_error_that_is_none(packed: bytes) -> None:
 U64 = st.integers(0, (1 << 64) - 1)
 NAMES = st.binary(min_size=1, max_size=255).filter(lambda name: name[0] != 0)
 LEFT_MS = st.none() | st.integers(0, (1 << 64) - 2)
-STRATEGIES = {
+STRATEGIES: Strategies = {
     codec.SERVICE.type: st.text(
         st.characters(min_codepoint=0x20, max_codepoint=0x7E), min_size=1, max_size=255
     ).map(str.encode),

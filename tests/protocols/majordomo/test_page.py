@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,7 +47,7 @@ def cell(command: Command) -> str:
     )
 
 
-def table(group: Commands, receiver: str) -> str:
+def table(group: Commands[Any], receiver: str) -> str:
     lines: dict[str, dict[Framing, str]] = {}
     for command in group.all:
         cells = lines.setdefault(command.title, dict.fromkeys(FRAMINGS, ""))
