@@ -287,6 +287,13 @@ def test_what_a_client_that_is_gone_has_queued_is_dropped(table: ServiceTable) -
         [b"MDPC02", b"\1", b"echo"],
         [b"", b"MDPC01", b"echo"],
         [b"", b"\0" * 9],
+        [b"KLKN01", b"\1", b"echo", b"1", b"\xff" * 16, b"x"],
+        [b"KLKN01", b"\1", b"echo", b"1", b"\xff" * 16 + b"\0me", b"x"],
+        [b"KLKN01", b"\1", b"echo", b"1", b"\xff" * 16 + b"n" * 256, b"x"],
+        [b"KLKN01", b"\1", b"echo", b"1", b"\xff" * 16 + b"me"],
+        [b"KLKN01", b"\4", b"echo", b"1", b"\xff" * 16 + b"me", b"x"],
+        [b"KLKN01", b"\6", b"echo", b"1", b"\xff" * 16 + b"me"],
+        [C, b"\4", b"echo", b"1", b"\xff" * 16 + b"me"],
     ],
 )
 def test_invalid_requests_are_dropped_and_counted(table: ServiceTable, frames: Message) -> None:
@@ -537,24 +544,6 @@ def test_ready_with_credit_may_be_followed_by_the_one_for_older_brokers(
     assert table.to_workers == [[b"w", W, b"\6"]], "but once"
     table.worker([b"v", *CREDIT_READY], [b"v", *READY])
     assert table.to_workers == [[b"v", W, b"\6"]], "and not another one"
-
-
-@pytest.mark.parametrize(
-    "frames",
-    [
-        [N, b"\1", b"echo", b"1", UNTIMED * 2, b"x"],
-        [N, b"\1", b"echo", b"1", UNTIMED * 2 + b"\0me", b"x"],
-        [N, b"\1", b"echo", b"1", UNTIMED * 2 + b"n" * 256, b"x"],
-        [N, b"\1", b"echo", b"1", named()],
-        [N, b"\4", b"echo", b"1", named(), b"x"],
-        [N, b"\6", b"echo", b"1", named()],
-        [C, b"\4", b"echo", b"1", named()],
-    ],
-)
-def test_names_that_are_none_are_dropped_and_counted(table: ServiceTable, frames: Message) -> None:
-    table.client([b"c", *frames])
-    assert table.count("invalid_requests") == 1
-    assert not table.to_clients
 
 
 # ---- its own services, both endpoints in one ----
