@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
 from typing import Any, Generic, NamedTuple, ParamSpec, Self, TypeVar
 
 from ...net.clock import monotonic_ms
@@ -155,12 +154,7 @@ class _CatchErrors:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if isinstance(error, Exception):
             self.error = error
         return self.error is not None
@@ -172,6 +166,12 @@ class Worker:
     on_begun     called when it accepts requests and handles signals
     on_failure   called with each exception of the function, in any thread
     """
+
+    # These exist when it serves.
+    _links: AsyncWaits[Links]
+    _stop_event: asyncio.Event
+    _task_slots: asyncio.Semaphore  # One for each concurrent task.
+    _has_room: asyncio.Event  # Cleared while brokers have no room.
 
     def __init__(
         self,
@@ -198,17 +198,13 @@ class Worker:
                 tuning.liveness,
             ),
         )
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._links: AsyncWaits[Links] | None = None
-        self._stop_event: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # None: it does not serve yet.
         self._requests: queue.SimpleQueue[WorkerRequest | None] = queue.SimpleQueue()  # To threads.
         self._results: deque[_Result] = deque()  # Of the threads.
         self._is_notified = False  # The loop will handle the results.
         self._part_slots = threading.Semaphore(PARTS_AHEAD)
         self._parts_ahead = 0  # Sent ones whose slots are released when the brokers have room.
         self._tasks: set[asyncio.Task[None]] = set()
-        self._task_slots: asyncio.Semaphore | None = None  # One for each concurrent task.
-        self._has_room: asyncio.Event | None = None  # Cleared while brokers have no room.
         self._stopped = threading.Event()
 
     # ---- start and stop ----
@@ -232,11 +228,11 @@ class Worker:
 
     async def serve(self) -> None:
         """Serves in the running loop, until drain() or cancellation."""
-        self._loop = asyncio.get_running_loop()
         self._stop_event, self._has_room = asyncio.Event(), asyncio.Event()
         self._has_room.set()
         self._task_slots = asyncio.Semaphore(self.service.concurrency)
         self._links = AsyncWaits(partial(Links, self._workers, WORKER_LINKS), self._on_woken)
+        self._loop = asyncio.get_running_loop()
         threads = 0 if self.service.asynchronous else self.service.concurrency
         closer = self._links.close
         guard = Guard(self, "`await` for serve()", self._links.resources.abandon)
@@ -270,7 +266,7 @@ class Worker:
             self._loop.call_soon_threadsafe(self._drain)
 
     def _drain(self) -> None:
-        if self._workers.draining or self._loop is None or self._links is None:
+        if self._workers.draining or self._loop is None:
             return
         self._workers.drain()
         self._loop.call_later(self.tuning.drain_ms / 1000, self._stop)
@@ -284,10 +280,9 @@ class Worker:
     @property
     def serving(self) -> bool:
         """Whether it has started and not ended."""
-        return self._links is not None and not self._stopped.is_set()
+        return self._loop is not None and not self._stopped.is_set()
 
     def _stop(self) -> None:
-        assert self._stop_event is not None
         self._stop_event.set()
 
     @property
@@ -299,8 +294,6 @@ class Worker:
     # ---- the loop ----
 
     def _on_woken(self) -> None:
-        assert self._links is not None
-        assert self._has_room is not None
         requests = self._workers.pop_requests()
         if self.service.asynchronous:
             for request in requests:
@@ -327,7 +320,6 @@ class Worker:
             result = self._results.popleft()
             self._parts_ahead += not result.last
             self._send_result(result)
-        assert self._links is not None
         self._links.wake()
 
     def _send_result(self, result: _Result) -> None:
@@ -415,26 +407,20 @@ class Worker:
     # ---- coroutines ----
 
     async def _run_coroutine(self, request: WorkerRequest) -> None:
-        assert self._task_slots is not None
-        assert self._links is not None
         async with self._task_slots:
             if not request.answerable:
                 return
-            failure = self._end_reason(request)
+            failure, frames = self._end_reason(request), None
             if failure is None:
                 with _CatchErrors() as caught:
                     answer: Any = self.service.function(body_of(request))
                     if inspect.isasyncgen(answer):
                         failure = await self._run_async_generator(request, answer)
-                        frames = [b""]
                     else:
                         frames = frames_of(await answer)
                 if caught.error is not None:
                     failure = self._failed(caught.error)
-            if failure is None:
-                self._send_result(_Result(request, frames))
-            else:
-                self._send_result(_Result(request, failure=failure))
+            self._send_result(_Result(request, frames, failure))
             self._links.wake()
 
     async def _run_async_generator(self, request: WorkerRequest, parts: Any) -> Failure | None:
@@ -464,8 +450,6 @@ class Worker:
         self, request: WorkerRequest, parts: Any, changed: asyncio.Event
     ) -> Failure | None:
         """Sends parts until the generator ends."""
-        assert self._has_room is not None
-        assert self._links is not None
         while request.answerable:
             if failure := self._end_reason(request):
                 return failure
