@@ -321,7 +321,7 @@ _HEADS: dict[tuple[str, Framing], tuple[Part, ...]] = {
 }
 
 
-class Row(NamedTuple):
+class CommandRow(NamedTuple):
     """A command in all framings that have it."""
 
     title: str
@@ -341,7 +341,7 @@ class Command(Layout[Any]):
 
     first = 0
 
-    def __init__(self, header: str, framing: Framing, row: Row) -> None:
+    def __init__(self, header: str, framing: Framing, row: CommandRow) -> None:
         self.title, parts, given = row.title, row.parts, row.given
         self.framing, self.octets, self.header = framing, row.octets[framing], row.header or header
         if framing is not TEXT:
@@ -378,7 +378,7 @@ def _names(part: Frame | Rest) -> Sequence[str]:
 class Commands(Generic[T]):
     """All commands in one direction; `header` is the field of Headers for most of them."""
 
-    def __init__(self, header: str, *rows: Row) -> None:
+    def __init__(self, header: str, *rows: CommandRow) -> None:
         self.all = [Command(header, framing, row) for row in rows for framing in row.octets]
         # Orders with more than the plain REQUEST's frames are found by decode_order().
         self._by_head: list[dict[tuple[str, bytes], Command]] = [{} for _ in Framing]
@@ -432,102 +432,106 @@ _HEARTBEAT = {MDP02: values.HEARTBEAT, MDP01: values.HEARTBEAT_01}
 
 CLIENT_COMMANDS: Commands[ClientCommand] = Commands(
     "client",
-    Row("REQUEST", Request, _REQUEST, (*_TO_SERVICE, BODY)),
-    Row(
+    CommandRow("REQUEST", Request, _REQUEST, (*_TO_SERVICE, BODY)),
+    CommandRow(
         "REQUEST with a deadline",
         Request,
         _only(values.CLIENT_REQUEST),
         (*_TO_SERVICE, REMAINING, BODY),
         "deadline",
     ),
-    Row(
+    CommandRow(
         "REQUEST with a name",
         Request,
         _only(values.CLIENT_REQUEST),
         (*_TO_SERVICE, REQUEST_OPTIONS, BODY),
         "named",
     ),
-    Row("CREDIT", Credit, _only(values.CLIENT_CREDIT), (*_TO_SERVICE, CREDIT_OPTIONS), "named"),
-    Row("CANCEL", Cancel, _only(values.CLIENT_CANCEL), (*_TO_SERVICE, CANCEL_OPTIONS), "named"),
+    CommandRow(
+        "CREDIT", Credit, _only(values.CLIENT_CREDIT), (*_TO_SERVICE, CREDIT_OPTIONS), "named"
+    ),
+    CommandRow(
+        "CANCEL", Cancel, _only(values.CLIENT_CANCEL), (*_TO_SERVICE, CANCEL_OPTIONS), "named"
+    ),
 )
 # MDP/0.1's REPLY is a Final.
 REPLIES: Commands[Reply] = Commands(
     "client",
-    Row(
+    CommandRow(
         "PARTIAL",
         Partial,
         {TEXT: values.CLIENT_PARTIAL, MDP02: values.CLIENT_PARTIAL},
         (*_TO_SERVICE, BODY),
     ),
-    Row("FINAL", Final, _FINAL, (*_TO_SERVICE, BODY)),
-    Row(
+    CommandRow("FINAL", Final, _FINAL, (*_TO_SERVICE, BODY)),
+    CommandRow(
         "PARTIAL with a position",
         Partial,
         _only(values.CLIENT_PART),
         (*_TO_SERVICE, POSITION, BODY),
     ),
-    Row(
+    CommandRow(
         "FINAL with a position",
         Final,
         _only(values.CLIENT_END),
         (*_TO_SERVICE, POSITION, BODY),
     ),
-    Row("ALIVE", Alive, _only(values.CLIENT_ALIVE), ()),
+    CommandRow("ALIVE", Alive, _only(values.CLIENT_ALIVE), ()),
 )
 # A DISCONNECT of the specification's framing may have MDP/0.2's header, as the specification prints
 # it; it is then decoded as MDP/0.2's.
 WORKER_COMMANDS: Commands[WorkerCommand] = Commands(
     "worker",
-    Row("READY", WorkerReady, {MDP02: values.READY, MDP01: values.READY}, (SERVICE,)),
-    Row("READY", WorkerReady, _only(values.READY), (SERVICE, WINDOW, DEADLINES)),
-    Row(
+    CommandRow("READY", WorkerReady, {MDP02: values.READY, MDP01: values.READY}, (SERVICE,)),
+    CommandRow("READY", WorkerReady, _only(values.READY), (SERVICE, WINDOW, DEADLINES)),
+    CommandRow(
         "READY with credit",
         WorkerReady,
         _only(values.READY_CREDIT),
         (SERVICE, WINDOW._replace(optional=False)),
         given={"deadlines": True, "credit": True},
     ),
-    Row(
+    CommandRow(
         "PARTIAL",
         WorkPartial,
         {TEXT: values.PARTIAL, MDP02: values.PARTIAL},
         (*_TO_CLIENT, WORK_BODY),
     ),
-    Row(
+    CommandRow(
         "FINAL",
         WorkFinal,
         {TEXT: values.FINAL, MDP02: values.FINAL, MDP01: values.REPLY_01},
         (*_TO_CLIENT, WORK_BODY),
     ),
-    Row("PING", Ping, _only(values.PING), ()),
-    Row("HEARTBEAT", Heartbeat, _HEARTBEAT, ()),
-    Row("DISCONNECT", Disconnect, _DISCONNECT, ()),
+    CommandRow("PING", Ping, _only(values.PING), ()),
+    CommandRow("HEARTBEAT", Heartbeat, _HEARTBEAT, ()),
+    CommandRow("DISCONNECT", Disconnect, _DISCONNECT, ()),
 )
 ORDERS: Commands[Order] = Commands(
     "worker",
-    Row(
+    CommandRow(
         "REQUEST",
         WorkRequest,
         dict.fromkeys((TEXT, MDP02, MDP01), values.REQUEST),
         (*_TO_CLIENT, WORK_BODY),
     ),
-    Row(
+    CommandRow(
         "REQUEST with a deadline",
         WorkRequest,
         _only(values.REQUEST),
         (*_TO_CLIENT, REMAINING, WORK_BODY),
     ),
-    Row(
+    CommandRow(
         "REQUEST with credit",
         WorkRequest,
         _only(values.REQUEST),
         (*_TO_CLIENT, WORK_OPTIONS, WORK_BODY),
     ),
-    Row("CREDIT", WorkCredit, _only(values.CREDIT), (*_TO_CLIENT, CREDIT)),
-    Row("CANCEL", WorkCancel, _only(values.CANCEL), _TO_CLIENT),
-    Row("PONG", Pong, _only(values.PONG), ()),
-    Row("HEARTBEAT", Heartbeat, _HEARTBEAT, ()),
-    Row("DISCONNECT", Disconnect, _DISCONNECT, ()),
+    CommandRow("CREDIT", WorkCredit, _only(values.CREDIT), (*_TO_CLIENT, CREDIT)),
+    CommandRow("CANCEL", WorkCancel, _only(values.CANCEL), _TO_CLIENT),
+    CommandRow("PONG", Pong, _only(values.PONG), ()),
+    CommandRow("HEARTBEAT", Heartbeat, _HEARTBEAT, ()),
+    CommandRow("DISCONNECT", Disconnect, _DISCONNECT, ()),
 )
 
 # By framing and value; the one with the fewest frames first.
