@@ -14,9 +14,8 @@ from ...protocols.errors import LocalProtocolError
 from ...protocols.raft.messages import AppendAck, AppendJob
 from ...storage.disk.disk import Disk
 from ...storage.errors import StorageFull
-from ...storage.log.log import Log
+from ...storage.log.log import Log, Writer
 from ...storage.log.segment import Identity
-from ...storage.log.writer import Writer
 from ...storage.snapshot.snapshot import newest_verified, set_damaged_aside
 from ..errors import UnitBroken
 from ..runtime.actor import Actor

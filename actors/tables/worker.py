@@ -12,8 +12,7 @@ from ...native.net.sockets import send_batch
 from ...net.clock import wall_ms
 from ...net.poll_loop import Pipe
 from ...net.sockets import SocketOptions
-from ...protocols.zerodb.tables.entries import TablePartition
-from ...protocols.zerodb.tables.tables import LogPosition, Tables
+from ...protocols.zerodb.tables.tables import LogPosition, TablePartition, Tables
 from ...protocols.zerodb.wire import ops
 from ...protocols.zerodb.wire.values import REQUEST_BYTES_MAX, REQUEST_FRAMES_MAX
 from ...protocols.zerodb.wire.worker_pipe import PIPE_HEADER

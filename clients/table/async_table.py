@@ -13,7 +13,7 @@ from ..io.coalescer import RequestCoalescer, RequestLimits
 from .arguments import Data, Pair, checked_key, checked_pairs, checked_value
 from .jobs import TableJobs
 from .reads import TableReads
-from .writes import PACK_BYTES, PACK_PAIRS, Puts, TableWrites, columns_of
+from .table import PACK_BYTES, PACK_PAIRS, Puts, TableWrites, columns_of
 
 GETS_MAX = 256  # In one request, so that the answer has room for values of some size.
 

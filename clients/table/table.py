@@ -1,13 +1,265 @@
-"""kelek.Table: the blocking client of a table."""
+"""kelek.Table, the blocking client of a table, and the methods of it and kelek.AsyncTable that
+write."""
 
-from collections.abc import Callable, Iterable
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING
 
+from ...protocols.zerodb.client.client import Exchange
+from ...protocols.zerodb.wire import answers, requests
+from ...protocols.zerodb.wire.values import PACKED, PARTSYNC, Extension
+from ..errors import TableRefused
 from ..io.driver import BlockingDriver
-from ..io.operations import Operation, operation
-from .arguments import Data, checked_key, checked_pairs
+from ..io.operations import Operation, Sleep, operation
+from .arguments import (
+    Data,
+    Pair,
+    checked_bound,
+    checked_key,
+    checked_keys,
+    checked_number,
+    checked_pairs,
+    checked_range,
+    checked_value,
+    milliseconds,
+)
+from .batch import Batch, BatchResult
 from .jobs import TableJobs
+from .operations import TableOperations
+from .pages import arrow
 from .reads import TableReads
-from .writes import TableWrites, columns_of, packs
+
+if TYPE_CHECKING:
+    import pyarrow
+
+PACK_PAIRS = 1024  # In one put of put_many().
+PACK_BYTES = 256 << 10
+COLLECT_S_MAX = 0.002  # A pack waits no longer for the next pair of a slow source.
+Columns = tuple[Sequence[bytes], Sequence[bytes]]  # Keys and their values.
+Progress = Callable[[int], object]
+
+
+class TableWrites(TableOperations):
+    """Puts, deletes, batches and sessions."""
+
+    @operation
+    def put_arrow(
+        self,
+        batches: Iterable["pyarrow.RecordBatch"],
+        *,
+        ttl_s: float | None = None,
+        bytes_max: int = PACK_BYTES,
+        progress: Callable[[int], object] | None = None,
+    ) -> Operation[int]:
+        """As put_many(), from the binary or text columns key and value of record batches.
+
+        It makes no Python object for a row.
+
+        bytes_max   of keys and values in a request of several pairs
+
+        Raises TableError when pyarrow is not installed.
+        """
+        return self._put_packs(arrow().packs_of(batches, bytes_max), ttl_s, progress)
+
+    def _put_packs(
+        self, packs: Iterable[Columns], ttl_s: float | None, progress: Progress | None
+    ) -> Operation[int]:
+        with closing(Puts(self, ttl_s, progress)) as puts:
+            for keys, data in packs:
+                yield from puts.add(keys, data)
+            return (yield from puts.finish())
+
+    def _put_pairs(
+        self, pairs: Sequence[Pair], ttl_s: float | None = None, session: int = 0
+    ) -> Operation[None]:
+        """Stores pairs with one request."""
+        self._flush()
+        yield from self._finish(self._begin_put(*columns_of(pairs), ttl_s, session))
+
+    def _begin_put(
+        self,
+        keys: Sequence[bytes],
+        data: Sequence[bytes],
+        ttl_s: float | None = None,
+        session: int = 0,
+    ) -> Exchange:
+        """Sends keys and their values in one request."""
+        lease = checked_number("a session", session)
+        extension = Extension(PACKED, ttl_ms=milliseconds(ttl_s), lease=lease)
+        return self._begin(requests.Put(self._number, keys, data, self._write_flags, extension))
+
+    @operation
+    def delete(self, key: Data) -> Operation[None]:
+        """Deletes a key, if it exists."""
+        yield from TableWrites.delete_many(self, [key])
+
+    @operation
+    def delete_many(self, keys: Iterable[Data]) -> Operation[None]:
+        """Deletes the keys that exist, in one atomic write."""
+        asked = checked_keys(keys)
+        if asked:
+            yield from self._write(
+                requests.Delete(self._number, asked, self._write_flags, Extension(PACKED))
+            )
+
+    @operation
+    def delete_range(
+        self, *, prefix: Data | None = None, start: Data = b"", end: Data = b""
+    ) -> Operation[None]:
+        """Deletes the keys that begin with prefix, or lie in start <= key < end, atomically."""
+        asked = checked_range(prefix, start, end)
+        if not asked.empty:
+            yield from self._write(requests.DeleteRange(self._number, *asked, self._write_flags))
+
+    @operation
+    def delete_limited(self, limit: int, *, start: Data = b"") -> Operation[None]:
+        """Deletes the first limit keys from start on."""
+        checked_number("limit", limit)
+        first = checked_bound(start)
+        yield from self._write(
+            requests.DeleteLimited(self._number, first, limit, self._write_flags)
+        )
+
+    def _write(self, request: requests.Request) -> Operation[object]:
+        """Asks, behind the writes that were collected before."""
+        self._flush()
+        return self._ask(request)
+
+    # ---- several at once ----
+
+    def batch(self, *, ttl_s: float | None = None, session: int = 0) -> Batch:
+        """An empty batch for this table; commit() applies it."""
+        return Batch(self._number, ttl_s=ttl_s, session=session)
+
+    @operation
+    def commit(self, batch: Batch) -> Operation[BatchResult]:
+        """Applies a batch atomically: the branch that its conditions select.
+
+        Raises SessionEnded when the batch has a session that has ended; it changes nothing then.
+        """
+        lease = checked_number("a session", batch.session)
+        extension = Extension(ttl_ms=milliseconds(batch.ttl_s), lease=lease)
+        flags = self._write_flags or PARTSYNC
+        branches = batch.ops, batch.otherwise.ops
+        request = requests.Transaction(batch.compares, *branches, flags, extension)
+        self._flush()
+        return BatchResult(*(yield from self._fetch(request, answers.TRANSACTION)))
+
+    @operation
+    def compare_and_put(self, key: Data, expected: Data | None, value: Data) -> Operation[bool]:
+        """Stores a value if the key's present value is expected (None: no key); returns whether it
+        did.
+
+        It is one atomic step: of several callers with the same expectation, one succeeds.
+        """
+        batch = self.batch().put(key, value)
+        if expected is None:
+            batch.when_absent(key)
+        else:
+            batch.when_equal(key, expected)
+        return (yield from TableWrites.commit(self, batch)).succeeded
+
+    # ---- sessions ----
+
+    @operation
+    def open_session(self, ttl_s: float) -> Operation[int]:
+        """Opens a session and returns its number. Keys that are put under it are deleted when it
+        ends.
+
+        A session ends by end_session(), or ttl_s seconds after the last keep_session().
+        """
+        return self._session(requests.SESSION_OPEN, 0, milliseconds(ttl_s))
+
+    @operation
+    def keep_session(self, session: int) -> Operation[bool]:
+        """Restarts the session's time to live; False: the session has ended."""
+        return bool((yield from self._session(requests.SESSION_KEEP, session, 0)))
+
+    @operation
+    def end_session(self, session: int) -> Operation[None]:
+        """Ends a session and deletes its keys."""
+        yield from self._session(requests.SESSION_END, session, 0)
+
+    def _session(self, action: int, session: int, ttl_ms: int) -> Operation[int]:
+        flags = self._write_flags or PARTSYNC
+        asked = requests.Session(action, checked_number("a session", session), ttl_ms, flags)
+        self._flush()
+        return self._fetch(asked, answers.SESSION)
+
+
+def packs(pairs: Iterable[tuple[Data, Data]]) -> Iterator[list[Pair]]:
+    """Groups pairs into packs: full ones, or what a slow source yields within COLLECT_S_MAX."""
+    clock = time.monotonic
+    pack: list[Pair] = []
+    size = 0
+    until_s = 0.0
+    for one in pairs:
+        key, value = checked_key(one[0]), checked_value(one[1])
+        size += len(key) + len(value)
+        if size > PACK_BYTES and pack:
+            yield pack
+            pack, size = [], len(key) + len(value)
+        if not pack:
+            until_s = clock() + COLLECT_S_MAX
+        pack.append((key, value))
+        if len(pack) == PACK_PAIRS or clock() >= until_s:
+            yield pack
+            pack, size = [], 0
+    if pack:
+        yield pack
+
+
+class Puts:
+    """A pipeline of packs of pairs, acknowledged in order."""
+
+    def __init__(self, table: TableWrites, ttl_s: float | None, progress: Progress | None) -> None:
+        self._table = table
+        self._ttl_s = ttl_s
+        self._progress = progress
+        self._written = 0  # Acknowledged pairs.
+        self._sent: deque[tuple[Exchange, int]] = deque()
+
+    def add(self, keys: Sequence[bytes], data: Sequence[bytes]) -> Operation[None]:
+        """Sends a pack when the window has room; settles acknowledged packs."""
+        client = self._table._client
+        while self._sent and (self._sent[0][0].done or not client.has_room):
+            yield from self._settle()
+        self._table._flush()
+        self._sent.append((self._table._begin_put(keys, data, self._ttl_s), len(keys)))
+        yield Sleep(0)  # Sends it now.
+        self._report()
+
+    def finish(self) -> Operation[int]:
+        """Waits for all packs; returns the number of pairs."""
+        while self._sent:
+            yield from self._settle()
+            self._report()
+        return self._written
+
+    def _settle(self) -> Operation[None]:
+        """Waits for the oldest pack. Raises TableRefused with the number of pairs written."""
+        exchange, count = self._sent[0]
+        try:
+            yield from self._table._finish(exchange)
+        except TableRefused as error:
+            raise type(error)(error.code, error.text, self._written) from error
+        self._sent.popleft()
+        self._written += count
+
+    def _report(self) -> None:
+        if self._progress is not None:
+            self._progress(self._written)
+
+    def close(self) -> None:
+        """Drops outstanding packs after an error."""
+        for exchange, _ in self._sent:
+            self._table._client.drop(exchange)
+
+
+def columns_of(pairs: Sequence[Pair]) -> Columns:
+    return [key for key, _ in pairs], [value for _, value in pairs]
 
 
 class Table(TableReads, TableWrites, TableJobs, BlockingDriver):

@@ -8,8 +8,7 @@ from typing import Protocol
 
 import rocksdict
 
-from ...protocols.zerodb.tables.operations import SYSTEM
-from ...protocols.zerodb.tables.tables import Pair
+from ...protocols.zerodb.tables.tables import SYSTEM, Pair
 from ...protocols.zerodb.wire.values import TableOptions
 from ..tables.sorted_keys import Ranges, SortedKeys
 from .families import Family

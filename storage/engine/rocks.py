@@ -30,17 +30,17 @@ import rocksdict
 from ...native.tables.sst import Bounds
 from ...protocols.zerodb.server.scan_chunks import ChunkSource, PairChunks
 from ...protocols.zerodb.tables.content import SizedRange, content_hash, split_points
-from ...protocols.zerodb.tables.effects import Effects, apply_entry, record_range
+from ...protocols.zerodb.tables.effects import Effects, record_range
 from ...protocols.zerodb.tables.operations import (
     LIFETIME_COUNTS,
-    SYSTEM,
+    apply_entry,
     first_expiry_ms,
     result_key,
     stored_result,
     tables_with_lifetimes,
 )
 from ...protocols.zerodb.tables.recent_changes import RecentChanges
-from ...protocols.zerodb.tables.tables import Outcome, Pair, TableEntry, TableInfo
+from ...protocols.zerodb.tables.tables import SYSTEM, Outcome, Pair, TableEntry, TableInfo
 from ...protocols.zerodb.wire.ops import Op, Put
 from ...protocols.zerodb.wire.values import TableOptions
 from ..disk.disk import make_folders

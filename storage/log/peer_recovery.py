@@ -13,8 +13,7 @@ from ...protocols.raft.log import RaftLog
 from ...protocols.record import slice_block
 from ...protocols.zmqraft.membership.directory import MemberDirectory
 from ...protocols.zmqraft.membership.voter_eligibility import Repair
-from ...protocols.zmqraft.server.append_queue import PruneMarks
-from ...protocols.zmqraft.server.values import Recovered
+from ...protocols.zmqraft.server.values import PruneMarks, Recovered
 from ...protocols.zmqraft.snapshots.orders import Snapshot
 from ...protocols.zmqraft.wire.config_codec import decode_config_entry
 from ..disk.files import LISTINGS_MAX, Files

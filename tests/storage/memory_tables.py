@@ -7,15 +7,15 @@ import copy
 from collections.abc import Iterator, Sequence
 
 from kelek.protocols.zerodb.tables.content import content_hash, split_points
-from kelek.protocols.zerodb.tables.effects import Effects, apply_entry, record_range
+from kelek.protocols.zerodb.tables.effects import Effects, record_range
 from kelek.protocols.zerodb.tables.operations import (
-    SYSTEM,
+    apply_entry,
     first_expiry_ms,
     result_key,
     stored_result,
 )
 from kelek.protocols.zerodb.tables.recent_changes import RecentChanges
-from kelek.protocols.zerodb.tables.tables import Outcome, Pair, TableEntry, TableInfo
+from kelek.protocols.zerodb.tables.tables import SYSTEM, Outcome, Pair, TableEntry, TableInfo
 from kelek.protocols.zerodb.wire.ops import Op
 from kelek.protocols.zerodb.wire.values import TableOptions
 from kelek.storage.errors import StorageError

@@ -28,8 +28,7 @@ from ..wire.ops import (
     unpack,
 )
 from ..wire.values import TableOptions
-from .operations import SYSTEM, OperationRefused, TableState, apply
-from .tables import Outcome, Pair, TableEntry
+from .tables import SYSTEM, Pair, TableState
 
 # Operations whose effects need a record; each leaves one record, even if it changed nothing.
 RECORDED = (Transaction, Part, Attach, SessionEnd, Expire, DeleteLimited)
@@ -44,59 +43,11 @@ _COUNT = b"x"  # Number of records, and a key before the oldest record.
 _RECORD_NAME = struct.Struct(">QI")
 _NUMBER = struct.Struct(">Q")
 # First byte of a record. Older versions read all but the second as the first.
-_KEYS_ONLY, _WHOLE = b"\0", b"\1"
-_KEYS_OF_BRANCH = {OTHERWISE: b"\2", THEN: b"\3"}  # Of a transaction, whose entry has the values.
+KEYS_ONLY, _WHOLE = b"\0", b"\1"
+KEYS_OF_BRANCH = {OTHERWISE: b"\2", THEN: b"\3"}  # Of a transaction, whose entry has the values.
 
 
-def apply_entry(
-    state: TableState, entry: TableEntry, changes: list[Op] | None
-) -> Iterator[Outcome]:
-    """Applies the operations of an entry and yields their outcomes. Effects of RECORDED operations
-    of the log are recorded.
-
-    changes   receives what operations of local tables did; None: no watch needs it
-    """
-    recorded = 0  # Operations of the entry that have a record.
-    for place, op in enumerate(entry.ops):
-        try:
-            if entry.log_index and isinstance(op, RECORDED):
-                data = _apply_recorded(state, (entry.log_index, recorded), op)
-            elif entry.log_index or changes is None:
-                data = apply(state, entry.log_index, op)
-            else:
-                data = _apply_observed(state, op, changes)
-        except OperationRefused as error:
-            yield Outcome(entry.log_index, place, b"", str(error))
-        else:
-            if data:
-                yield Outcome(entry.log_index, place, data)
-        recorded += isinstance(op, RECORDED)
-
-
-def _apply_recorded(state: TableState, name: tuple[int, int], op: Op) -> bytes:
-    """Applies an operation, and records its effects under the entry's index and the record's
-    number."""
-    recorder = _Recorder(state)
-    short = _KEYS_ONLY
-    try:
-        data = apply(recorder, name[0], op)
-        if isinstance(op, Transaction):
-            short = _KEYS_OF_BRANCH.get(data[0], _KEYS_ONLY)
-        return data
-    # A refused operation has a record, too: the number of a record identifies its operation.
-    finally:
-        _store_record(state, name, recorder.ops, short)
-
-
-def _apply_observed(state: TableState, op: Op, changes: list[Op]) -> bytes:
-    recorder = _Recorder(state)
-    try:
-        return apply(recorder, 0, op)
-    finally:
-        changes += recorder.ops
-
-
-class _Recorder:
+class Recorder:
     """A TableState that notes changes of tables."""
 
     def __init__(self, state: TableState) -> None:
@@ -132,7 +83,7 @@ class _Recorder:
             self.ops.append(DeleteRange(table, start, end))
 
 
-def _store_record(state: TableState, name: tuple[int, int], ops: list[Op], short: bytes) -> None:
+def store_record(state: TableState, name: tuple[int, int], ops: list[Op], short: bytes) -> None:
     data = _WHOLE + pack(ops)
     if len(data) > RECORD_BYTES_MAX and any(isinstance(op, Put) for op in ops):
         data = short + pack([_without_values(op) for op in ops])
@@ -171,9 +122,9 @@ class Effects:
         are unknown, only their keys are recorded."""
         if self._kind == _WHOLE:
             return self.ops
-        if self._kind == _KEYS_ONLY or not isinstance(op, Transaction):
+        if self._kind == KEYS_ONLY or not isinstance(op, Transaction):
             return None
-        steps = op.then if self._kind == _KEYS_OF_BRANCH[THEN] else op.otherwise
+        steps = op.then if self._kind == KEYS_OF_BRANCH[THEN] else op.otherwise
         if any(isinstance(step, Attach) for step in steps) and not _is_guarded(op):
             return None  # It deletes the keys of a session that has ended.
         return [step for step in steps if isinstance(step, SELF_DESCRIBING)]

@@ -8,7 +8,7 @@ sessions, parts of large values. Time comes from entries only.
 import struct
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from ..wire.ops import (
     ABSENT,
@@ -41,9 +41,9 @@ from ..wire.ops import (
     unpack_entry,
 )
 from ..wire.values import NO_REQID, TableOptions
-from .tables import Pair
+from . import effects
+from .tables import SYSTEM, Outcome, Pair, TableEntry, TableReader, TableState
 
-SYSTEM = -1  # The table of bookkeeping.
 RESULTS_MAX = 65_536  # Of transactions, for repeats: the newest.
 RESULTS_BYTES_MAX = 64 << 20  # Of these.
 RESULT_BYTES_MAX = 1 << 20  # Of one transaction; a larger one is refused.
@@ -77,36 +77,6 @@ SESSION_EXPIRIES = _KEYS["session expiry"]
 FLOOR = _KEYS["floor"]
 
 
-class TableReader(Protocol):
-    """Read access to tables; SYSTEM always exists."""
-
-    def get(self, table: int, keys: Sequence[bytes]) -> list[bytes | None]: ...
-
-    def scan(self, table: int, start: bytes, end: bytes) -> Iterator[Pair]:
-        """Ascending pairs of start <= key < end, while nothing is changed."""
-
-
-class TableState(TableReader, Protocol):
-    """The tables as the previous operations left them."""
-
-    expiring_tables: set[int]  # Tables that may have keys with a lifetime.
-
-    def options(self, table: int) -> TableOptions | None:
-        """None: the table does not exist."""
-
-    def create(self, table: int, options: TableOptions) -> None:
-        """Makes an empty table, which does not exist yet."""
-
-    def drop(self, table: int) -> None:
-        """Removes a table with its content."""
-
-    def put(self, table: int, keys: Sequence[bytes], values: Sequence[bytes]) -> None: ...
-
-    def delete(self, table: int, keys: Sequence[bytes]) -> None: ...
-
-    def delete_range(self, table: int, start: bytes, end: bytes) -> None: ...
-
-
 class OperationRefused(Exception):
     """All nodes refuse the operation; the text is the reason."""
 
@@ -133,6 +103,54 @@ class Lifetime(NamedTuple):
 
     at_ms: int = 0  # Unix time; 0: no end.
     session: int = 0  # 0: bound to no session.
+
+
+def apply_entry(
+    state: TableState, entry: TableEntry, changes: list[Op] | None
+) -> Iterator[Outcome]:
+    """Applies the operations of an entry and yields their outcomes. Effects of RECORDED operations
+    of the log are recorded.
+
+    changes   receives what operations of local tables did; None: no watch needs it
+    """
+    recorded = 0  # Operations of the entry that have a record.
+    for place, op in enumerate(entry.ops):
+        try:
+            if entry.log_index and isinstance(op, effects.RECORDED):
+                data = _apply_recorded(state, (entry.log_index, recorded), op)
+            elif entry.log_index or changes is None:
+                data = apply(state, entry.log_index, op)
+            else:
+                data = _apply_observed(state, op, changes)
+        except OperationRefused as error:
+            yield Outcome(entry.log_index, place, b"", str(error))
+        else:
+            if data:
+                yield Outcome(entry.log_index, place, data)
+        recorded += isinstance(op, effects.RECORDED)
+
+
+def _apply_recorded(state: TableState, name: tuple[int, int], op: Op) -> bytes:
+    """Applies an operation, and records its effects under the entry's index and the record's
+    number."""
+    recorder = effects.Recorder(state)
+    short = effects.KEYS_ONLY
+    try:
+        data = apply(recorder, name[0], op)
+        if isinstance(op, Transaction):
+            short = effects.KEYS_OF_BRANCH.get(data[0], effects.KEYS_ONLY)
+        return data
+    # A refused operation has a record, too: the number of a record identifies its operation.
+    finally:
+        effects.store_record(state, name, recorder.ops, short)
+
+
+def _apply_observed(state: TableState, op: Op, changes: list[Op]) -> bytes:
+    recorder = effects.Recorder(state)
+    try:
+        return apply(recorder, 0, op)
+    finally:
+        changes += recorder.ops
 
 
 def apply(state: TableState, index: int, op: Op) -> bytes:

@@ -7,7 +7,7 @@ missing table find nothing; a put makes it. One process writes.
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from ..wire.ops import Op
+from ..wire.ops import Expire, LeaseEnd, LeaseKeep, Op, SessionEnd, SessionKeep, SessionOpen
 from ..wire.values import TableOptions
 
 if TYPE_CHECKING:
@@ -16,6 +16,31 @@ if TYPE_CHECKING:
 
 Pair = tuple[bytes, bytes]
 LogPosition = tuple[int, int]  # Index and term.
+SYSTEM = -1  # The table of bookkeeping of operations.py.
+
+
+# Operations without a table. Every worker applies sessions, so that their numbers are equal. Every
+# worker reports changes of leases, because only the one that made the snapshot knows what comes
+# before.
+_EVERYBODYS = (SessionOpen, SessionKeep, SessionEnd, Expire, LeaseKeep, LeaseEnd)
+
+
+class TablePartition(NamedTuple):
+    """The tables of one worker: number, number + workers, ..."""
+
+    number: int
+    workers: int
+    local: frozenset[int] = frozenset()  # Local tables, which are not in the log.
+
+    def owns(self, table: int) -> bool:
+        """Whether the table belongs to this worker, replicated or local."""
+        return table % self.workers == self.number
+
+    def applies(self, op: Op) -> bool:
+        """Whether this worker applies the operation of an entry."""
+        if isinstance(op, _EVERYBODYS):
+            return True
+        return self.owns(op.table) and op.table not in self.local
 
 
 class TableEntry(NamedTuple):
@@ -134,6 +159,36 @@ class Tables(Protocol):
 
     def close(self) -> None:
         """Flushes, unless the disk is full, and closes the database."""
+
+
+class TableReader(Protocol):
+    """Read access to tables; SYSTEM always exists."""
+
+    def get(self, table: int, keys: Sequence[bytes]) -> list[bytes | None]: ...
+
+    def scan(self, table: int, start: bytes, end: bytes) -> Iterator[Pair]:
+        """Ascending pairs of start <= key < end, while nothing is changed."""
+
+
+class TableState(TableReader, Protocol):
+    """The tables as the previous operations left them."""
+
+    expiring_tables: set[int]  # Tables that may have keys with a lifetime.
+
+    def options(self, table: int) -> TableOptions | None:
+        """None: the table does not exist."""
+
+    def create(self, table: int, options: TableOptions) -> None:
+        """Makes an empty table, which does not exist yet."""
+
+    def drop(self, table: int) -> None:
+        """Removes a table with its content."""
+
+    def put(self, table: int, keys: Sequence[bytes], values: Sequence[bytes]) -> None: ...
+
+    def delete(self, table: int, keys: Sequence[bytes]) -> None: ...
+
+    def delete_range(self, table: int, start: bytes, end: bytes) -> None: ...
 
 
 def store_applied(tables: Tables, position: LogPosition) -> None:

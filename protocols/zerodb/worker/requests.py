@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 
 from ....native.net.messages import Frames
 from ...errors import StorageFailure
-from ..tables.entries import TablePartition
 from ..tables.recent_changes import RecentChanges
-from ..tables.tables import Outcome, TableEntry, Tables
+from ..tables.tables import Outcome, TableEntry, TablePartition, Tables
 from ..wire import answers, codec, ops, requests, values
 from ..wire.requests import Request, RequestError
 from ..wire.values import OWNER_TABLE

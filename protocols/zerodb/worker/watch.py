@@ -3,13 +3,14 @@
 A change carries the index of its entry. Entries that were compacted away cannot be reported.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
-from ...raft.messages import EntryBatch
+from ...raft.messages import KIND_STATE, KIND_TABLES, EntryBatch
+from ...record import decode_block
 from ..tables.effects import RECORDED, SELF_DESCRIBING
-from ..tables.entries import TablePartition, decode_entries
-from ..tables.tables import Tables
+from ..tables.tables import TableEntry, TablePartition, Tables
 from ..wire import ops
 from ..wire.requests import Watch
 
@@ -82,6 +83,24 @@ class LogChanges:
                         changes.append((entry.log_index, []))
                     changes[-1][1].append(op)
         return _LogPage(batches[-1].last_index + 1, by_table)
+
+
+def decode_entries(
+    batch: EntryBatch, owner: TablePartition, tables_from: int = 0
+) -> Iterator[TableEntry]:
+    """The entries that find_entries() (worker.py) finds, never joined, each with its own index."""
+    if ops.ENTRY_MAGIC not in batch.block:
+        return
+    for log_index, record in enumerate(decode_block(batch.block)[1], batch.first_index):
+        if record.kind == KIND_STATE and tables_from and log_index > tables_from:
+            continue
+        if record.kind not in (KIND_STATE, KIND_TABLES) or not record.data.startswith(
+            ops.ENTRY_MAGIC
+        ):
+            continue
+        with suppress(ValueError):  # A malformed entry has changed nothing.
+            own = [op for op in ops.unpack_entry(record.data) if owner.applies(op)]
+            yield TableEntry(log_index, batch.term, own)
 
 
 def recent_changes(tables: Tables, request: Watch, index: int) -> tuple[int, Changes]:

@@ -5,17 +5,25 @@ The owner passes in messages and calls run() once a wake; then it sends what `re
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import NamedTuple, Protocol
 
+from ....native.tables.ops import ALL_MARKED, Run, cut_block
 from ...errors import StorageFailure
 from ...raft.messages import EntryBatch
 from ...zmqraft.snapshots.barrier import BarrierOrder
-from ..tables.tables import LogPosition, TableEntry
+from ..tables.tables import (
+    LogPosition,
+    Outcome,
+    TableEntry,
+    TablePartition,
+    Tables,
+    store_applied,
+)
 from ..wire import ops
 from ..wire import worker_pipe as pipe
+from ..wire.values import OWNER_TABLE, shared_lease
 from ..wire.worker_pipe import PIPE_HEADER, Message
-from .applier import Applier, OpenLease
 from .job_requests import JobRequest, JobRequestQueue
 from .reporter import AppliedReporter, Reporter
 from .requests import Databases, QueuedRequest, TableRequestLimits, TableRequests
@@ -24,6 +32,198 @@ from .snapshot_participant import RestoredTables, SnapshotParticipant, SnapshotU
 RECOVER_MS = 1000  # Between attempts to write again, or to restore a snapshot.
 RETRY_MS = 10  # While the segments lack a committed entry: the writer is replacing them.
 READ_BYTES_MAX = 1 << 20  # Of entries, in one wake.
+SETTLE_MS = 1000  # How long the database's own index may lag when no entry is for its tables.
+
+# Makes the snapshot that an entry at this position asks for. Returns the problem, or an empty text.
+OpenLease = Callable[[ops.LeaseOpen, LogPosition], str]
+
+
+# ---- the entries of a worker ----
+
+
+class WorkerEntries(NamedTuple):
+    """The entries of a batch for one worker."""
+
+    entries: list[TableEntry]
+    # By index: positions of the operations, if other workers have operations in the entry.
+    positions: dict[int, list[int]]
+    malformed: int  # Entries with the tables' magic that cannot be decoded, on any node.
+
+
+def with_entry_position(outcome: Outcome, positions: dict[int, list[int]]) -> Outcome:
+    """Replaces the position by that in the whole entry (WorkerEntries.positions)."""
+    found = positions.get(outcome.log_index)
+    return outcome if found is None else outcome._replace(position=found[outcome.position])
+
+
+class ApplyStep(NamedTuple):
+    """Entries that are applied as one, and changes of leases after them."""
+
+    entries: list[TableEntry]  # Without entries about leases, which change no table.
+    last: tuple[int, int]  # Index and term of the last entry, that of `lease_opened` included.
+    lease_opened: ops.LeaseOpen | None  # Its snapshot holds exactly the entries before it.
+    lease_changes: list[ops.LeaseKeep | ops.LeaseEnd]
+
+
+def split_at_leases(entries: Sequence[TableEntry], last: tuple[int, int]) -> Iterator[ApplyStep]:
+    """Splits entries behind each one that opens a lease.
+
+    last   index and term of the last entry in the log, of any worker
+    """
+    plain: list[TableEntry] = []
+    lease_changes: list[ops.LeaseKeep | ops.LeaseEnd] = []
+    reached = 0
+    for entry in entries:
+        match entry.ops[0]:
+            case ops.LeaseOpen() as opened:
+                reached = entry.log_index
+                yield ApplyStep(plain, (reached, entry.term), opened, lease_changes)
+                plain, lease_changes = [], []
+            case ops.LeaseKeep() | ops.LeaseEnd():
+                lease_changes += [
+                    op for op in entry.ops if isinstance(op, ops.LeaseKeep | ops.LeaseEnd)
+                ]
+            case _:
+                plain.append(entry)
+    if reached < last[0]:
+        yield ApplyStep(plain, last, None, lease_changes)
+
+
+def find_entries(batch: EntryBatch, owner: TablePartition, tables_from: int = 0) -> WorkerEntries:
+    """The operations of a checked batch that belong to this worker.
+
+    tables_from   entries behind this index must have the tables' own type (ConfigEntry); at and
+                  before it, or always if it is 0, state entries with the tables' magic count, too
+
+    Entries that only put or delete may be joined: consecutive changes of a table become one
+    operation with the index of the last one. This is correct because puts and deletes are never
+    refused and have no outcome (operations.py).
+    """
+    found = WorkerEntries([], {}, 0)
+    if ops.ENTRY_MAGIC not in batch.block:
+        return found  # The search is cheap for logs that hold no tables.
+    malformed = 0
+    marked_last = tables_from or ALL_MARKED
+    for run in cut_block(batch.block, owner.number, owner.workers, marked_last):
+        if run.operation:
+            if run.table not in owner.local:
+                found.entries.append(TableEntry(run.log_index, batch.term, [_change(run)]))
+            continue
+        try:
+            done = ops.unpack_entry(run.data)
+        except ValueError:
+            malformed += 1
+            continue
+        own = [place for place, op in enumerate(done) if owner.applies(op)]
+        if not own:
+            continue
+        if len(own) < len(done):
+            found.positions[run.log_index] = own
+            done = [done[place] for place in own]
+        found.entries.append(TableEntry(run.log_index, batch.term, done))
+    return found._replace(malformed=malformed)
+
+
+def _change(run: Run) -> ops.Op:
+    if run.operation == ops.PUT:
+        return ops.Put(run.table, list(run.keys), list(run.values))
+    return ops.Delete(run.table, list(run.keys))
+
+
+# ---- applying ----
+
+
+class Applier:
+    """The replicated tables and the position up to which they are applied."""
+
+    def __init__(self, owner: TablePartition, tables: Tables, open_lease: OpenLease) -> None:
+        self.commit: LogPosition = 0, 0
+        self.tables_from = 0  # ConfigEntry.tables_from, as of the commit index.
+        self.outcomes: list[Outcome] = []  # To be reported; the owner clears it.
+        self.lease_events: list[tuple[int, int]] = []  # (code, lease) to send; the owner clears it.
+        self.tables_changed = True  # Tables or owners may have changed; the owner resets it.
+        self.settle_due_ms: int | None = None
+        self.counts = Counter({"entries": 0, "operations": 0, "malformed": 0})
+        self._owner = owner
+        self._open_lease = open_lease
+        self.replace(tables)
+
+    def replace(self, tables: Tables) -> None:
+        """Continues with these tables: from a snapshot, or recovered at an earlier position."""
+        self.tables = tables
+        self.applied: LogPosition = tables.applied
+        self.tables_changed = True
+
+    def on_commit(self, commit: LogPosition, tables_from: int) -> None:
+        """The raft peer has reported its commit index."""
+        self.commit = max(self.commit, commit)
+        self.tables_from = tables_from
+
+    def apply(self, batches: Sequence[EntryBatch], now_ms: int) -> None:
+        """Applies consecutive batches behind `applied`.
+
+        Raises StorageFailure; what was applied before the failure stays applied.
+        """
+        entries: list[TableEntry] = []
+        positions: dict[int, list[int]] = {}
+        for found in (find_entries(batch, self._owner, self.tables_from) for batch in batches):
+            entries += found.entries
+            positions.update(found.positions)
+            self.counts["malformed"] += found.malformed
+        for step in split_at_leases(entries, (batches[-1].last_index, batches[-1].term)):
+            self._apply_step(step, positions, now_ms)
+
+    def _apply_step(self, step: ApplyStep, positions: dict[int, list[int]], now_ms: int) -> None:
+        # The snapshot is made while the tables do not know of the entry that asks for it.
+        last = step.last if step.lease_opened is None else self.applied
+        outcomes = self._write(step.entries, last, now_ms)
+        self.outcomes += [with_entry_position(outcome, positions) for outcome in outcomes]
+        if step.lease_opened is not None:
+            problem = self._open_lease(step.lease_opened, step.last)
+            if problem:
+                self.outcomes.append(Outcome(step.last[0], 0, b"", problem))
+            else:
+                self.lease_events.append((pipe.LEASE_OPENED, shared_lease(step.last[0])))
+            self.settle_due_ms = now_ms + SETTLE_MS
+        self.applied = step.last
+        for op in step.lease_changes:
+            code = pipe.LEASE_RENEWED if isinstance(op, ops.LeaseKeep) else pipe.LEASE_ENDED
+            self.lease_events.append((code, op.lease))
+
+    def _write(
+        self, entries: list[TableEntry], last: LogPosition, now_ms: int
+    ) -> Sequence[Outcome]:
+        """Writes entries as one batch of the database. Without entries settle() stores the
+        position later, so that a restart does not read all of them again."""
+        if not entries:
+            if self.settle_due_ms is None:
+                self.settle_due_ms = now_ms + SETTLE_MS
+            return []
+        self.counts["entries"] += len(entries)
+        self.counts["operations"] += sum(len(entry.ops) for entry in entries)
+        known = self.tables.tables().keys()
+        if any(_may_change_tables(op, known) for entry in entries for op in entry.ops):
+            self.tables_changed = True
+        if entries[-1].log_index < last[0]:
+            entries = [*entries, TableEntry(*last, [])]
+        self.settle_due_ms = None
+        return self.tables.write(entries)
+
+    def settle(self, now_ms: int) -> None:
+        """Stores the applied position in the database when that is due. Raises StorageFailure."""
+        if self.settle_due_ms is not None and now_ms >= self.settle_due_ms:
+            self.settle_due_ms = None
+            store_applied(self.tables, self.applied)
+
+
+def _may_change_tables(op: ops.Op, known: Set[int]) -> bool:
+    """Whether the operation may change which tables exist, or their owners."""
+    if op.table not in known or op.table == OWNER_TABLE:
+        return True
+    return not isinstance(op, ops.Put | ops.Delete | ops.DeleteRange)
+
+
+# ---- the worker ----
 
 
 class EntrySource(Protocol):

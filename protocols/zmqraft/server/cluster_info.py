@@ -26,9 +26,8 @@ from ..wire.client_codec import (
     RequestLogInfo,
     StateUrlAnswer,
 )
-from .append_queue import PruneMarks
 from .snapshots import SnapshotManager
-from .values import PeerSetup
+from .values import PeerSetup, PruneMarks
 
 WAITING_MAX = 4096
 WAITING_BYTES_MAX = 16 << 20

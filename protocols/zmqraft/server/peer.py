@@ -47,7 +47,6 @@ from ..wire.values import (
     Feature,
     encode_json,
 )
-from .append_queue import AppendQueue, PruneMarks
 from .cluster_info import ClusterInfo, PeerStatus, RequestQueue
 from .commits import CommitNotice, CommitNotifier, NotifyScope
 from .entry_readers import EntryReaders
@@ -56,7 +55,7 @@ from .links import Links
 from .reads import PeerReads
 from .snapshots import SnapshotManager
 from .transfer import TransferRequests
-from .updates import UpdateIntake
+from .updates import AppendQueue, UpdateIntake
 from .values import (
     Applied,
     Event,
@@ -64,6 +63,7 @@ from .values import (
     OutgoingFrames,
     OwnLogReader,
     PeerSetup,
+    PruneMarks,
     Recovered,
     Stalled,
     Wake,

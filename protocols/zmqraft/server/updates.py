@@ -1,7 +1,13 @@
-"""Updates of clients at `url` and of table servers at `peer_url`, from arrival to answer.
+"""Updates of clients at `url` and of table servers at `peer_url`, from arrival to answer, and the
+appends that they become.
 
-C code decodes, deduplicates and frames them (native/log/updates.py), one intake a socket.
+C code decodes, deduplicates and frames updates (native/log/updates.py), one intake a socket.
+AppendQueue makes the log writer's jobs, and holds the answers that its acknowledgements release.
 """
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from ....native.log.updates import (
     MARKED_ACCEPTED,
@@ -14,13 +20,129 @@ from ....native.log.updates import (
 )
 from ....native.net.messages import Arena, Frames
 from ...raft.core import Raft
-from ...raft.messages import KIND_STATE, KIND_TABLES, EntryBatch
+from ...raft.messages import KIND_STATE, KIND_TABLES, AppendJob, EntryBatch, Envelope
 from ..membership.directory import MemberDirectory
 from ..wire.values import encode_json
-from .append_queue import AppendQueue
-from .values import REQIDS_EXTRA_TTL_S, OutgoingFrames, UpdateLimits
+from .values import REQIDS_EXTRA_TTL_S, OutgoingFrames, PruneMarks, UpdateLimits
 
 PRUNE_EVERY_MS = 60_000
+
+
+class _PendingAck(NamedTuple):
+    """The answers that wait for the acknowledgement of a job."""
+
+    seq: int
+    last_index: int
+    last_term: int
+    answers: list[Envelope]
+
+
+class AppendQueue:
+    """The append jobs of one epoch. It keeps the table of request ids in step with the log."""
+
+    def __init__(
+        self,
+        core: Raft,
+        reqids: Reqids,
+        marks: PruneMarks,
+        epoch: int,
+        on_replaced: Callable[[], object],
+        snapshot_reqids: Callable[[], Iterable[bytes]],
+    ) -> None:
+        """Calls on_replaced when the log's files are about to get other entries than before.
+
+        snapshot_reqids reads the request ids of the newest snapshot.
+        """
+        self._core = core
+        self._reqids = reqids
+        self._marks = marks
+        self._epoch = epoch
+        self._on_replaced = on_replaced
+        self._snapshot_reqids = snapshot_reqids
+        self._queued_index = core.log.last_index  # The last index given to the log writer.
+        self.seq = 0  # Of the last job.
+        self._unacknowledged: deque[_PendingAck] = deque()
+        # Own blocks, whose request ids are in the table already.
+        self._own_blocks: dict[int, bytes] = {}
+        self.reset_pending = False  # The next job restarts the log behind a snapshot.
+        self.appended_bytes = 0
+        self.writable = True  # The log writer's disk has space.
+
+    def propose(self, batch: EntryBatch) -> None:
+        """Appends a batch of our own, whose request ids are in the table already."""
+        self._own_blocks[batch.first_index] = batch.block
+        self._core.propose(batch)
+
+    def make_job(self, batches: list[EntryBatch], answers: list[Envelope]) -> AppendJob | None:
+        """Returns the job for the batches of a Ready; their answers wait for its acknowledgement.
+
+        Without batches there is no job: the answers then wait for the last job. If no job waits,
+        the list keeps the answers, and the caller may send them.
+        """
+        if not batches and not self.reset_pending:
+            if answers and self._unacknowledged:
+                self._unacknowledged[-1].answers.extend(answers)
+                answers.clear()
+            return None
+        last_index, last_term = self._queued_index, 0
+        prev_index = batches[0].first_index - 1 if batches else last_index
+        if batches:
+            self._update_reqids(batches)
+            last_index, last_term = batches[-1].last_index, batches[-1].term
+            self._queued_index = last_index
+        self.seq += 1
+        self._unacknowledged.append(_PendingAck(self.seq, last_index, last_term, answers))
+        prev_term = self._core.log.term_at(prev_index)
+        assert prev_term is not None, "a batch follows the log"
+        blocks = [batch.block for batch in batches]
+        self.appended_bytes += sum(map(len, blocks))
+        reset, self.reset_pending = self.reset_pending, False
+        return AppendJob(self._epoch, self.seq, prev_index, prev_term, blocks, reset)
+
+    def on_written(self, seq: int) -> Iterable[Envelope]:
+        """The jobs up to seq are durable. Returns the answers that may be sent."""
+        while self._unacknowledged and self._unacknowledged[0].seq <= seq:
+            done = self._unacknowledged.popleft()
+            self._core.on_durable(done.last_index, done.last_term)
+            for envelope in done.answers:
+                if envelope.message.term == self._core.term:
+                    yield envelope
+
+    def reset_to_snapshot(self, index: int) -> None:
+        """A snapshot has replaced the log, and its request ids replace the table.
+
+        The jobs that the writer still has belong to the old log.
+        """
+        self._reqids.load(self._snapshot_reqids())
+        self._marks.truncate(0)
+        self._marks.add(index, self._reqids.newest_s)
+        self._on_replaced()
+        self._own_blocks.clear()
+        self._unacknowledged = deque(_PendingAck(job.seq, 0, 0, []) for job in self._unacknowledged)
+        self._queued_index, self.reset_pending = index, True
+
+    def _update_reqids(self, batches: list[EntryBatch]) -> None:
+        """Keeps the table of request ids in step with the log.
+
+        It holds the ids of our own updates since their arrival. If a new leader has replaced some
+        of these before they were given to the writer, their ids are removed.
+        """
+        intake, self._own_blocks = self._own_blocks, {}
+        own = sum(intake.get(batch.first_index) is batch.block for batch in batches)
+        first_index = batches[0].first_index
+        if first_index <= self._queued_index or own < len(intake):
+            self._truncate(first_index - 1)
+            intake.clear()
+        for batch in batches:
+            if intake.get(batch.first_index) is not batch.block:
+                self._reqids.add_block(batch.block)
+        self._marks.add(batches[-1].last_index, self._reqids.newest_s)
+
+    def _truncate(self, last_index: int) -> None:
+        """A new leader has replaced the entries above last_index: table and reader forget them."""
+        self._on_replaced()
+        self._reqids.truncate(last_index)
+        self._marks.truncate(last_index)
 
 
 class UpdateIntake:

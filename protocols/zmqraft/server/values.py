@@ -1,5 +1,6 @@
 """Values between a peer and its owner: settings, recovered state, events, the actions of a wake."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, NamedTuple, Protocol
 
@@ -21,11 +22,45 @@ from ...record import RECORD_BYTES_MAX, Record, cut_block, encode_block, trim_bl
 from ..membership.directory import MemberDirectory
 from ..membership.voter_eligibility import Repair
 from ..snapshots.orders import Order, Result, Snapshot
-from .append_queue import PruneMarks
 from .commits import CommitNotice
 
 CHECKPOINT_DATA = b"\xc0"
+STEP_S = 60  # The least distance of two PruneMarks, in log time.
+MARKS_MAX = 4096  # So many marks reach further back than any request id lives.
 REQIDS_EXTRA_TTL_S = 30 * 60  # Request ids are kept so much longer than update_ttl_s.
+
+
+class PruneMarks:
+    """Log time at some indexes: the largest time of any request id up to there, which never falls.
+
+    They tell up to which index all request ids have expired, without a look at each id.
+    """
+
+    def __init__(self) -> None:
+        self._marks: deque[tuple[int, int]] = deque(maxlen=MARKS_MAX)  # Index, log time.
+        self._index = 0  # All request ids up to this index have expired.
+
+    def add(self, index: int, log_s: int) -> None:
+        """The log has grown to index, and log time to log_s (Unix time in seconds)."""
+        if not self._marks or log_s >= self._marks[-1][1] + STEP_S:
+            self._marks.append((index, log_s))
+        elif log_s == self._marks[-1][1]:
+            self._marks[-1] = (index, log_s)
+
+    def truncate(self, last_index: int) -> None:
+        """The log has dropped its entries above last_index."""
+        while self._marks and self._marks[-1][0] > last_index:
+            self._marks.pop()
+
+    def __len__(self) -> int:
+        return len(self._marks)
+
+    def index_before(self, expired_s: int) -> int:
+        """Returns the highest index up to which all request ids are known to be older than
+        expired_s."""
+        while self._marks and self._marks[0][1] < expired_s:
+            self._index = self._marks.popleft()[0]
+        return self._index
 
 
 class UpdateLimits(NamedTuple):

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from kelek.native.net.messages import Arena
 from kelek.protocols.zerodb.server.outbox import KEY_PREFIX
-from kelek.protocols.zerodb.tables.entries import TablePartition
-from kelek.protocols.zerodb.tables.tables import TableEntry
+from kelek.protocols.zerodb.tables.tables import TableEntry, TablePartition
 from kelek.protocols.zerodb.wire import answers, ops, requests, values
 from kelek.protocols.zerodb.wire.codec import encode_request, peek
 from kelek.protocols.zerodb.wire.values import Extension, decode_extension

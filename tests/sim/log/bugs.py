@@ -4,9 +4,9 @@ from kelek.tests.sim.patches import CORE, SAFETY_BROKEN, Patch, PlantedBug
 
 LEADER = "protocols/raft/leader.py"
 MESSAGES = "protocols/raft/messages.py"
-APPEND_QUEUE = "protocols/zmqraft/server/append_queue.py"
+APPEND_QUEUE = "protocols/zmqraft/server/updates.py"
 SNAPSHOTS = "protocols/zmqraft/server/snapshots.py"
-WRITER = "storage/log/writer.py"
+WRITER = "storage/log/log.py"
 LOG = "storage/log/log.py"
 
 READS = "protocols/raft/reads.py"

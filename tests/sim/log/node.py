@@ -21,11 +21,10 @@ from kelek.protocols.zmqraft.snapshots.orders import encode_work, result_for
 from kelek.storage.errors import StorageError, StorageFull
 from kelek.storage.log import repair
 from kelek.storage.log.hard_state import HardStateFile
-from kelek.storage.log.log import Log
+from kelek.storage.log.log import Log, Writer
 from kelek.storage.log.peer_recovery import PeerFiles, RecoverySettings, recover_peer
 from kelek.storage.log.reader import LogReader
 from kelek.storage.log.segment import Identity
-from kelek.storage.log.writer import Writer
 from kelek.storage.snapshot.snapshot import newest
 from kelek.storage.snapshot.work import write_state
 from kelek.tests.sim.checker import AppliedEntry, Checker, RuleBroken

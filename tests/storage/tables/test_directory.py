@@ -6,15 +6,11 @@ import pytest
 
 from kelek.protocols.raft.messages import KIND_CONFIG, KIND_STATE
 from kelek.protocols.record import Record, encode_block
-from kelek.protocols.zerodb.tables.entries import (
-    TablePartition,
-    decode_entries,
-    find_entries,
-    with_entry_position,
-)
-from kelek.protocols.zerodb.tables.tables import Outcome, TableEntry, Tables
+from kelek.protocols.zerodb.tables.tables import Outcome, TableEntry, TablePartition, Tables
 from kelek.protocols.zerodb.wire.ops import Expire, Open, Put, Truncate, pack
 from kelek.protocols.zerodb.wire.values import TableOptions
+from kelek.protocols.zerodb.worker.watch import decode_entries
+from kelek.protocols.zerodb.worker.worker import find_entries, with_entry_position
 from kelek.storage.disk.disk import Disk
 from kelek.storage.engine.families import Resources
 from kelek.storage.engine.rocks import open_tables

@@ -12,8 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from kelek.protocols.zerodb.tables.operations import SYSTEM
-from kelek.protocols.zerodb.tables.tables import Outcome, TableEntry
+from kelek.protocols.zerodb.tables.tables import SYSTEM, Outcome, TableEntry
 from kelek.protocols.zerodb.wire.ops import (
     EQUAL,
     Attach,

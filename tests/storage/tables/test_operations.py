@@ -5,8 +5,8 @@ import struct
 import pytest
 
 from kelek.protocols.zerodb.tables import operations
-from kelek.protocols.zerodb.tables.operations import COUNTERS, FLOOR, SYSTEM
-from kelek.protocols.zerodb.tables.tables import Outcome, Tables
+from kelek.protocols.zerodb.tables.operations import COUNTERS, FLOOR
+from kelek.protocols.zerodb.tables.tables import SYSTEM, Outcome, Tables
 from kelek.protocols.zerodb.tables.tables import TableEntry as TableEntry
 from kelek.protocols.zerodb.wire.ops import (
     ABSENT,

@@ -9,10 +9,10 @@ import pytest
 
 from kelek.protocols.raft.messages import KIND_STATE
 from kelek.protocols.record import Record, encode_block
-from kelek.protocols.zerodb.tables.entries import TablePartition, find_entries, split_at_leases
-from kelek.protocols.zerodb.tables.tables import TableEntry, Tables
+from kelek.protocols.zerodb.tables.tables import TableEntry, TablePartition, Tables
 from kelek.protocols.zerodb.wire import ops
 from kelek.protocols.zerodb.wire.values import shared_lease
+from kelek.protocols.zerodb.worker.worker import find_entries, split_at_leases
 from kelek.storage.engine.families import Resources
 from kelek.storage.engine.rocks import open_tables
 from kelek.storage.errors import StorageError

@@ -2,8 +2,7 @@
 
 import pytest
 
-from kelek.protocols.zerodb.tables.entries import TablePartition
-from kelek.protocols.zerodb.tables.tables import Outcome
+from kelek.protocols.zerodb.tables.tables import Outcome, TablePartition
 from kelek.protocols.zerodb.wire.worker_pipe import (
     COMPLETED,
     NEXT_EXPIRY,

@@ -6,8 +6,7 @@ import pytest
 
 from kelek.protocols.raft.messages import KIND_STATE, EntryBatch
 from kelek.protocols.record import Record, encode_block
-from kelek.protocols.zerodb.tables.entries import TablePartition
-from kelek.protocols.zerodb.tables.tables import TableEntry
+from kelek.protocols.zerodb.tables.tables import TableEntry, TablePartition
 from kelek.protocols.zerodb.wire import answers, requests, values
 from kelek.protocols.zerodb.wire.codec import encode_request, type_of
 from kelek.protocols.zerodb.wire.ops import (

@@ -4,7 +4,6 @@ from random import Random
 
 import pytest
 
-from kelek.protocols.zmqraft.server.append_queue import MARKS_MAX, STEP_S, PruneMarks
 from kelek.protocols.zmqraft.server.commits import (
     ALIVE_MS,
     PUBLISH_MS,
@@ -12,6 +11,7 @@ from kelek.protocols.zmqraft.server.commits import (
     CommitNotifier,
     NotifyScope,
 )
+from kelek.protocols.zmqraft.server.values import MARKS_MAX, STEP_S, PruneMarks
 
 NOBODY, URGENT, EVERYBODY = NotifyScope
 

@@ -7,11 +7,10 @@ import pytest
 
 from kelek.protocols.raft.messages import KIND_STATE, EntryBatch
 from kelek.protocols.record import Record, encode_block
-from kelek.protocols.zerodb.tables.entries import TablePartition, find_entries, with_entry_position
-from kelek.protocols.zerodb.tables.operations import SYSTEM
-from kelek.protocols.zerodb.tables.tables import Outcome
+from kelek.protocols.zerodb.tables.tables import SYSTEM, Outcome, TablePartition
 from kelek.protocols.zerodb.wire import ops
 from kelek.protocols.zerodb.wire.values import TableOptions
+from kelek.protocols.zerodb.worker.worker import find_entries, with_entry_position
 from kelek.tests.storage.memory_tables import MemoryTables
 
 WORKERS = 2
