@@ -142,16 +142,18 @@ class PollLoop:
                     continue
                 raise bind_error(address, place, error) from error
 
-    def close_socket(self, socket: Socket) -> None:
+    def close_socket(self, socket: Socket, linger_ms: int | None = None) -> None:
+        """Closes a socket and its monitor. linger_ms replaces the option."""
         monitor = self._monitors.pop(socket, None)
         if monitor is not None:
             self.unwatch(monitor)
             socket.disable_monitor()
             monitor.close()
-        self._writers.pop(socket, None)
-        self.unwatch(socket)
+        if self.is_watched(socket):
+            self._writers.pop(socket, None)
+            self.unwatch(socket)
         del self._sockets[socket]
-        socket.close()
+        socket.close(linger_ms)
 
     def close_sockets(self) -> None:
         for socket, monitor in self._monitors.items():
@@ -184,23 +186,32 @@ class PollLoop:
 
         dropped = 0
 
-        def on_readable() -> None:
+        def receive() -> bool:
             nonlocal dropped
             arena = drain.receive()
             if drain.dropped != dropped:
                 count, dropped = drain.dropped - dropped, drain.dropped
                 self.on_oversized(options, count)
-            self._unread.discard(socket)
-            if drain.more:
-                self._poller.recheck(socket)
-                self._unread.add(socket)
             if arena.count:
                 on_arena(arena)
+            return drain.more
+
+        self.read_all(socket, receive)
+        return drain
+
+    def read_all(self, socket: Socket, receive: Callable[[], bool]) -> None:
+        """Calls receive() when something arrives, and in the next wake while it returns True: more
+        has arrived, which no poll shows."""
+
+        def on_readable() -> None:
+            self._unread.discard(socket)
+            if receive() and socket in self._readers:
+                self._poller.recheck(socket)
+                self._unread.add(socket)
 
         self._readers[socket] = on_readable
         self._drained.add(socket)
-        self._register(socket)
-        return drain
+        self.register(socket)
 
     def watch(self, source: Socket | int, on_readable: Callable[[], None]) -> None:
         """Calls on_readable whenever a socket or file descriptor has something to read."""
@@ -210,7 +221,7 @@ class PollLoop:
             on_readable()
 
         self._readers[source] = on_readable_once
-        self._register(source)
+        self.register(source)
 
     def watch_connections(
         self, socket: Socket, on_lost: Callable[[], None], on_made: Callable[[], None] | None = None
@@ -236,11 +247,16 @@ class PollLoop:
         """To be called after another class than this one has sent on a socket (native Poller)."""
         self._poller.recheck(socket)
 
+    def is_watched(self, socket: Socket) -> bool:
+        """Whether the poller waits for the socket or its monitor."""
+        return socket in self._monitors or socket in self._readers or socket in self._writers
+
     def unwatch(self, source: Socket | int) -> None:
         self._readers.pop(source, None)
         self._paused.discard(source)
+        self._drained.discard(source)
         self._unread.discard(source)
-        self._register(source)
+        self.register(source)
 
     def watch_writable(self, source: Socket | int, on_writable: Callable[[], None] | None) -> None:
         """Calls on_writable as long as the source can be written to; None: no more."""
@@ -248,20 +264,21 @@ class PollLoop:
             self._writers.pop(source, None)
         else:
             self._writers[source] = on_writable
-        self._register(source)
+        self.register(source)
 
     def pause(self, source: Socket | int) -> None:
         """Leaves what arrives unread, until resume()."""
         if source not in self._paused:
             self._paused.add(source)
-            self._register(source)
+            self.register(source)
 
     def resume(self, source: Socket | int) -> None:
         if source in self._paused:
             self._paused.remove(source)
-            self._register(source)
+            self.register(source)
 
-    def _register(self, source: Socket | int) -> None:
+    def register(self, source: Socket | int) -> None:
+        """Has the poller wait for what the source's readers and writers need."""
         flags = 0
         if source in self._readers and source not in self._paused:
             flags |= zmq.POLLIN
@@ -322,7 +339,7 @@ class PollLoop:
 
     def _tick_ms(self) -> int:
         """When _on_tick() must come next."""
-        return monotonic_ms() + IDLE_MS_MAX
+        return self.now_ms + IDLE_MS_MAX
 
     def _timeout_ms(self) -> int:
         deadline_ms = self._tick_ms()

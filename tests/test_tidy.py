@@ -53,6 +53,7 @@ LAYERS = {
     "setup.py": layer("", "setuptools"),
     "native/": layer("_native native", "zmq", f"asyncio threading subprocess {THREADS}"),
     "net/": layer("net native", "zmq", f"asyncio {THREADS}"),
+    "net/zre.py": layer("net native protocols", "zmq", f"asyncio {THREADS}"),
     "mapping/": layer("mapping net", "", f"socket asyncio {THREADS}"),
     "mapping/mapper.py": layer("mapping", "wasmtime llvmlite", f"socket asyncio {THREADS}"),
     "protocols/": layer("protocols native", "msgpack h11", PURE),

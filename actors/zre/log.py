@@ -12,6 +12,7 @@ import zmq
 
 from ...native.net.messages import Arena
 from ...net.sockets import SocketOptions
+from ...net.zre import bind_free_port
 from ...protocols.zerodb.wire.ops import Put, pack
 from ...protocols.zmqraft.client.client import LogClientMachine, LogClientSetup
 from ...protocols.zmqraft.client.window import PendingUpdates
@@ -21,10 +22,9 @@ from ...protocols.zre.codec import endpoint_of
 from ...protocols.zre.log import decode_report, uuid_hash
 from ...protocols.zre.values import Malformed
 from ...version import __version__
-from ..errors import OperatorError
 from ..raft.leader_link import LeaderLink
 from ..runtime.actor import Actor
-from .node import bound_port
+from .node import no_free_port
 from .pipes import LOG, NODE, interface_of
 
 REPORTS_HWM = 10_000  # Of one node, that wait to be received.
@@ -68,10 +68,10 @@ class ZreLog(Actor):
         )
         # RFC 20: a SUB, bound in C000 to FFFF.
         reports = self.socket(zmq.SUB, options)
-        port = bound_port(reports, interface.address)
-        if port is None:
-            place = self.setup.places["zre.interface"]
-            raise OperatorError(place, "no port is free there", "end what holds them")
+        try:
+            port = bind_free_port(reports, interface.address)
+        except zmq.ZMQError as error:
+            raise no_free_port(self.setup.places["zre.interface"]) from error
         self.listen(reports, self._on_reports)
         self._endpoint = endpoint_of(interface.address, port)
         self._services = self.connect_pipe(zmq.PUSH, NODE, "services", SocketOptions(hwm=4))

@@ -5,22 +5,19 @@ The rules are in protocols/zre/node.py; zre_beacon sends and receives the datagr
 
 import os
 import time
-from contextlib import suppress
-from functools import partial
 from ipaddress import ip_address, ip_network
-from random import SystemRandom
 
 import zmq
 
 from ...native.net.messages import Arena
-from ...native.net.sockets import send_batch
-from ...net.sockets import Socket, SocketOptions
+from ...net.sockets import SocketOptions
+from ...net.zre import NodeSockets
 from ...protocols.errors import LocalProtocolError
 from ...protocols.zre import services, values
 from ...protocols.zre.beacon import Beacon, own_uuid
-from ...protocols.zre.codec import connection_of, endpoint_of, parse_endpoint
+from ...protocols.zre.codec import parse_endpoint
+from ...protocols.zre.effects import NodeSetup
 from ...protocols.zre.log import encode_report, report_of
-from ...protocols.zre.node import Connect, NodeMachine, NodeSetup
 from ...protocols.zre.peers import Event, EventKind, PeerInfo
 from ...protocols.zre.presence import encode_presence, presence_of
 from ...protocols.zre.values import Malformed, Times, Version
@@ -31,7 +28,6 @@ from ..topology.settings import NodeSettings
 from .pipes import BEACON, HWM, NODE, decode_heard, interface_of
 from .reports import EventReport, Reports
 
-BIND_TRIES = 100
 MESSAGES_HWM = 1000  # Of one peer, that wait to be received.
 MESSAGE_BYTES_MAX = 1 << 20  # This node expects only small messages.
 NETWORK = ("tcp://", "tls://")  # Urls that other machines can reach.
@@ -42,8 +38,8 @@ LOGGED_EVENTS = {EventKind.ENTER, EventKind.EXIT}  # Events that are written to 
 class ZreNode(Actor):
     """Speaks both versions of ZRE (docs/protocols/zre.md).
 
-    mailbox   ROUTER  [routing id][frames ..]   from peers, at a port in 61000-65535
-    peers     DEALER  [frames ..]               to one peer each; it never receives
+    mailbox   ROUTER  as in NodeSockets         from peers, at a port in 61000-65535
+    dealers   DEALER  as in NodeSockets         to one peer each
     heard     PULL    zre_pipes                 from zre_beacon
     sends     PUSH    zre_pipes                 to zre_beacon
     services  PULL    zre_pipes                 from processes of this node that offer services
@@ -62,25 +58,30 @@ class ZreNode(Actor):
         self.listen(self.bind_pipe(zmq.PULL, "services", limit), self._on_services)
         self._sends = self.connect_pipe(zmq.PUSH, BEACON, "sends", limit)
         self._subnets = tuple(ip_network(text) for text in settings.subnets)
-        port = self._open_mailbox(interface.address)
+        places = self.setup.places
+        mailbox = SocketOptions(hwm=MESSAGES_HWM, message_bytes_max=MESSAGE_BYTES_MAX)
         try:
-            self.machine = NodeMachine(self._node_setup(interface.address, port), self.now_ms)
+            self.node = NodeSockets(self, self._node_setup(interface.address), mailbox)
         except LocalProtocolError as error:
             raise OperatorError(
-                self.setup.places["zre.static_peers"], str(error), "write tcp://ADDRESS:PORT"
+                places["zre.static_peers"], str(error), "write tcp://ADDRESS:PORT"
             ) from error
-        self.sockets: dict[int, Socket] = {}
+        except zmq.ZMQError as error:
+            raise no_free_port(places["zre.interface"]) from error
+        self.machine = self.node.machine
+        self.listen(self.node.mailbox, self._on_mailbox)
         self.reports = Reports(self)
         self._gone_ms: int | None = None
-        self.log("mailbox", address=interface.address, port=port, uuid=self.machine.uuid.hex())
+        setup = self.machine.setup
+        self.log("mailbox", address=setup.address, port=setup.port, uuid=setup.uuid.hex())
         self.ready()
 
-    def _node_setup(self, address: str, port: int) -> NodeSetup:
+    def _node_setup(self, address: str) -> NodeSetup:
         settings = self.settings.zre
         return NodeSetup(
             own_uuid(os.urandom(14)),
             address,
-            port,
+            0,
             self.setup.node,
             service_headers(self.setup.cluster, self.settings),
             Version.V1 if settings.greeting == "v1" else Version.V2,
@@ -95,26 +96,6 @@ class ZreNode(Actor):
                 settings.expired_ms,
             ),
         )
-
-    def _open_mailbox(self, address: str) -> int:
-        """Opens the ROUTER, bound in C000 to FFFF (RFC 20). Returns the port."""
-        options = SocketOptions(
-            hwm=MESSAGES_HWM,
-            message_bytes_max=MESSAGE_BYTES_MAX,
-            message_frames_max=values.CONTENT_FRAMES_MAX + 3,
-            router_handover=True,  # A peer that greets again uses a new connection.
-            addressed=True,
-        )
-        mailbox = self.socket(zmq.ROUTER, options)
-        port = bound_port(mailbox, address)
-        if port is None:
-            raise OperatorError(
-                self.setup.places["zre.interface"],
-                f"no port of {values.MAILBOX_BIND_MIN} to {values.MAILBOX_BIND_MAX} is free there",
-                "end the programs that hold them",
-            )
-        self.listen(mailbox, self._on_mailbox)
-        return port
 
     # ---- receiving ----
 
@@ -140,55 +121,15 @@ class ZreNode(Actor):
 
     def on_wake(self, now_ms: int) -> None:
         self._run_effects(now_ms)
-        while (
-            self.machine.has_effects
-        ):  # A peer without room is removed, and other peers hear of it.
+        while self.machine.has_effects:  # A peer without room was removed: other peers hear of it.
             self._run_effects(now_ms)
 
     def _run_effects(self, now_ms: int) -> None:
-        """Runs the node's effects, and reports peers without room."""
-        ready = self.machine.ready(now_ms)
-        for action in ready.actions:
-            if isinstance(action, Connect):
-                self._connect(action)
-            elif action.number in self.sockets:
-                self.close_socket(self.sockets.pop(action.number))
-        full = []
-        for number, frames in ready.sends:
-            peer = self.sockets.get(number)
-            # RFC 20: a full send buffer means "peer not responding", so no send blocks.
-            if peer is not None:
-                send_batch(peer, frames, "keep")
-                if len(frames):
-                    full.append(number)
-            frames.clear()
-        self.machine.on_full(full)
-        for beacon in ready.beacons:
+        effects = self.node.run_effects(now_ms)
+        for beacon in effects.beacons:
             self.send(self._sends, [beacon])
-        for event in ready.events:
+        for event in effects.events:
             self._on_event(event)
-
-    def _connect(self, action: Connect) -> None:
-        """RFC 20: a DEALER for each peer, with our identity, connected to its mailbox."""
-        options = SocketOptions(
-            connect=(connection_of(self.machine.setup.address, action.endpoint),),
-            hwm=1,  # It receives nothing.
-            send_hwm=values.SEND_HWM,
-            routing_id=action.routing_id,
-            reconnect_ms=(100, 1000),
-        )
-        socket = self.try_socket(zmq.DEALER, options)
-        if socket is None:
-            self.machine.on_unreachable(action.number)
-            return
-        self.sockets[action.number] = socket
-        if action.watched:
-            # No socket is left; the peer's silence will show the loss.
-            with suppress(zmq.ZMQError):
-                self.watch_connections(socket, partial(self._on_connection_lost, action.number))
-
-    def _on_connection_lost(self, number: int) -> None:
-        self.machine.on_disconnected(number, self.now_ms)
 
     # ---- events ----
 
@@ -254,17 +195,10 @@ class ZreNode(Actor):
         return {**self.machine.status(), "mailbox": self.machine.setup.port}
 
 
-def bound_port(socket: Socket, address: str) -> int | None:
-    """Binds to a free port above the ephemeral ones; None: no port is free at that address."""
-    first, last = values.MAILBOX_BIND_MIN, values.MAILBOX_BIND_MAX
-    socket.setsockopt(zmq.IPV6, ":" in address)
-    for port in SystemRandom().sample(range(first, last + 1), BIND_TRIES):
-        try:
-            socket.bind(endpoint_of(address, port))
-        except zmq.ZMQError:
-            continue
-        return port
-    return None
+def no_free_port(place: str) -> OperatorError:
+    ports = f"{values.MAILBOX_BIND_MIN} to {values.MAILBOX_BIND_MAX}"
+    problem = f"no port of {ports} is free there"
+    return OperatorError(place, problem, "end the programs that hold them")
 
 
 def service_headers(cluster: str, settings: NodeSettings) -> dict[str, str]:

@@ -116,7 +116,6 @@ class BaseNode:
             self._reactor_node: ReactorNode = self._reactor.add(config)
         except LocalProtocolError as error:
             raise ValueError(str(error)) from error
-        assert self._reactor_node.machine is not None
         self._machine: NodeMachine = self._reactor_node.machine
         self._guard = Guard(
             self, self._closing, partial(self._reactor.remove_later, self._reactor_node)
@@ -172,7 +171,7 @@ class BaseNode:
         """Counts of events and of discarded input (docs/discovery.md, "What is counted"): peers,
         unready, groups, dead, gaps, beacon_malformed, message_oversize and others."""
         with self._locked():
-            return {**self._machine.status(), **self._reactor.counters(self._reactor_node)}
+            return {**self._machine.status(), **self._reactor.dropped(self._reactor_node)}
 
     # ---- groups ----
 
@@ -276,9 +275,7 @@ class BaseNode:
         if len(frames) != 1:
             return False
         with self._locked():
-            return not self._reactor_node.closed and self._reactor.whisper(
-                self._reactor_node, uuid, frames[0]
-            )
+            return self._reactor_node.whisper(uuid, frames[0])
 
     def _whisper(self, peer: Target, contents: list[list[bytes]]) -> int:
         """Sends messages while peers have room. Returns the number sent; negative: no such peer."""
@@ -322,9 +319,7 @@ class BaseNode:
         reactor_node = self._reactor_node
         events = list(reactor_node.events)
         reactor_node.events.clear()
-        reactor_node.bytes = 0
-        if reactor_node.paused:
-            self._reactor.resume(reactor_node)
+        self._reactor.on_read(reactor_node)
         return events
 
     def _pop_event(self) -> Event | None:
@@ -332,9 +327,7 @@ class BaseNode:
         events = self._reactor_node.events
         event = events.popleft() if events else None
         if not events:
-            self._reactor_node.bytes = 0
-            if self._reactor_node.paused:
-                self._reactor.resume(self._reactor_node)
+            self._reactor.on_read(self._reactor_node)
         return event
 
     def _has_events(self) -> bool:

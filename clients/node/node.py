@@ -50,7 +50,7 @@ class Node(BaseNode, Blocking):
     def _do(self, step: Step) -> None:
         assert isinstance(step, Wait)
         with self._locked():
-            self._reactor.wait(step.is_done, None)
+            self._reactor.wait_until(step.is_done, None)
 
     # ---- receiving ----
 
@@ -62,7 +62,7 @@ class Node(BaseNode, Blocking):
         """
         with self._locked():
             if not self._reactor_node.events:
-                self._reactor.wait(self._has_events, deadline_of(timeout_ms))
+                self._reactor.wait_until(self._has_events, deadline_of(timeout_ms))
             return self._pop_events()
 
     def events(self, timeout_ms: int | None = None) -> Iterator[Event]:
@@ -74,7 +74,7 @@ class Node(BaseNode, Blocking):
         while True:
             with self._locked():
                 if not self._reactor_node.events:
-                    self._reactor.wait(self._has_events, deadline_of(timeout_ms))
+                    self._reactor.wait_until(self._has_events, deadline_of(timeout_ms))
                 event = self._pop_event()
             if event is None:
                 return

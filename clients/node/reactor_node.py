@@ -1,20 +1,22 @@
 """A ZRE node of this process as the reactor sees it: its machine, sockets and unread events."""
 
-import random
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
-
-import zmq
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...native.net.datagrams import Datagrams
 from ...native.net.interfaces import Interface
 from ...native.net.messages import Frames
-from ...native.net.sockets import Drain
-from ...net.sockets import HANDSHAKE_MS
+from ...native.net.sockets import Drain, native_socket, send_batch
+from ...net.clock import monotonic_ms
+from ...net.sockets import LINGER_MS, SocketOptions
+from ...net.zre import NodeSockets
 from ...protocols.zre import codec, values
-from ...protocols.zre.node import NodeMachine, NodeSetup
+from ...protocols.zre.effects import Connect, NodeSetup
 from ...protocols.zre.peers import Event
+
+if TYPE_CHECKING:
+    from .reactor import NodeReactor
 
 # Unread events of a node; beyond that its mailbox is not read, and its peers wait.
 EVENTS_MAX = 1 << 16
@@ -22,8 +24,6 @@ EVENT_BYTES_MAX = 64 << 20
 RECEIVE_MESSAGES_MAX = 4000  # Messages of one connection that wait to be read.
 HEADER_BYTES_MAX = 512  # Routing id, address and all frames before the content.
 ARENA_BYTES, ARENA_FRAMES = 1 << 16, 1 << 12
-BIND_TRIES = 64
-Socket = zmq.Socket[bytes]
 
 
 class NodeConfig(NamedTuple):
@@ -36,30 +36,37 @@ class NodeConfig(NamedTuple):
     message_bytes_max: int = values.MESSAGE_BYTES  # Of a received message.
 
 
-class ReactorNode:
-    """A node of this process: its state machine, sockets and unread events."""
+class ReactorNode(NodeSockets):
+    """A node of this process: its state machine, sockets and unread events.
 
-    def __init__(self, context: "zmq.Context[Socket]", config: NodeConfig) -> None:
-        """Raises zmq.ZMQError: the address can't be bound, or no socket is left."""
-        self.host = config.setup.address
+    It exchanges messages with other nodes of the process in memory. Messages for which a peer has
+    no room wait for patience_ms.
+    """
+
+    reconnect_ms = (100, 0)  # No growth.
+
+    def __init__(self, reactor: "NodeReactor", config: NodeConfig) -> None:
+        """Raises zmq.ZMQError: the address can't be bound, or no socket is left;
+        LocalProtocolError."""
+        self.message_bytes_max = config.message_bytes_max
+        super().__init__(
+            reactor,
+            config.setup,
+            SocketOptions(hwm=RECEIVE_MESSAGES_MAX, message_bytes_max=config.message_bytes_max),
+        )
+        self._reactor = reactor
         self.patience_ms = config.patience_ms
-        self.machine: NodeMachine | None = None  # None until the mailbox has its port.
         self.beacon_socket: Datagrams | None = None
         self.events: deque[Event] = deque()
         self.bytes = 0  # Of messages received since the user last read all events.
-        self.paused = False  # Too many events are unread: the mailbox is not read.
         self.closed = False
         self.listeners: list[Callable[[], object]] = []  # Called once, in any thread.
-        self.links: dict[int, Socket | ReactorNode] = {}  # A DEALER, or a node of this process.
-        self.monitors: dict[int, Socket] = {}  # Of the DEALERs that are watched.
-        self.opened: dict[int, Any] = {}  # The DEALERs as C knows them.
-        self.routing_ids: dict[int, bytes] = {}  # For nodes of this process.
+        self.local: dict[int, tuple[ReactorNode, bytes]] = {}  # With our routing id there.
+        self._opened: dict[int, Any] = {}  # The DEALERs as C knows them.
         self.unsent: dict[int, tuple[Frames, int]] = {}  # Messages without room, and since when.
         self.deadline_ms: int | None = 0
         self.order = 0  # Grows with each node that is added.
-        self.message_bytes_max = config.message_bytes_max
-        self.mailbox = _mailbox(context, ":" in self.host, config.message_bytes_max)
-        self.port = _bind(self.mailbox, self.host)
+        self.endpoint = codec.endpoint_of(config.setup.address, self.machine.setup.port)
         self.drain = Drain(
             self.mailbox,
             message_bytes_max=config.message_bytes_max + HEADER_BYTES_MAX,
@@ -68,10 +75,6 @@ class ReactorNode:
             frames=ARENA_FRAMES,
             addressed=True,
         )
-
-    @property
-    def endpoint(self) -> str:
-        return codec.endpoint_of(self.host, self.port)
 
     @property
     def full(self) -> bool:
@@ -83,32 +86,81 @@ class ReactorNode:
         for listener in has_events:
             listener()
 
+    def connect(self, action: Connect) -> bool:
+        local = self._reactor.nodes.get(action.endpoint)
+        if local is None:
+            return super().connect(action)
+        self.local[action.number] = local, action.routing_id
+        return True
 
-def _mailbox(context: "zmq.Context[Socket]", is_v6: bool, frame_bytes_max: int) -> Socket:
-    mailbox = context.socket(zmq.ROUTER)
-    for option, value in (
-        (zmq.IPV6, is_v6),
-        (zmq.LINGER, 0),
-        (zmq.ROUTER_HANDOVER, 1),  # A peer that greets again uses a new connection.
-        (zmq.RCVHWM, RECEIVE_MESSAGES_MAX),
-        (zmq.MAXMSGSIZE, frame_bytes_max),
-        (zmq.HANDSHAKE_IVL, HANDSHAKE_MS),
-    ):
-        mailbox.setsockopt(option, value)
-    return mailbox
+    def on_disconnected(self, number: int) -> None:
+        if not self.closed:
+            super().on_disconnected(number)
+            self._reactor.dirty.add(self)
 
+    def disconnect(self, number: int) -> None:
+        self.local.pop(number, None)
+        self._opened.pop(number, None)
+        if self.unsent.pop(number, None) is not None:
+            self._reactor.changed.notify_all()
+        super().disconnect(number)
 
-def _bind(mailbox: Socket, host: str) -> int:
-    """Binds to a free port of the specification's range. Raises zmq.ZMQError."""
-    for _ in range(BIND_TRIES):
-        port = random.randint(values.MAILBOX_BIND_MIN, values.MAILBOX_BIND_MAX)
-        try:
-            mailbox.bind(codec.endpoint_of(host, port))
-        except zmq.ZMQError as error:
-            if error.errno != zmq.EADDRINUSE:
-                mailbox.close()
-                raise
-            continue
-        return port
-    mailbox.close()
-    raise zmq.ZMQError(zmq.EADDRINUSE)
+    def send(self, number: int, frames: Frames) -> None:
+        if self._send_some(number, frames):
+            self.unsent.setdefault(number, (frames, monotonic_ms()))
+
+    def _send_some(self, number: int, frames: Frames) -> int:
+        """Sends as many messages as there is room for; returns how many are left."""
+        dealer = self.dealers.get(number)
+        if dealer is not None:
+            send_batch(dealer, frames, "keep")
+            return len(frames)
+        if number not in self.local:
+            frames.clear()
+            return 0
+        node, routing_id = self.local[number]
+        if not node.full:
+            source = self.machine.setup.address.encode()
+            node.machine.on_batch(routing_id, source, frames, monotonic_ms())
+            node.bytes += frames.size
+            frames.clear()
+            self._reactor.dirty.add(node)
+        return len(frames)
+
+    def retry_unsent(self, now_ms: int) -> None:
+        """Sends messages that had no room; a peer without room for patience_ms is lost."""
+        for number, (frames, since_ms) in list(self.unsent.items()):
+            if not self._send_some(number, frames):
+                del self.unsent[number]
+            elif now_ms - since_ms > self.patience_ms:
+                del self.unsent[number]
+                frames.clear()
+                self.machine.on_full([number])
+                self._reactor.dirty.add(self)
+        if not self.unsent:
+            self.notify()
+            self._reactor.changed.notify_all()
+
+    def whisper(self, uuid: bytes, content: bytes) -> bool:
+        """Sends one frame to a peer at once, if nothing else waits to be sent; returns whether it
+        did. Under the lock."""
+        peer = self.machine.direct_peer(uuid)
+        if self.closed or peer is None:
+            return False
+        socket = self._opened.get(peer.number)
+        if socket is None:
+            dealer = self.dealers.get(peer.number)
+            if dealer is None:
+                return False
+            socket = self._opened[peer.number] = native_socket(dealer)
+        return self.machine.traffic.whisper(peer.slot, content, socket)
+
+    def close_sockets(self) -> None:
+        """In the polling thread."""
+        for dealer in self.dealers.values():
+            self._reactor.close_socket(dealer, LINGER_MS)
+        self._reactor.close_socket(self.mailbox)
+        self.dealers.clear()
+        self.local.clear()
+        self._opened.clear()
+        self.unsent.clear()

@@ -141,7 +141,7 @@ def test_a_hello_with_another_address_makes_no_connection(
     peer.connect()
     peer.send(peer.hello()._replace(address="127.0.0.2"))
     harness.run_until(lambda: node.machine.counters["message_address"])
-    assert node.sockets == {}
+    assert node.node.dealers == {}
 
 
 def test_reports_go_to_an_announced_log_service(harness: ActorHarness, node: ZreNode) -> None:
@@ -213,7 +213,7 @@ def test_a_peer_without_room_for_messages_is_dropped(
     harness.run_until(lambda: node.status()["peers"])
     peer.send(Ping())
     harness.run_until(lambda: node.machine.counters["full"])
-    assert (node.status()["peers"], node.sockets) == (0, {})
+    assert (node.status()["peers"], node.node.dealers) == (0, {})
     peer.send(peer.hello())
     assert isinstance(peer.next()[1], Hello), "it is a peer again"
 
@@ -232,13 +232,13 @@ def test_a_flood_of_beacons_that_takes_all_sockets(
     harness.connect("zre_node.heard").send_multipart(zre_pipes.encode_heard(forged))
     counters = actor.machine.counters
     harness.run_until(lambda: counters["unreachable"])
-    assert len(actor.sockets) < 40
+    assert len(actor.node.dealers) < 40
     clock.shift_ms = SILENT_MS  # The forged peers have been silent for too long.
     harness.run_until(lambda: counters["unreachable"] + counters["never_greeted"] == 100)
     peer.connect()
 
     def has_answer() -> object:
-        if not actor.sockets:  # The sockets of the forged peers close asynchronously.
+        if not actor.node.dealers:  # The sockets of the forged peers close asynchronously.
             peer.send(peer.hello())
         return peer.mailbox.poll(0)
 
