@@ -4,7 +4,6 @@ What an actor does with sockets and clocks is done here with the network and the
 everything between is the real thing: peer machine, core, codec, log, writer, hard state, reader.
 """
 
-from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -100,7 +99,11 @@ class PeerProcess(Process):
         for event in events:
             if isinstance(event, Requests | Responses):
                 by_socket.setdefault((type(event), event[0]), []).append(event[1])
-            elif not isinstance(event, AppendAck | None):
+            elif isinstance(event, list):
+                result = result_for(self.epoch, event)
+                if result is not None:
+                    peer.receive(result, now_ms)
+            elif not isinstance(event, AppendAck):
                 peer.receive(event, now_ms)
         unix_s = UNIX_S + self.node.skew_s + now_ms // 1000
         for (kind, source), messages in by_socket.items():
@@ -134,15 +137,15 @@ class PeerProcess(Process):
             for message in drain(frames):
                 self.links[name].send(message)
         if wake.job is not None:
-            node.send_job(wake.job)
+            node.send("jobs", "writer", wake.job)
         for frames in (wake.out.peers, wake.out.clients):
             for message in drain(frames):
                 node.answer(message)
         for order in wake.orders:
-            node.send_order(encode_work(self.epoch, order))
+            node.send("orders", "sender", "order", encode_work(self.epoch, order))
         if wake.compact is not None:
             self.simulation.counters["compacted"] += 1
-            node.send_compact(wake.compact)
+            node.send("jobs", "writer", wake.compact)
         if wake.commit is not None:
             node.publish(wake.commit.commit_index, wake.commit.term)
         node.checker.on_event_of(node.name)
@@ -270,11 +273,11 @@ class WriterProcess(Process):
             seq = self.writer.flush()
         except StorageFull:
             self.simulation.counters["disk full"] += 1
-            self.node.send_ack(self.epoch, 0, full=True)
+            self.node.send("acks", "peer", AppendAck(self.epoch, 0, is_full=True))
             self._flush_later(FULL_RETRY_US)
             return False
         if seq is not None:
-            self.node.send_ack(self.epoch, seq)
+            self.node.send("acks", "peer", AppendAck(self.epoch, seq))
         return True
 
     def post(self, *item: Any) -> None:
@@ -350,7 +353,7 @@ class StateMachineProcess(Process):
             write_state(self.files, self.applied_index, lambda write: write(state))
         except StorageFull:
             return
-        self.node.send_state(self.applied_index, self.applied_term)
+        self.node.send("states", "sender", "state", self.applied_index, self.applied_term)
 
 
 class NodeRouter:
@@ -438,7 +441,7 @@ class SimNode:
 
     def start_writer(self, epoch: int) -> None:
         self.writer = WriterProcess(self, epoch)
-        self.send_ack(epoch, 0)
+        self.send("acks", "peer", AppendAck(epoch, 0))
         self.writer.wake_after(1000)
 
     def start_state_machine(self) -> None:
@@ -560,63 +563,24 @@ class SimNode:
         except StorageError as error:
             self.simulation.trace_event(self.name, "the writer can't start:", error)
 
-    # The pipes between the processes: in order, and lost when the receiver has ended.
+    # The pipes between the processes.
 
-    def send_job(self, job: AppendJob) -> None:
-        self._pipe("jobs", self._on_job, job)
+    def send(self, pipe: str, to: str, *item: Any) -> None:
+        """Sends to a process: in order, and lost when it has ended."""
+        at_us = self.simulation.now_us + self.simulation.between(10, 120)
+        at_us = self._pipes[pipe] = max(at_us, self._pipes.get(pipe, 0))
+        self.simulation.after(at_us - self.simulation.now_us, self._deliver, pipe, to, item)
 
-    def _on_job(self, job: AppendJob | int) -> None:
-        if self.writer is not None and self.writer.alive:
-            self.writer.post(job)
+    def _deliver(self, pipe: str, to: str, item: tuple[Any, ...]) -> None:
+        process: Process | None = getattr(self, to)
+        if process is not None and process.alive:
+            process.post(*item)
         else:
-            self.simulation.counters["jobs lost"] += 1
-
-    def send_ack(self, epoch: int, seq: int, *, full: bool = False) -> None:
-        self._pipe("acks", self._on_ack, epoch, seq, full)
-
-    def _on_ack(self, epoch: int, seq: int, full: bool) -> None:
-        if self.peer is not None:
-            self.peer.post(AppendAck(epoch, seq, full))
+            self.simulation.counters[f"{pipe} lost"] += 1
 
     def publish(self, index: int, term: int) -> None:
         self._published = (index, term)
-        self._pipe("commits", self._on_commit, index, term)
-
-    def _on_commit(self, index: int, term: int) -> None:
-        if self.state_machine is not None:
-            self.state_machine.post("commit", index, term)
-
-    def send_compact(self, index: int) -> None:
-        self._pipe("jobs", self._on_job, index)
-
-    def send_order(self, frames: Frames) -> None:
-        self._pipe("orders", self._to_sender, "order", frames)
-
-    def send_state(self, index: int, term: int) -> None:
-        self._pipe("states", self._to_sender, "state", index, term)
-
-    def _to_sender(self, *item: Any) -> None:
-        if self.sender is not None:
-            self.sender.post(*item)
-
-    def send_result(self, frames: Frames) -> None:
-        self._pipe("results", self._on_result, frames)
-
-    def _on_result(self, frames: Frames) -> None:
-        if self.peer is not None:
-            self.peer.post(result_for(self.peer.epoch, frames))
-
-    def send_barrier(self, index: int) -> None:
-        self._pipe("barriers", self._on_barrier, index)
-
-    def _on_barrier(self, index: int) -> None:
-        if self.state_machine is not None:
-            self.state_machine.post("barrier", index)
-
-    def _pipe(self, name: str, function: Callable[..., None], *arguments: Any) -> None:
-        at_us = self.simulation.now_us + self.simulation.between(10, 120)
-        at_us = self._pipes[name] = max(at_us, self._pipes.get(name, 0))
-        self.simulation.after(at_us - self.simulation.now_us, function, *arguments)
+        self.send("commits", "state_machine", "commit", index, term)
 
     def answer(self, message: Frames) -> None:
         route, *frames = message

@@ -50,7 +50,7 @@ class SenderProcess(Process):
         if wanted is not None:
             if now_us >= self._barrier_us:
                 self._barrier_us = now_us + BARRIER_REPEAT_US
-                self.node.send_barrier(wanted.last_index)
+                self.node.send("barriers", "state_machine", "barrier", wanted.last_index)
             self.wake_after(self._barrier_us - now_us)
         if self.work.busy:
             made = self.work.step()
@@ -61,7 +61,7 @@ class SenderProcess(Process):
 
     def _send(self, result: Any) -> None:
         self.simulation.counters[type(result).__name__] += 1
-        self.node.send_result(encode_work(self._epoch, result))
+        self.node.send("results", "peer", encode_work(self._epoch, result))
 
 
 def restored(node: "SimNode", files: Any) -> tuple[int, bytes] | None:
