@@ -2,9 +2,6 @@
 
 from random import Random
 
-import pytest
-
-from kelek.protocols.errors import LocalProtocolError
 from kelek.protocols.raft.core import Raft, Role, Setup
 from kelek.protocols.raft.log import RaftLog
 from kelek.protocols.raft.membership import Configuration, ConfigurationHistory
@@ -92,15 +89,6 @@ def test_learners_do_not_count() -> None:
     assert raft.ready().read_index == ReadIndex(1, 1)
 
 
-def test_nothing_begins_before_the_terms_own_entry_is_committed() -> None:
-    raft = make_leader("n2", "n3")
-    assert raft.start_read() == 1
-    ready = raft.ready()
-    assert 1 not in [round_ for _, round_ in rounds(ready)]
-    raft.step("n2", AppendResponse(1, True, 1), 310)
-    assert rounds(raft.ready()) == [("n2", 1), ("n3", 1)]
-
-
 def test_an_older_round_confirms_nothing_newer() -> None:
     raft = lead("n2", "n3")
     raft.start_read()
@@ -140,17 +128,6 @@ def test_one_message_at_a_time_where_no_more_is_allowed() -> None:
     ready = raft.ready()
     assert ready.read_index == ReadIndex(1, 1)
     assert rounds(ready) == [("n2", 2)]
-
-
-def test_a_leader_that_was_deposed_never_confirms() -> None:
-    raft = lead("n2", "n3")
-    raft.start_read()
-    raft.ready()
-    raft.step("n3", AppendEntries(2, "n3", 1, 1, 1), 310)
-    raft.step("n2", AppendResponse(1, True, 1, read_round=1), 311)
-    assert raft.ready().read_index is None
-    with pytest.raises(LocalProtocolError):
-        raft.start_read()
 
 
 def test_an_answer_to_an_earlier_leadership_confirms_nothing() -> None:

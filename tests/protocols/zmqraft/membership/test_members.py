@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from random import Random
+from typing import Literal
 
 import pytest
 
@@ -93,8 +94,11 @@ class PeerGroup:
 
     @property
     def lead(self) -> Peer:
-        (name,) = [n for n, p in self.peers.items() if p.core.role is Role.LEADER]
+        (name,) = filter(self.leads, self.peers)
         return self.peers[name]
+
+    def leads(self, name: str) -> bool:
+        return self.peers[name].core.role is Role.LEADER
 
     def new_id(self, age_s: int = 0) -> bytes:
         self._ids += 1
@@ -107,10 +111,13 @@ class PeerGroup:
 
     def ask(self, payload: bytes, reqid: bytes | None = None, to: str = "") -> bytes:
         reqid = reqid or self.new_id()
-        message = [b"client", reqid, b"&", CLUSTER, payload]
         peer = self.peers[to] if to else self.lead
-        peer.receive(Requests("url", Arena.from_messages([message]), UNIX_S), self.now_ms)
+        self.arrive(peer, "url", [b"client", reqid, b"&", CLUSTER, payload])
         return reqid
+
+    def arrive(self, peer: Peer, endpoint: Literal["url", "peer_url"], frames: list[bytes]) -> None:
+        arena = Arena.from_messages([frames])
+        peer.receive(Requests(endpoint, arena, UNIX_S), self.now_ms)
 
     def answer(self) -> ConfigUpdateAnswer:
         """The next final word."""
@@ -184,8 +191,7 @@ def test_a_client_with_many_connections_is_answered_on_the_newest(ring: PeerGrou
     reqid = ring.new_id()
     payload = encode_members([(name, url(name)) for name in (*OLD, "n9")])
     for number in range(1000):
-        message = [b"client%d" % number, reqid, b"&", CLUSTER, payload]
-        ring.lead.receive(Requests("url", Arena.from_messages([message]), UNIX_S), ring.now_ms)
+        ring.arrive(ring.lead, "url", [b"client%d" % number, reqid, b"&", CLUSTER, payload])
     ring.lead.wake(ring.now_ms)
     ring.lead.out.clients.clear()
     ring.now_ms += REMIND_MS
@@ -239,8 +245,7 @@ def test_a_removed_member_learns_of_it_and_gets_no_more(ring: PeerGroup) -> None
 def test_a_leader_that_leaves_hands_over(ring: PeerGroup) -> None:
     ring.change("n2", "n3")
     assert ring.answer().status is ConfigStatus.ACCEPTED
-    others = [ring.peers["n2"].core, ring.peers["n3"].core]
-    ring.run_until(lambda: any(core.role is Role.LEADER for core in others))
+    ring.run_until(lambda: ring.leads("n2") or ring.leads("n3"))
     ring.run_until(lambda: ring.peers["n1"].core.role is Role.FOLLOWER)
 
 
@@ -270,11 +275,10 @@ def test_a_removed_leader_steps_down_once_the_change_is_committed() -> None:
     assert n4.configuration.members == OLD
     ring.away = {"n1"}
     ring.run_until(lambda: n4.role is Role.LEADER)
-    staying = [ring.peers["n2"].core, ring.peers["n3"].core]
-    ring.run_until(lambda: any(core.role is Role.LEADER for core in staying))
+    ring.run_until(lambda: ring.leads("n2") or ring.leads("n3"))
     ring.run_until(lambda: n4.role is not Role.LEADER)
-    assert all(core.commit_index > joint_index for core in staying)
-    ring.change("n2", "n3", to="n2" if staying[0].role is Role.LEADER else "n3")
+    assert all(ring.peers[name].core.commit_index > joint_index for name in ("n2", "n3"))
+    ring.change("n2", "n3", to="n2" if ring.leads("n2") else "n3")
     assert ring.answer().log_index
 
 
@@ -289,8 +293,7 @@ def test_a_leader_that_leaves_is_not_asked_to_come_back(ring: PeerGroup) -> None
     assert (leaving.core.role, leaving.core.transferring) == (Role.LEADER, None)
     reqid = ring.change(*OLD, to="n1")
     assert not leaving.members.joining
-    others = [ring.peers["n2"].core, ring.peers["n3"].core]
-    ring.run_until(lambda: any(core.role is Role.LEADER for core in others))
+    ring.run_until(lambda: ring.leads("n2") or ring.leads("n3"))
     ring.run_until(lambda: leaving.core.role is Role.FOLLOWER)
     ring.answers.clear()
     ring.change(*OLD, reqid=reqid)
@@ -439,6 +442,11 @@ def test_what_would_lose_the_quorum_is_refused(ring: PeerGroup) -> None:
     assert "n3" in answer.message
 
 
+def hello_again(ring: PeerGroup, *names: str) -> None:
+    ring.lead.links.hello_pending.update(names)
+    ring.run_until(lambda: not ring.lead.links.hello_pending)
+
+
 def be_old(monkeypatch: pytest.MonkeyPatch, peer: Peer) -> None:
     """From now on it says hello as a kelek that knows no changes of members."""
     about, other = peer.own_hello, ("pack", "append", "prevote", "entries")
@@ -451,16 +459,14 @@ def test_no_change_while_an_old_version_would_not_follow_it(
     """It would elect and commit by the majority of its own list of members."""
     old = ring.peers["n3"]
     be_old(monkeypatch, old)
-    ring.lead.links.hello_pending.add("n3")
-    ring.run_until(lambda: not ring.lead.links.hello_pending)
+    hello_again(ring, "n3")
     for names in (("n1", "n3"), (*OLD, "n4"), ("n1", "n2", "n4")):
         ring.change(*names)
         answer = ring.answer()
         assert (answer.status, answer.name) == (ConfigStatus.ERROR, "Unversed")
         assert "n3" in answer.message
     monkeypatch.undo()
-    ring.lead.links.hello_pending.add("n3")
-    ring.run_until(lambda: not ring.lead.links.hello_pending)
+    hello_again(ring, "n3")
     ring.change("n1", "n3")
     assert ring.answer().status is ConfigStatus.ACCEPTED
 
@@ -469,8 +475,7 @@ def test_a_member_of_an_old_version_may_leave(
     ring: PeerGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     be_old(monkeypatch, ring.peers["n3"])
-    ring.lead.links.hello_pending.add("n3")
-    ring.run_until(lambda: not ring.lead.links.hello_pending)
+    hello_again(ring, "n3")
     ring.change("n1", "n2")
     assert ring.answer().status is ConfigStatus.ACCEPTED
 
@@ -512,12 +517,8 @@ def send_pack(ring: PeerGroup, data: bytes, to_peer_url: bool) -> list[list[byte
     """What the leader says at once."""
     reqid = ring.new_id()
     frames = PACK_REQUEST.encode(Pack(reqid, b"", pack_records([reqid], [data])), cluster=CLUSTER)
-    arena = Arena.from_messages([[b"server", *frames]])
     lead = ring.lead
-    if to_peer_url:
-        lead.receive(Requests("peer_url", arena, UNIX_S), ring.now_ms)
-    else:
-        lead.receive(Requests("url", arena, UNIX_S), ring.now_ms)
+    ring.arrive(lead, "peer_url" if to_peer_url else "url", [b"server", *frames])
     out = lead.out.peers if to_peer_url else lead.out.clients
     found = out.messages()
     out.clear()
@@ -528,11 +529,6 @@ def kind_at(ring: PeerGroup, index: int) -> int:
     found = ring.lead.core.log.slice(index, 1)
     assert found is not None
     return block_kind(found[0].block)
-
-
-def hello_again(ring: PeerGroup, *names: str) -> None:
-    ring.lead.links.hello_pending.update(names)
-    ring.run_until(lambda: not ring.lead.links.hello_pending)
 
 
 def test_tables_get_their_own_kind_once_all_members_know_it(
@@ -561,10 +557,8 @@ def test_from_then_on_clients_are_refused_what_is_for_tables(ring: PeerGroup) ->
     last_index = lead.core.log.last_index
     for form in Form.TEXT, Form.NODE:
         update = encode_client_request(RequestUpdate(ring.new_id(), MARKED), CLUSTER, form)
-        lead.receive(Requests("url", Arena.from_messages([[b"c", *update]]), UNIX_S), ring.now_ms)
-        lead.receive(
-            Requests("peer_url", Arena.from_messages([[b"c", *update]]), UNIX_S), ring.now_ms
-        )
+        ring.arrive(lead, "url", [b"c", *update])
+        ring.arrive(lead, "peer_url", [b"c", *update])
     answers = lead.out.clients.messages()
     lead.out.clients.clear()
     assert [UPDATE_ANSWER.decode(answer[1:]).status for answer in answers] == [
@@ -577,7 +571,7 @@ def test_from_then_on_clients_are_refused_what_is_for_tables(ring: PeerGroup) ->
     frames = PACK_REQUEST.encode(
         Pack(reqid, b"", block[32 : 32 + 16 + len(MARKED)]), cluster=CLUSTER
     )
-    lead.receive(Requests("url", Arena.from_messages([[b"c", *frames]]), UNIX_S), ring.now_ms)
+    ring.arrive(lead, "url", [b"c", *frames])
     assert lead.out.clients.messages()[0][3] == b"\3"
     lead.out.clients.clear()
     assert lead.core.log.last_index == last_index, "nothing of it is in the log"

@@ -1,7 +1,7 @@
 """Snapshots between peers: frames, failures while one is sent, compaction."""
 
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -182,10 +182,37 @@ class SnapshotPeer:
     def answer(self, sender: str, frames: list[bytes]) -> None:
         self.peer.receive(Responses(sender, Arena.from_messages([frames])), self.now_ms)
 
+    def arrive(self, endpoint: Literal["url", "peer_url"], frames: list[bytes]) -> None:
+        """A request from outside."""
+        arena = Arena.from_messages([[b"route", *frames]])
+        self.peer.receive(Requests(endpoint, arena), self.now_ms)
+
+    def hello(self, name: str, **fields: Any) -> None:
+        """Another peer says hello."""
+        features = ("pack", "append", "prevote", "snapshot")
+        hello = own.Hello(name, "1", **{"features": features, "incarnation": 7, **fields})
+        frames = own.HELLO_REQUEST.encode(hello, b"\x01", IDENT)
+        self.arrive("peer_url" if name == "n2" else "url", frames)
+
+    def made(self, ms: int = 0) -> list[CreateSnapshot]:
+        """The snapshots of its own that a wake orders."""
+        orders = [order for order in self.wake(ms) if isinstance(order, CreateSnapshot)]
+        return [order for order in orders if order.last_index]
+
+    def applied(self, index: int, by_all: int) -> None:
+        self.peer.receive(Applied(index, by_all), self.now_ms)
+
+    def grow(self, data: bytes = b"x") -> list[CreateSnapshot]:
+        """The leader has 150 more entries, which n2 has, too."""
+        core = self.peer.core
+        records = [Record(0, None, data)] * 150
+        core.propose(encode_block(core.log.last_index + 1, core.term, records))
+        made = self.made()
+        core.step("n2", AppendResponse(core.term, True, core.log.last_index), self.now_ms)
+        return made
+
     def lead(self) -> None:
-        hello = own.Hello("n2", "1", ("pack", "append", "prevote", "snapshot"), 7)
-        frames = [b"route", *own.HELLO_REQUEST.encode(hello, b"\x01", IDENT)]
-        self.peer.receive(Requests("peer_url", Arena.from_messages([frames])), self.now_ms)
+        self.hello("n2")
         core = self.peer.core
         while core.leader != "n1":
             self.now_ms = max(self.now_ms, core.deadline_ms)
@@ -292,12 +319,6 @@ def test_a_piece_that_is_not_there_is_not_asked_for_in_a_hurry() -> None:
     assert pieces(peer.wake())[-1].last_term == 2
 
 
-def says_hello(peer: SnapshotPeer, incarnation: int, last_index: int) -> None:
-    hello = own.Hello("n2", "1", ("pack", "append", "prevote"), incarnation, last_index=last_index)
-    frames = [b"route", *own.HELLO_REQUEST.encode(hello, b"\x01", IDENT)]
-    peer.peer.receive(Requests("peer_url", Arena.from_messages([frames])), peer.now_ms)
-
-
 def test_what_an_earlier_incarnation_has_confirmed_a_new_one_confirms_again() -> None:
     """Its log is as long as ours, and another one: it lost its disk, and got the entries of an
     older leader before it heard us."""
@@ -309,14 +330,16 @@ def test_what_an_earlier_incarnation_has_confirmed_a_new_one_confirms_again() ->
     (follower,) = (each for each in core.followers if each.peer == "n2")
     core.step("n2", AppendResponse(core.term, True, 100), peer.now_ms)
     assert (core.log.last_index, follower.match_index) == (100, 100)
-    says_hello(peer, 7, 100)
+    peer.hello("n2", features=(), incarnation=7, last_index=100)
     assert follower.match_index == 100, "of the one that has confirmed it"
-    says_hello(peer, 8, 100)
+    peer.hello("n2", features=(), incarnation=8, last_index=100)
     assert follower.counted_index == 0
     peer.wake(200)
     core.step("n2", AppendResponse(core.term, False, 0, 60, 1), peer.now_ms)
     assert follower.next_index == 60, "where the logs part"
-    says_hello(peer, 9, 10**9)  # A log that is longer than ours.
+    peer.hello(
+        "n2", features=(), incarnation=9, last_index=10**9
+    )  # A log that is longer than ours.
     assert follower.next_index == 101
     core.step("n2", AppendResponse(core.term, True, 100), peer.now_ms)
     assert follower.match_index == 100
@@ -399,9 +422,7 @@ def test_the_leader_waits_until_a_peer_is_known_to_be_foreign() -> None:
 def test_a_foreign_peer_with_a_hello_gets_the_container() -> None:
     peer = lacking(50, "n3")
     assert [piece.plain for piece in pieces(peer.orders)] == [True]
-    hello = own.Hello("n3", "1", ("pack", "append", "prevote", "snapshot"), 7)
-    frames = [b"route", *own.HELLO_REQUEST.encode(hello, b"\x01", IDENT)]
-    peer.peer.receive(Requests("url", Arena.from_messages([frames])), peer.now_ms)
+    peer.hello("n3")
     assert [piece.plain for piece in pieces(peer.wake())] == [False]
 
 
@@ -409,10 +430,8 @@ def test_a_foreign_peer_with_a_hello_gets_the_container() -> None:
 
 
 def follow(peer: SnapshotPeer, message: InstallSnapshot) -> list[list[bytes]]:
-    frames = [b"route", *codec.INSTALL_PACKED_REQUEST.encode(message, 5, IDENT)]
-    peer.peer.receive(Requests("peer_url", Arena.from_messages([frames])), peer.now_ms)
-    orders = peer.wake()
-    peer.orders = orders
+    peer.arrive("peer_url", codec.INSTALL_PACKED_REQUEST.encode(message, 5, IDENT))
+    peer.orders = peer.wake()
     return answers(peer)
 
 
@@ -447,27 +466,20 @@ def test_chunks_are_written_answered_and_installed() -> None:
 
 def test_a_single_chunk_is_written_again_after_its_writer_ended() -> None:
     peer = SnapshotPeer()
-    piece = InstallSnapshot(3, "n3", 70, 2, 0, 10, b"01234")
-    frames = [b"route", *codec.INSTALL_REQUEST.encode(piece, 5, IDENT)]
-
-    def take() -> list[Order]:
-        peer.peer.receive(Requests("url", Arena.from_messages([frames])), peer.now_ms)
-        return [order for order in peer.wake() if isinstance(order, WriteChunk)]
-
-    assert len(take()) == 1
-    assert not take(), "a repeat of what is in work"
+    assert len(taken(peer, single(0, 5))) == 1
+    assert not taken(peer, single(0, 5)), "a repeat of what is in work"
     peer.result(SenderStarted(Snapshot()))
-    assert len(take()) == 1
+    assert len(taken(peer, single(0, 5))) == 1
 
 
 def single(offset: int, message_id: int) -> list[bytes]:
     """A chunk in the text's form, of a leader that repeats it until it is answered."""
     piece = InstallSnapshot(3, "n3", 70, 2, offset, 1000, b"01234")
-    return [b"route", *codec.INSTALL_REQUEST.encode(piece, message_id, IDENT)]
+    return codec.INSTALL_REQUEST.encode(piece, message_id, IDENT)
 
 
 def taken(peer: SnapshotPeer, frames: list[bytes]) -> list[Order]:
-    peer.peer.receive(Requests("url", Arena.from_messages([frames])), peer.now_ms)
+    peer.arrive("url", frames)
     return [order for order in peer.wake() if isinstance(order, WriteChunk)]
 
 
@@ -514,14 +526,13 @@ def test_state_alone_is_refused_from_a_kelek_leader() -> None:
     assert "n3" in peer.peer.links.hello_pending
     assert not peer.peer.out.clients.messages()
     piece = InstallSnapshot(3, "n3", 70, 2, 0, 1000, b"01234")
-    frames = [b"route", *codec.INSTALL_PACKED_REQUEST.encode(piece, 7, IDENT)]
-    assert taken(peer, frames)
+    assert taken(peer, codec.INSTALL_PACKED_REQUEST.encode(piece, 7, IDENT))
 
 
 def test_a_chunk_of_an_old_term_is_refused() -> None:
     peer = SnapshotPeer()
-    heartbeat = own.APPEND_PACKED_REQUEST.encode(AppendEntries(5, "n2", 0, 0, 0), 4, IDENT)
-    peer.peer.receive(Requests("peer_url", Arena.from_messages([[b"r", *heartbeat]])), peer.now_ms)
+    heartbeat = AppendEntries(5, "n2", 0, 0, 0)
+    peer.arrive("peer_url", own.APPEND_PACKED_REQUEST.encode(heartbeat, 4, IDENT))
     peer.wake()
     answers(peer)
     (frames,) = follow(peer, InstallSnapshot(4, "n2", 70, 2, 0, 10, b"01234"))
@@ -532,8 +543,8 @@ def test_a_chunk_of_an_old_term_is_refused() -> None:
 def test_an_acknowledgement_for_the_log_that_is_gone_counts_nothing() -> None:
     peer = SnapshotPeer()
     block = encode_block(1, 3, [Record(0, None, b"x")] * 100)
-    frames = own.APPEND_PACKED_REQUEST.encode(AppendEntries(3, "n2", 0, 0, 0, (block,)), 4, IDENT)
-    peer.peer.receive(Requests("peer_url", Arena.from_messages([[b"r", *frames]])), peer.now_ms)
+    entries = AppendEntries(3, "n2", 0, 0, 0, (block,))
+    peer.arrive("peer_url", own.APPEND_PACKED_REQUEST.encode(entries, 4, IDENT))
     job = peer.peer.wake(peer.now_ms).job
     assert job is not None
     follow(peer, InstallSnapshot(3, "n2", 70, 2, 0, 10, b"0123456789"))
@@ -549,18 +560,12 @@ def test_one_is_made_when_enough_entries_were_applied_and_the_log_compacted() ->
     peer = SnapshotPeer(entries=100, behind=1000)
     peer.lead()
     core = peer.peer.core
-    core.propose(encode_block(core.log.last_index + 1, core.term, [Record(0, None, b"x")] * 150))
-    peer.wake()
-    core.step("n2", AppendResponse(core.term, True, core.log.last_index), peer.now_ms)
+    peer.grow()
     peer.wake(20)
     assert core.commit_index == 151
-    assert not [
-        order for order in peer.wake(20) if isinstance(order, CreateSnapshot) and order.last_index
-    ]
-    peer.peer.receive(Applied(151, 151), peer.now_ms)
-    (make,) = [
-        order for order in peer.wake() if isinstance(order, CreateSnapshot) and order.last_index
-    ]
+    assert not peer.made(20)
+    peer.applied(151, 151)
+    (make,) = peer.made()
     assert (make.last_index, make.last_term) == (151, core.term)
     peer.result(SnapshotCreated(Snapshot(151, core.term, 5000, 10, CONFIG)))
     for _ in range(10):
@@ -581,27 +586,19 @@ def test_a_lost_order_for_a_snapshot_is_repeated() -> None:
     core = peer.peer.core
     core.step("n2", AppendResponse(core.term, True, core.log.last_index), peer.now_ms)
     peer.wake(PUBLISH_MS)
-    peer.peer.receive(Applied(core.commit_index, core.commit_index), peer.now_ms)
-
-    def made(ms: int) -> list[Order]:
-        return [
-            order
-            for order in peer.wake(ms)
-            if isinstance(order, CreateSnapshot) and order.last_index
-        ]
-
-    (make,) = made(0)
+    peer.applied(core.commit_index, core.commit_index)
+    (make,) = peer.made()
     for _ in range(2):
         peer.peer.snapshots.on_order_lost(make, peer.now_ms)
         due_ms = peer.peer.snapshots.deadline_ms
         assert due_ms is not None
-        assert made(due_ms - peer.now_ms - 1) == []
-        assert made(1) == [make]
-    assert made(1000) == [], "it is in work"
+        assert peer.made(due_ms - peer.now_ms - 1) == []
+        assert peer.made(1) == [make]
+    assert peer.made(1000) == [], "it is in work"
     peer.peer.snapshots.on_order_lost(make, peer.now_ms)
     peer.result(SenderStarted(Snapshot()))
-    assert made(0) == [make], "asked of the new one at once, and once"
-    assert made(1000) == []
+    assert peer.made() == [make], "asked of the new one at once, and once"
+    assert peer.made(1000) == []
 
 
 def test_only_what_is_applied_is_compacted() -> None:
@@ -616,17 +613,15 @@ def test_the_log_is_kept_for_the_slowest_that_applies_it() -> None:
     peer = SnapshotPeer(entries=100)
     peer.lead()
     core = peer.peer.core
-    core.propose(encode_block(core.log.last_index + 1, core.term, [Record(0, None, b"x")] * 150))
-    peer.wake()
-    core.step("n2", AppendResponse(core.term, True, core.log.last_index), peer.now_ms)
+    peer.grow()
     peer.wake(PUBLISH_MS)
-    peer.peer.receive(Applied(151, 40), peer.now_ms)
+    peer.applied(151, 40)
     assert peer.peer.last_applied == 151, "reads need the state machine alone"
     peer.wake()
     peer.result(SnapshotCreated(Snapshot(151, core.term, 5000, 10, CONFIG)))
     peer.wake(10_000)
     assert peer.compacted == [40]
-    peer.peer.receive(Applied(151, 151), peer.now_ms)
+    peer.applied(151, 151)
     peer.wake(10_000)
     assert peer.compacted == [40, 151]
 
@@ -638,15 +633,9 @@ def test_a_large_state_is_made_again_when_the_log_has_grown_as_much() -> None:
 
     def due(size: int) -> bool:
         """Whether a snapshot is made with 150 more entries of so many bytes."""
-        data = b"x" * (size // 150)
-        block = encode_block(core.log.last_index + 1, core.term, [Record(0, None, data)] * 150)
-        core.propose(block)
-        orders = peer.wake()
-        core.step("n2", AppendResponse(core.term, True, core.log.last_index), peer.now_ms)
-        orders += peer.wake(PUBLISH_MS)
-        peer.peer.receive(Applied(core.commit_index, core.commit_index), peer.now_ms)
-        orders += peer.wake(PUBLISH_MS)
-        return any(isinstance(order, CreateSnapshot) and order.last_index for order in orders)
+        made = peer.grow(b"x" * (size // 150)) + peer.made(PUBLISH_MS)
+        peer.applied(core.commit_index, core.commit_index)
+        return bool(made + peer.made(PUBLISH_MS))
 
     assert due(150)
     peer.result(
