@@ -117,9 +117,8 @@ class ClusterInfo:
         else:
             client.send(self._answer(form, message, status))
 
-    def on_ready(self, read_index: ReadIndex | None) -> None:
-        if read_index is not None:
-            self._log_info_requests.confirm(read_index)
+    def on_read_index(self, read_index: ReadIndex) -> None:
+        self._log_info_requests.confirm(read_index)
 
     def answer_ready(self, status: PeerStatus, now_ms: int) -> None:
         """Answers requests to the leader once everything is applied that was acknowledged before

@@ -98,11 +98,10 @@ class EntryReaders:
     def on_elected(self) -> None:
         self._unconfirmed.on_elected()
 
-    def on_ready(self, read_index: ReadIndex | None) -> None:
-        if read_index is not None:
-            if self._committed_floor is None:
-                self._committed_floor = read_index.log_index
-            self._unconfirmed.confirm(read_index)
+    def on_read_index(self, read_index: ReadIndex) -> None:
+        if self._committed_floor is None:
+            self._committed_floor = read_index.log_index
+        self._unconfirmed.confirm(read_index)
 
     def answer_some(self, last_index: int, now_ms: int) -> None:
         """Answers some requests with entries up to last_index, which is committed and durable

@@ -481,8 +481,9 @@ class Peer:
         if self.leading:
             self.updates.commit(core.commit_index, self.out)
             self.reads.on_ready(ready.read_index, self.last_applied)
-            self.entry_readers.on_ready(ready.read_index)
-            self.cluster_info.on_ready(ready.read_index)
+            if ready.read_index is not None:
+                self.entry_readers.on_read_index(ready.read_index)
+                self.cluster_info.on_read_index(ready.read_index)
         self.entry_readers.answer_some(self._applicable_index, now_ms)
         self.cluster_info.answer_ready(self.peer_status, now_ms)
         self.links.send_due(self.own_hello, self.members.joining, now_ms)

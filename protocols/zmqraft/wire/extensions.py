@@ -7,7 +7,7 @@ lists a feature, it is sent nothing but hello (docs/protocols/zmq-raft.md, "Exte
 import struct
 from collections.abc import Sequence
 from itertools import pairwise, repeat
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ....native.log.blocks import block_encode
 from ...errors import RemoteProtocolError
@@ -59,34 +59,15 @@ class Hello(NamedTuple):
     members: tuple[tuple[str, str], ...] | None = None
 
 
-def _encode_hello_map(fields: Sequence[Any]) -> bytes:
-    hello = Hello("", *fields)
-    return v.encode_json(_hello_map(hello))
-
-
-def _encode_hello_answer_map(fields: Sequence[Any]) -> bytes:
-    hello = Hello(*fields)
-    return v.encode_json({**_hello_map(hello), "peer": hello.peer})
-
-
-def _hello_map(hello: Hello) -> dict[str, object]:
+def _encode_map(hello: Hello, **named: str) -> bytes:
     members = hello.members and [list(member) for member in hello.members]
     fields = {**hello._asdict(), "witnessed": dict(hello.witnessed), "members": members}
     del fields["peer"]
-    return fields
+    return v.encode_json({**fields, **named})
 
 
-def _decode_hello_map(frame: bytes) -> tuple[object, ...]:
-    return _decode_map(v.decode_json(frame))
-
-
-def _decode_hello_answer_map(frame: bytes) -> tuple[object, ...]:
+def _decode_map(frame: bytes, is_named: bool) -> tuple[object, ...]:
     value = v.decode_json(frame)
-    fields = _decode_map(value)
-    return v.check_peer_id(value.get("peer")), *fields
-
-
-def _decode_map(value: Any) -> tuple[object, ...]:
     if not isinstance(value, dict):
         raise RemoteProtocolError("a hello holds a map")
     version, features = value.get("version"), value.get("features")
@@ -95,6 +76,7 @@ def _decode_map(value: Any) -> tuple[object, ...]:
     if not all(isinstance(feature, str) for feature in features):
         raise RemoteProtocolError("a feature is a string")
     return (
+        *((v.check_peer_id(value.get("peer")),) if is_named else ()),
         version,
         tuple(features),
         _number(value, "incarnation"),
@@ -126,8 +108,16 @@ def _number(value: dict[object, object], key: str) -> int:
     return number
 
 
-HELLO_MAP = FrameType("json", _encode_hello_map, _decode_hello_map)
-HELLO_ANSWER_MAP = FrameType("json", _encode_hello_answer_map, _decode_hello_answer_map)
+HELLO_MAP = FrameType(
+    "json",
+    lambda fields: _encode_map(Hello("", *fields)),
+    lambda frame: _decode_map(frame, is_named=False),
+)
+HELLO_ANSWER_MAP = FrameType(
+    "json",
+    lambda fields: _encode_map(Hello(*fields), peer=fields[0]),
+    lambda frame: _decode_map(frame, is_named=True),
+)
 
 # A peer's id is a message id, a client's a request id.
 HELLO_REQUEST = Layout(
