@@ -14,7 +14,7 @@ from ...native.net.messages import Arena
 from ...net.sockets import SocketOptions
 from ...protocols.errors import LocalProtocolError
 from ...protocols.zmqraft.server.values import REQIDS_EXTRA_TTL_S
-from ...protocols.zmqraft.snapshots.barrier import Barrier, BarrierReply, Phase
+from ...protocols.zmqraft.snapshots.barrier import Barrier, BarrierMessage, Phase
 from ...protocols.zmqraft.snapshots.orders import (
     ChunkRead,
     ChunkWritten,
@@ -47,15 +47,14 @@ def reqid_limits(raft: RaftSettings) -> ReqidLimits:
     return ReqidLimits(raft.update_ttl_s + REQIDS_EXTRA_TTL_S, raft.reqids_max)
 
 
-# Phase, attempt, (index, term) of an entry, other frames.
-BarrierMessage = tuple[Phase, int, tuple[int, int], list[bytes]]
-
-
-def barrier_messages(loop: ProcessLoop, arena: Arena, pipe: str) -> Iterator[BarrierMessage]:
-    """Decodes messages from the pipes of a barrier. Drops and logs those of an unknown phase."""
+def barrier_messages(
+    loop: ProcessLoop, arena: Arena, pipe: str
+) -> Iterator[tuple[BarrierMessage, list[bytes]]]:
+    """Decodes messages from the pipes of a barrier, with their other frames. Drops and logs those
+    of an unknown phase."""
     for (phase, attempt, index, term), rest in loop.unpacked(arena, BARRIER, pipe):
         if phase in PHASES:
-            yield Phase(phase), attempt, (index, term), rest
+            yield BarrierMessage(Phase(phase), attempt, (index, term)), rest
         else:
             loop.log_rarely("malformed-dropped", pipe=pipe, phase=phase)
 
@@ -150,9 +149,8 @@ class SnapshotSender(Actor):
         self._counts[key] += 1
 
     def _on_states(self, arena: Arena) -> None:
-        for phase, attempt, at, rest in barrier_messages(self, arena, "states"):
+        for reply, rest in barrier_messages(self, arena, "states"):
             name, *directory = (frame.decode("utf-8", "replace") for frame in rest or [b""])
-            reply = BarrierReply(phase, attempt, at)
             if reply.phase is Phase.STOP:
                 self._parts.pop(name, None)
             elif directory:

@@ -10,9 +10,8 @@ import zmq
 from ...native.net.messages import Arena, Frames
 from ...net.sockets import SUBSCRIPTION_BYTES_MAX, Socket, SocketOptions
 from ...protocols.zmqraft.snapshots.barrier import (
-    BarrierOrder,
+    BarrierMessage,
     BarrierParticipant,
-    BarrierReply,
     Phase,
 )
 from ...storage.disk.disk import Disk
@@ -72,7 +71,7 @@ class StateMachine(Actor):
         barriers = self.bind_pipe(zmq.PULL, "barriers")
         states = self.connect_pipe(zmq.PUSH, "snapshot_sender", "states", immediate)
         self._states = self.pipe(states)
-        self._send_reply(BarrierReply(Phase.RESUME))
+        self._send_reply(BarrierMessage(Phase.RESUME))
         self._machine = self._make_machine()
         self._restore()
         self.listen(commits, self._on_commits)
@@ -172,18 +171,17 @@ class StateMachine(Actor):
     # ---- snapshots ----
 
     def _on_barriers(self, arena: Arena) -> None:
-        for phase, attempt, at, _ in barrier_messages(self, arena, "barriers"):
-            order = BarrierOrder(phase, attempt, at)
+        for order, _ in barrier_messages(self, arena, "barriers"):
             position = self._applied, self._applied_term
             reply = self.barrier.on_order(order, position, self.now_ms)
             if reply is not None:
                 self._send_reply(reply)
 
-    def _send_reply(self, reply: BarrierReply) -> None:
+    def _send_reply(self, reply: BarrierMessage) -> None:
         phase, attempt, at = reply
         self._states.send([BARRIER.pack(phase, attempt, *at), self.role.encode()])
 
-    def _write_state(self, reply: BarrierReply) -> None:
+    def _write_state(self, reply: BarrierMessage) -> None:
         """Writes the current state. If the disk refuses, snapshot_sender asks again."""
         self.barrier.resume()
         self._more_to_apply = self._applied < self._commit_index
@@ -191,7 +189,7 @@ class StateMachine(Actor):
             write_state(self._disk, self._applied, self._machine.snapshot)
         except StorageError as error:
             self.log_rarely("state-not-written", reason=str(error))
-            reply = BarrierReply(Phase.RESUME)
+            reply = BarrierMessage(Phase.RESUME)
         self._send_reply(reply)
 
     def _restore(self) -> None:

@@ -19,7 +19,6 @@ from ...protocols.zerodb.wire.worker_pipe import PIPE_HEADER
 from ...protocols.zerodb.worker.requests import Databases, TableRequestLimits
 from ...protocols.zerodb.worker.snapshot_participant import RestoredTables, SnapshotUnusable
 from ...protocols.zerodb.worker.worker import Worker, WorkerParts
-from ...protocols.zmqraft.snapshots.barrier import BarrierOrder
 from ...storage.disk.disk import Disk
 from ...storage.engine.families import Resources
 from ...storage.engine.rocks import open_tables
@@ -179,8 +178,8 @@ class TableWorker(Actor):
             self._credit.on_taken(epoch, size)
 
     def _on_barriers(self, arena: Arena) -> None:
-        for phase, attempt, at, _ in barrier_messages(self, arena, "barriers"):
-            self._worker.on_barrier(BarrierOrder(phase, attempt, at), self.now_ms)
+        for order, _ in barrier_messages(self, arena, "barriers"):
+            self._worker.on_barrier(order, self.now_ms)
         self._send_barrier_replies()
 
     def _send_barrier_replies(self) -> None:

@@ -3,7 +3,7 @@
 from typing import NamedTuple, NoReturn, Protocol
 
 from ...errors import StorageFailure
-from ...zmqraft.snapshots.barrier import BarrierOrder, BarrierParticipant, BarrierReply, Phase
+from ...zmqraft.snapshots.barrier import BarrierMessage, BarrierParticipant, Phase
 from ..tables.tables import LogPosition, Tables
 
 
@@ -44,12 +44,12 @@ class SnapshotParticipant:
 
     def __init__(self, store: TableStore) -> None:
         # To be sent by the owner, with the path of the state or an empty text; the owner clears it.
-        self.replies = [(BarrierReply(Phase.RESUME), "")]
+        self.replies = [(BarrierMessage(Phase.RESUME), "")]
         self._store = store
         self._stop_line = BarrierParticipant()
         self.apply_limit = self._stop_line.apply_limit
 
-    def on_order(self, order: BarrierOrder, applied: LogPosition, now_ms: int) -> None:
+    def on_order(self, order: BarrierMessage, applied: LogPosition, now_ms: int) -> None:
         """Processes an order of the snapshot_sender."""
         reply = self._stop_line.on_order(order, applied, now_ms)
         if reply is not None:
@@ -67,7 +67,7 @@ class SnapshotParticipant:
         try:
             self.replies.append((reply, self._store.write_state(applied)))
         except StorageFailure as error:
-            self.replies.append((BarrierReply(Phase.RESUME), ""))
+            self.replies.append((BarrierMessage(Phase.RESUME), ""))
             return str(error)
         return ""
 

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from ....native.tables.ops import ALL_MARKED, Run, cut_block
 from ...errors import StorageFailure
 from ...raft.messages import EntryBatch
-from ...zmqraft.snapshots.barrier import BarrierOrder
+from ...zmqraft.snapshots.barrier import BarrierMessage
 from ..tables.tables import (
     LogPosition,
     Outcome,
@@ -296,7 +296,7 @@ class Worker:
         if self.applier.applied[0] >= self.applier.commit[0]:
             self.applied_reporter.reset()  # A peer that has restarted lacks our applied index.
 
-    def on_barrier(self, order: BarrierOrder, now_ms: int) -> None:
+    def on_barrier(self, order: BarrierMessage, now_ms: int) -> None:
         """The snapshot_sender orders a state, or to continue without."""
         self.participant.on_order(order, self.applier.applied, now_ms)
 

@@ -23,21 +23,16 @@ class Phase(IntEnum):
     RESUME = 2  # Continue: the states of this attempt are used, or useless.
 
 
-class BarrierOrder(NamedTuple):
-    phase: Phase
-    attempt: int
-    at: tuple[int, int] = (0, 0)  # APPLY: index and term of the entry.
-
-
-class BarrierReply(NamedTuple):
-    """A participant's answer: it has stopped at this entry (STOP), or written its state (APPLY).
+class BarrierMessage(NamedTuple):
+    """An order to a participant, or its answer: it has stopped at this entry (STOP), or written its
+    state (APPLY).
 
     An unasked RESUME says that it could not write its state, or has just started.
     """
 
     phase: Phase
     attempt: int = 0
-    at: tuple[int, int] = (0, 0)
+    at: tuple[int, int] = (0, 0)  # Index and term of the entry.
 
 
 class Barrier:
@@ -45,7 +40,7 @@ class Barrier:
 
     def __init__(self, participants: Sequence[str]) -> None:
         # To be sent by the owner, which then clears it.
-        self.orders: list[tuple[str, BarrierOrder]] = []
+        self.orders: list[tuple[str, BarrierMessage]] = []
         self.attempt = 0
         self._participants = tuple(participants)
         self._phase: Phase | None = None  # None: no attempt is in progress.
@@ -62,10 +57,10 @@ class Barrier:
     def cancel(self) -> None:
         """Ends the attempt: no states are needed, or they have been used."""
         if self.attempt:
-            self._order_all(BarrierOrder(Phase.RESUME, self.attempt))
+            self._order_all(BarrierMessage(Phase.RESUME, self.attempt))
         self._phase = self._index_min = None
 
-    def on_reply(self, name: str, reply: BarrierReply, now_ms: int) -> tuple[int, int] | None:
+    def on_reply(self, name: str, reply: BarrierMessage, now_ms: int) -> tuple[int, int] | None:
         """Processes an answer. Returns the entry of the states once all are written, else None."""
         if reply.phase is Phase.RESUME and self._phase is not None:
             self._fail(now_ms)
@@ -102,15 +97,15 @@ class Barrier:
     def _start_phase(self, phase: Phase, due_ms: int, at: tuple[int, int]) -> None:
         self._phase, self._due_ms = phase, due_ms
         self._answers = {}
-        self._order_all(BarrierOrder(phase, self.attempt, at))
+        self._order_all(BarrierMessage(phase, self.attempt, at))
 
     def _fail(self, now_ms: int) -> None:
-        self._order_all(BarrierOrder(Phase.RESUME, self.attempt))
+        self._order_all(BarrierMessage(Phase.RESUME, self.attempt))
         self._phase = None
         self._due_ms = now_ms + min(RETRY_MS << min(self._failed, 8), RETRY_MS_MAX)
         self._failed += 1
 
-    def _order_all(self, order: BarrierOrder) -> None:
+    def _order_all(self, order: BarrierMessage) -> None:
         self.orders += [(name, order) for name in self._participants]
 
 
@@ -123,14 +118,14 @@ class BarrierParticipant:
         self._until_ms: int | None = None  # When the stop or the way to the target expires.
 
     def on_order(
-        self, order: BarrierOrder, at: tuple[int, int], now_ms: int
-    ) -> BarrierReply | None:
+        self, order: BarrierMessage, at: tuple[int, int], now_ms: int
+    ) -> BarrierMessage | None:
         """Processes an order; `at` is the applied entry. Returns the answer to send at once, if
         any."""
         if order.phase is Phase.STOP:
             self.attempt, self._target = order.attempt, None
             self._until_ms = now_ms + STOPPED_MS_MAX
-            return BarrierReply(Phase.STOP, order.attempt, at)
+            return BarrierMessage(Phase.STOP, order.attempt, at)
         if order.attempt == self.attempt and self._until_ms is not None:
             if order.phase is Phase.RESUME or at[0] > order.at[0]:
                 self.resume()
@@ -152,12 +147,12 @@ class BarrierParticipant:
             return 0, 0
         return min(commit, self._target)
 
-    def reply_when_written(self, applied: int) -> BarrierReply | None:
+    def reply_when_written(self, applied: int) -> BarrierMessage | None:
         """Returns the answer to send once the present state is written; None if no order wants
         it."""
         if self._target is None or self._target[0] != applied:
             return None
-        return BarrierReply(Phase.APPLY, self.attempt, self._target)
+        return BarrierMessage(Phase.APPLY, self.attempt, self._target)
 
     def resume(self) -> None:
         """Ends the stop: the state is written, or the attempt is over."""
