@@ -1,23 +1,12 @@
 """Checks when a query is planned that json and msgpack can hold the types of its columns."""
 
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DoubleType,
-    FloatType,
-    IntegralType,
-    MapType,
-    NullType,
-    StringType,
-    StructType,
-)
+from pyspark.sql import types
+from pyspark.sql.types import DataType, StringType
 
 from .errors import SchemaError
 from .formats import STRUCTURED
 
-PLAIN = (BooleanType, IntegralType, FloatType, DoubleType, StringType, NullType)
+PLAIN = types.BooleanType, types.IntegralType, types.FloatType, types.DoubleType, types.NullType
 
 
 def check_type(name: str, form: str, data_type: DataType) -> None:
@@ -29,20 +18,20 @@ def check_type(name: str, form: str, data_type: DataType) -> None:
 def _misfit(form: str, data_type: DataType) -> str:
     """Returns why the type does not fit and what to do about it, or "" if it fits."""
     match data_type:
-        case ArrayType():
+        case types.ArrayType():
             return _misfit(form, data_type.elementType)
-        case StructType():
+        case types.StructType():
             found = (_misfit(form, field.dataType) for field in data_type)
             return next(filter(None, found), "")
-        case MapType(keyType=StringType()):
+        case types.MapType(keyType=StringType()):
             return _misfit(form, data_type.valueType)
-        case MapType():
+        case types.MapType():
             keys = data_type.keyType.simpleString()
             return f"{form} has maps with text as keys, not {keys}; use MAP<STRING, ...>"
-        case BinaryType() if form == "msgpack":
+        case types.BinaryType() if form == "msgpack":
             return ""
-        case BinaryType():
+        case types.BinaryType():
             return "json has no bytes; use text, as by base64(), or the format msgpack"
-        case _ if isinstance(data_type, PLAIN):
+        case _ if isinstance(data_type, (StringType, *PLAIN)):
             return ""
     return f"{form} has no {data_type.simpleString()}; use STRING, or a number, and cast it"

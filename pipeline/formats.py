@@ -3,14 +3,13 @@
 raw and utf8 use Arrow's buffers without a copy. json and msgpack convert each item by itself.
 """
 
-import array
 import json
 import math
-import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgpack
+import numpy
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -99,8 +98,8 @@ def _decode_numbers(raw: pa.Array) -> Decoded:
     right_size = pc.equal(pc.binary_length(raw), NUMBER_BYTES)
     if not pc.all(right_size, min_count=0).as_py():
         raw = pc.if_else(right_size, raw, pa.scalar(bytes(NUMBER_BYTES), pa.binary()))
-    numbers = _swapped(_joined(raw))
-    items = pa.Array.from_buffers(pa.int64(), len(raw), [None, pa.py_buffer(numbers)])
+    octets = raw.cast(pa.binary(NUMBER_BYTES)).buffers()[1]
+    items = pa.array(numpy.frombuffer(octets, ">i8", len(raw)).astype("i8"))
     good = pc.and_(right_size, pc.greater_equal(items, 0))
     if pc.all(good, min_count=0).as_py():
         return Decoded(items)
@@ -111,30 +110,9 @@ def _encode_numbers(items: pa.Array) -> pa.Array:
     items = items.cast(pa.int64())
     if len(items) and pc.min(items).as_py() < 0:
         raise SchemaError("be64 has no negative numbers")
-    values = array.array("q")
-    whole = pa.concat_arrays([items])  # A copy without the other items of the buffer.
-    values.frombytes(whole.buffers()[1].slice(0, len(items) * NUMBER_BYTES))
-    if sys.byteorder == "little":
-        values.byteswap()
-    fixed = pa.Array.from_buffers(pa.binary(NUMBER_BYTES), len(items), [None, pa.py_buffer(values)])
+    octets = pa.py_buffer(items.to_numpy().astype(">i8"))
+    fixed = pa.Array.from_buffers(pa.binary(NUMBER_BYTES), len(items), [None, octets])
     return fixed.cast(pa.binary())
-
-
-def _swapped(data: pa.Buffer) -> "array.array[int]":
-    numbers = array.array("q")
-    numbers.frombytes(data)
-    if sys.byteorder == "little":
-        numbers.byteswap()
-    return numbers
-
-
-def _joined(raw: pa.Array) -> pa.Buffer:
-    """Returns the bytes of all items."""
-    first, last = (
-        int.from_bytes(raw.buffers()[1][4 * place : 4 * place + 4].to_pybytes(), sys.byteorder)
-        for place in (raw.offset, raw.offset + len(raw))
-    )
-    return raw.buffers()[2].slice(first, last - first)
 
 
 # ---- one by one ----

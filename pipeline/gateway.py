@@ -13,7 +13,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 
 from .errors import PipelineError
 from .java import VECTOR_MODULE, Java
@@ -36,27 +36,38 @@ def own_gateway(java: Java, config: Mapping[str, str]) -> Iterator[None]:
     Raises PipelineError.
     """
     port, secret = _start(java, config)
-    mine = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
-    os.environ.update(mine)
+    names = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
+    with environment(os.environ, names):
+        yield
+
+
+@contextlib.contextmanager
+def environment(variables: MutableMapping[str, str], names: Mapping[str, str]) -> Iterator[None]:
+    """Context in which some environment variables have other values."""
+    before = {name: variables.get(name) for name in names}
+    variables.update(names)
     try:
         yield
     finally:
-        for name in mine:
-            del os.environ[name]
+        for name, value in before.items():
+            if value is None:
+                del variables[name]
+            else:
+                variables[name] = value
 
 
 def _start(java: Java, config: Mapping[str, str]) -> tuple[int, str]:
     """Starts a JVM and returns the port and the secret of its gateway."""
-    environment = _environment(java)
-    command = _command(java, config, environment)
+    variables = _variables(java)
+    command = _command(java, config, variables)
     with tempfile.TemporaryDirectory(prefix="kelek-") as folder:
         answer = os.path.join(folder, "gateway")
-        environment["_PYSPARK_DRIVER_CONN_INFO_PATH"] = answer
+        variables["_PYSPARK_DRIVER_CONN_INFO_PATH"] = answer
         # The JVM ends when its standard input closes, however this process ends. It ignores
         # interrupts; Python handles them.
         process = subprocess.Popen(
             command,
-            env=environment,
+            env=variables,
             stdin=subprocess.PIPE,
             preexec_fn=_ignore_interrupts,
         )
@@ -65,7 +76,7 @@ def _start(java: Java, config: Mapping[str, str]) -> tuple[int, str]:
         return _wait(process, answer)
 
 
-def _environment(java: Java) -> dict[str, str]:
+def _variables(java: Java) -> dict[str, str]:
     from pyspark.find_spark_home import _find_spark_home
 
     home = _find_spark_home()
@@ -83,16 +94,16 @@ def _environment(java: Java) -> dict[str, str]:
     }
 
 
-def _command(java: Java, config: Mapping[str, str], environment: dict[str, str]) -> list[str]:
+def _command(java: Java, config: Mapping[str, str], variables: dict[str, str]) -> list[str]:
     """Returns the launcher's command without the option for the missing module."""
-    jars = os.path.join(environment["SPARK_HOME"], "jars", "*")
+    jars = os.path.join(variables["SPARK_HOME"], "jars", "*")
     settings = [part for item in config.items() for part in ("--conf", "=".join(item))]
     asked = subprocess.run(
         [
             java.path, "-Xmx128m", "-cp", jars, "org.apache.spark.launcher.Main",
             "org.apache.spark.deploy.SparkSubmit", *settings, "pyspark-shell",
         ],
-        env=environment, capture_output=True, timeout=START_S, check=False,
+        env=variables, capture_output=True, timeout=START_S, check=False,
     )  # fmt: skip
     if asked.returncode:
         raise PipelineError(

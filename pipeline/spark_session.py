@@ -1,14 +1,14 @@
 """Creates a Spark session that knows the format `kelek`."""
 
-import contextlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, ExitStack
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from .errors import PipelineError
-from .gateway import own_gateway
+from .gateway import environment, own_gateway
 from .java import find_java
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def session(
     builder = SparkSession.builder.appName(app_name)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    with contextlib.ExitStack() as stack:
+    with ExitStack() as stack:
         has_java = SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ
         if not has_java and not remote:
             stack.enter_context(_java(settings))
@@ -80,38 +80,17 @@ def session(
     if not isinstance(spark, SparkSession):  # With Spark Connect the sources run at its server.
         spark.dataSource.register(KelekSource)
         return spark
+    # A source that is registered gets these names in its environment.
     names = {**dict.fromkeys(STREAM_NAMES, ""), FOLDER: renewal_of(spark).folder}
-    with _environment(spark.sparkContext.environment, names):
+    of_sources = spark.sparkContext.environment
+    with environment(of_sources, {**names, **of_sources}):
         spark.dataSource.register(KelekSource)
     return spark
 
 
-@contextlib.contextmanager
-def _environment(environment: dict[str, str], names: Mapping[str, str]) -> Iterator[None]:
-    """Context in which a source that is registered gets these names in its environment."""
-    added = [name for name in names if name not in environment]
-    environment.update({name: names[name] for name in added})
-    try:
-        yield
-    finally:
-        for name in added:
-            del environment[name]
-
-
-@contextlib.contextmanager
-def _java(settings: Mapping[str, str]) -> Iterator[None]:
+def _java(settings: Mapping[str, str]) -> AbstractContextManager[None]:
     """Context in which PySpark's first session finds a JVM."""
     java = find_java()
-    if not java.has_vector:
-        with own_gateway(java, settings):
-            yield
-        return
-    before = os.environ.get("JAVA_HOME")
-    os.environ["JAVA_HOME"] = java.home  # Spark's scripts prefer JAVA_HOME to PATH.
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["JAVA_HOME"]
-        else:
-            os.environ["JAVA_HOME"] = before
+    if java.has_vector:  # Spark's scripts prefer JAVA_HOME to PATH.
+        return environment(os.environ, {"JAVA_HOME": java.home})
+    return own_gateway(java, settings)

@@ -57,10 +57,8 @@ class FarmView(LogPositions):
             yield
         except FarmTimeout as error:
             raise FarmUnreachable(error) from error
-        except FarmDenied as error:
-            raise FarmRefuses(error) from error
-        # The server has no such farm, or a local file is missing.
-        except (FarmRefused, OSError) as error:
+        # The user may not; the server has no such farm; a local file is missing.
+        except (FarmDenied, FarmRefused, OSError) as error:
             raise FarmRefuses(error) from error
         except FarmCompacted:
             raise

@@ -13,10 +13,11 @@ from typing import Any
 import pyarrow
 import pyarrow.compute as pc
 
-from ...clients.errors import LogExpired, LogTimeout
+from ...clients.errors import LogExpired
 from ...protocols.record import RECORD_BYTES_MAX
-from ..errors import LogUnreachable, ReplayExpired, SchemaError
+from ..errors import ReplayExpired, SchemaError
 from .options import LogWriteOptions
+from .read import connected_log
 from .reqids import Origin, row_reqids
 from .rows import Rows
 
@@ -32,24 +33,19 @@ def append(options: LogWriteOptions, origin: Origin, batches: Iterator[pyarrow.R
 
     Raises PipelineError.
     """
-    from ...clients.log.log import Log
-
-    with Rows(options.memory_bytes) as rows:
+    with closing(Rows(options.memory_bytes)) as rows:
         time_us = 0
         for batch in batches:
             time_us = _add(rows, batch, time_us)
         if not rows.count:
             return 0
         reqids = row_reqids(time_us // MICROSECONDS, origin, rows.ranks())
-        with closing(Log(options.urls, options.cluster, timeout_ms=options.timeout_ms)) as log:
-            try:
-                log.reach(options.timeout_ms)
+        try:
+            with connected_log(options) as log:
                 return log.append_many(rows.data(), reqids=reqids)
-            except LogTimeout as error:
-                raise LogUnreachable(error) from error
-            except LogExpired as error:
-                time = datetime.fromtimestamp(time_us // MICROSECONDS, UTC).isoformat()
-                raise ReplayExpired(time, error.reason) from error
+        except LogExpired as error:
+            time = datetime.fromtimestamp(time_us // MICROSECONDS, UTC).isoformat()
+            raise ReplayExpired(time, error.reason) from error
 
 
 def _add(rows: Rows, batch: pyarrow.RecordBatch, time_us: int) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 import pyarrow
 import pyarrow.compute as pc
@@ -15,8 +16,11 @@ import pyarrow.compute as pc
 from ...clients.errors import LogCompacted, LogError, LogTimeout
 from ..errors import LogEnds, LogUnreachable, PipelineError
 from .offset import LogOffset, LogRange
-from .options import FOLLOWERS, LogReadOptions
+from .options import FOLLOWERS, ClusterOptions, LogReadOptions
 from .positions import Ends, LogPositions
+
+if TYPE_CHECKING:
+    from ...clients.log.log import Log
 
 SNAPSHOT_TYPE = -1  # Type of a row that holds a snapshot's state in place of entries.
 STATE_BYTES_MAX = (1 << 31) - 1  # The largest value of a Spark column.
@@ -24,22 +28,29 @@ WAITS_MAX = 100  # Leaders in a row that report an entry and do not return it.
 LOOK_AHEAD = (1, 16, 256, 4096)  # Entries examined to find one with a time.
 
 
+@contextmanager
+def connected_log(options: ClusterOptions) -> Iterator["Log"]:
+    """A client of the cluster that has found a node. Raises LogUnreachable."""
+    from ...clients.log.log import Log
+
+    with Log(options.urls, options.cluster, timeout_ms=options.timeout_ms) as log:
+        try:
+            log.reach(options.timeout_ms)
+            yield log
+        except LogTimeout as error:
+            raise LogUnreachable(error) from error
+
+
 class LogView(LogPositions):
     """A connection to the cluster's log. Its methods raise LogUnreachable."""
 
     def __init__(self, options: LogReadOptions) -> None:
-        from ...clients.log.log import Log
-
         self._options = options
-        self._log = Log(options.urls, options.cluster, timeout_ms=options.timeout_ms)
-        with ExitStack() as stack:
-            stack.callback(self._log.close)
-            with self._reached():
-                self._log.reach(options.timeout_ms)
-            stack.pop_all()
+        self._stack = ExitStack()
+        self._log = self._stack.enter_context(connected_log(options))
 
     def close(self) -> None:
-        self._log.close()
+        self._stack.close()
 
     @contextmanager
     def _reached(self) -> Iterator[None]:

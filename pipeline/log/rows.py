@@ -10,7 +10,6 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
-from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy
@@ -44,15 +43,7 @@ class Rows:
         self._digests = self._file(BUCKET_ROWS * DIGEST_BYTES)
         self._stream = pyarrow.ipc.new_stream(pyarrow.PythonFile(self._data, "w"), SCHEMA)
 
-    def __enter__(self) -> "Rows":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         with contextlib.suppress(OSError):  # add() has reported the full disk.
             self._stream.close()
         self._files.close()

@@ -2,7 +2,6 @@
 
 import uuid
 from collections.abc import Iterator
-from contextlib import closing
 
 import pyarrow
 from pyspark import TaskContext
@@ -13,10 +12,10 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import BinaryType, StringType, StructType, TimestampType
 
-from ...clients.errors import LogTimeout
-from ..errors import LogUnreachable, OptionError, PipelineError, SchemaError
+from ..errors import OptionError, PipelineError, SchemaError
 from .append import append
 from .options import LogWriteOptions
+from .read import connected_log
 from .reqids import Origin
 
 QUERY_ID = "sql.streaming.queryId"  # Local properties that Spark sets for each task.
@@ -35,13 +34,8 @@ def check_write(options: LogWriteOptions, schema: StructType, overwritten_by: st
     if overwritten_by:
         raise OptionError(f"{overwritten_by} is append: what is in the log stays there")
     _check_columns(schema)
-    from ...clients.log.log import Log
-
-    with closing(Log(options.urls, options.cluster, timeout_ms=options.timeout_ms)) as log:
-        try:
-            log.reach(options.timeout_ms)
-        except LogTimeout as error:
-            raise LogUnreachable(error) from error
+    with connected_log(options):
+        pass
 
 
 def _check_columns(schema: StructType) -> None:

@@ -5,6 +5,7 @@ The driver plans and tasks read. Spark pickles a reader before the reader has op
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow
@@ -22,11 +23,11 @@ from .options import LATEST, EntryOptions
 from .positions import LogPositions
 
 
+@dataclass
 class LogPartition(InputPartition):
     """The entries that one task reads."""
 
-    def __init__(self, entries: LogRange) -> None:
-        self.entries = entries
+    entries: LogRange
 
 
 class Reads:

@@ -18,13 +18,6 @@ from ...storage.worker.lease_folder import open_leased
 BATCH_BYTES = 8 << 20  # A batch ends with the row that reaches it.
 
 
-class SnapshotPath(NamedTuple):
-    """The path of a snapshot, as its server reports it."""
-
-    path: str
-    nonce: bytes  # Distinguishes it from another machine's at the same path; empty if unknown.
-
-
 class LocalRead(NamedTuple):
     """What to read."""
 
@@ -38,14 +31,16 @@ class EndedEarly(Exception):
     """The snapshot could not be read to its end."""
 
 
-def open_local(place: SnapshotPath) -> RocksTables | None:
-    """Opens the snapshot.
+def open_local(path: str, nonce: bytes) -> RocksTables | None:
+    """Opens the snapshot that its server reports at this path.
+
+    nonce   distinguishes it from another machine's at the same path; empty if unknown
 
     Returns None if it is on another machine, unreadable for this user, or damaged. The caller then
     reads over the network, where the server reports what is wrong.
     """
     try:
-        return open_leased(place.path, place.nonce)
+        return open_leased(path, nonce)
     except StorageError:
         return None
 

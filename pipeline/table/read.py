@@ -10,6 +10,8 @@ import secrets
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -38,17 +40,16 @@ PARTS_MAX = 65_536
 SHOWN_BYTES = 32  # Bytes of an unreadable item that an error shows.
 
 
+@dataclass
 class TablePartition(InputPartition):
     """What one task reads."""
 
-    def __init__(self, start: bytes = b"", end: bytes = b"", keys: Sequence[bytes] = ()) -> None:
-        self.start = start
-        self.end = end
-        self.keys = keys  # If not empty: these keys instead of a range.
-        # The node that holds the local table; empty for a replicated table.
-        self.url: str | None = None
-        self.planned_s = 0.0  # Unix time in seconds.
-        self.empty = False  # The partition has no rows.
+    start: bytes = b""
+    end: bytes = b""
+    keys: Sequence[bytes] = ()  # If not empty: these keys instead of a range.
+    url: str | None = None  # Node of the local table; empty for a replicated one; None: foreign.
+    planned_s: float = 0.0  # Unix time in seconds.
+    empty: bool = False  # The partition has no rows.
 
 
 class TableReader(DataSourceReader):
@@ -66,9 +67,8 @@ class TableReader(DataSourceReader):
         """Divides the table into parts, in the driver. Raises PipelineError and TableError."""
         keys = self.options.listed
         if self.options.range.empty or self.options.row_limit == 0 or keys == []:
-            nothing = TablePartition()  # Spark replaces an empty list by one partition of its own.
-            nothing.empty = True
-            return [nothing]
+            # Spark replaces an empty list by one partition of its own.
+            return [TablePartition(empty=True)]
         with connected_table(self.options) as table:
             info = self._info(table)
             parts = self._ranges(table, info) if keys is None else self._iterate(keys)
@@ -213,11 +213,11 @@ class SnapshotReader:
     @contextmanager
     def _opened(self) -> Iterator[Any]:
         """Returns the local snapshot; None if it is elsewhere or the options disable it."""
-        from .local_read import SnapshotPath, open_local
+        from .local_read import open_local
 
         found = None
         if self._query.options.local == LOCAL_AUTO and self._snapshot.path:
-            found = open_local(SnapshotPath(self._snapshot.path, self._snapshot.nonce))
+            found = open_local(self._snapshot.path, self._snapshot.nonce)
         try:
             yield found
         finally:
@@ -312,7 +312,8 @@ class Rows:
         decoded = [
             decode(column, raw) for column, raw in zip(self._columns, batch.columns, strict=False)
         ]
-        bad = _any_bad(decoded)
+        masks = [one.bad for one in decoded if one.bad is not None]
+        bad = reduce(pc.or_, masks) if masks else None
         if bad is not None and self._options.mode == FAIL:
             raise PipelineError(self._told(batch, decoded, pc.index(bad, value=True).as_py()))
         columns = [one.items for one in decoded]
@@ -338,13 +339,6 @@ class Rows:
 def _shown(data: bytes) -> str:
     more = f" and {len(data) - SHOWN_BYTES} bytes more" if len(data) > SHOWN_BYTES else ""
     return f"0x{data[:SHOWN_BYTES].hex()}{more}"
-
-
-def _any_bad(decoded: list[Decoded]) -> pa.Array | None:
-    masks = [one.bad for one in decoded if one.bad is not None]
-    if not masks:
-        return None
-    return masks[0] if len(masks) == 1 else pc.or_(*masks)
 
 
 def _corrupt(batch: pa.RecordBatch, bad: pa.Array | None, wanted: pa.DataType) -> pa.Array:

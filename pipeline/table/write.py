@@ -8,7 +8,7 @@ import secrets
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -36,12 +36,12 @@ FRESH_TRIES = 16
 TYPES = {"raw": BinaryType, "utf8": StringType, "be64": IntegralType}
 
 
+@dataclass
 class Written(WriterCommitMessage):
     """Counts of one task."""
 
-    def __init__(self, puts: int, deletes: int) -> None:
-        self.puts = puts
-        self.deletes = deletes
+    puts: int
+    deletes: int
 
 
 class TableWriter(DataSourceArrowWriter):

@@ -1,6 +1,7 @@
 """The parts of the kind `log` that need no Spark: options, offsets, ranges, ids, appending."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -167,7 +168,7 @@ def test_ranks_do_not_depend_on_the_order(data: list[bytes], rng: Random, memory
     """Nor on how many buckets and chunks they are ordered by; each is there once."""
 
     def ranked() -> list[tuple[int, bytes]]:
-        with Rows(memory) as held:
+        with closing(Rows(memory)) as held:
             for first in range(0, len(data), 70):
                 held.add(pyarrow.array(data[first : first + 70], pyarrow.large_binary()))
             assert list(held.data()) == data
@@ -187,7 +188,7 @@ def test_lack_of_room_for_rows_is_reported(tmp_path: Path, monkeypatch: pytest.M
     folder = tmp_path / "local"
     folder.mkdir()
     monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path}/none,{folder}")
-    with Rows(1000) as held:
+    with closing(Rows(1000)) as held:
         folder.rmdir()
         with pytest.raises(PipelineError, match=rf"kept in {folder}: No such .*spark\.local\.dir"):
             held.add(pyarrow.array([bytes(2000)], pyarrow.large_binary()))
@@ -281,6 +282,7 @@ def test_an_unreachable_server_is_reported(tmp_path: Path) -> None:
     writing = parse_options(
         LogWriteOptions, {"urls": f"ipc://{tmp_path}/none", "timeoutMs": "50"}, "writes"
     )
+    columns = log_sink.StructType().add("data", "string").add("time", "timestamp")
     for writer in (log_sink.LogWriter, log_sink.LogStreamWriter):
         with pytest.raises(log_errors.LogUnreachable, match=r"none .*\(options urls and cluster\)"):
-            writer(writing)
+            writer(writing, columns, False)

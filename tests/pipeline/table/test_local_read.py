@@ -14,21 +14,15 @@ from kelek.storage.worker.lease_folder import LeaseFolder
 pytest.importorskip("pyarrow", reason="the extra kelek[arrow] is not installed")
 
 from kelek.clients.table.arguments import Range
-from kelek.pipeline.table.local_read import (
-    EndedEarly,
-    LocalRead,
-    SnapshotPath,
-    batches,
-    open_local,
-)
+from kelek.pipeline.table.local_read import EndedEarly, LocalRead, batches, open_local
 
 TABLE, LEASE = 7, 3
 ROWS = [(b"%06d" % n, os.urandom(40)) for n in range(9000)]
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> SnapshotPath:
-    """A snapshot of ROWS, as a worker makes it and its server names it."""
+def place(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, bytes]:
+    """Path and nonce of a snapshot of ROWS, as a worker makes it and its server names it."""
     root = tmp_path_factory.mktemp("tables")
     tables = open_tables(str(root / "tables"), Resources.of(1 << 20, 1 << 20), replicated=True)
     for number, first in enumerate(range(0, len(ROWS), 3000), 1):
@@ -38,7 +32,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> SnapshotPath:
     tables.checkpoint(folder.path(LEASE))
     tables.close()
     assert folder.nonce(LEASE) == folder.nonce(LEASE), "it is given once"
-    return SnapshotPath(folder.path(LEASE), folder.nonce(LEASE))
+    return folder.path(LEASE), folder.nonce(LEASE)
 
 
 @pytest.mark.parametrize(
@@ -51,9 +45,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> SnapshotPath:
     ],
 )
 def test_the_rows_of_a_snapshot(
-    place: SnapshotPath, bounds: Range, with_values: bool, rows: list[tuple[bytes, bytes]]
+    place: tuple[str, bytes], bounds: Range, with_values: bool, rows: list[tuple[bytes, bytes]]
 ) -> None:
-    tables = open_local(place)
+    tables = open_local(*place)
     assert tables is not None
     found = list(batches(tables, LocalRead(TABLE, bounds, with_values, 4096)))
     assert all(batch.num_rows <= 4096 for batch in found)
@@ -62,21 +56,25 @@ def test_the_rows_of_a_snapshot(
     tables.close()
 
 
-def test_what_is_not_that_snapshot_is_left_to_the_wire(place: SnapshotPath, tmp_path: Path) -> None:
-    assert open_local(place._replace(nonce=bytes(16))) is None, "another machine's"
-    assert open_local(place._replace(nonce=b"")) is None, "a server that names none"
-    assert open_local(place._replace(path=str(tmp_path))) is None
-    (tmp_path / "NONCE").write_bytes(place.nonce)
-    assert open_local(place._replace(path=str(tmp_path))) is None, "no tables are there"
+def test_what_is_not_that_snapshot_is_left_to_the_wire(
+    place: tuple[str, bytes], tmp_path: Path
+) -> None:
+    path, nonce = place
+    assert open_local(path, bytes(16)) is None, "another machine's"
+    assert open_local(path, b"") is None, "a server that names none"
+    assert open_local(str(tmp_path), nonce) is None
+    (tmp_path / "NONCE").write_bytes(nonce)
+    assert open_local(str(tmp_path), nonce) is None, "no tables are there"
 
 
-def test_damage_ends_it_behind_sound_rows(place: SnapshotPath, tmp_path: Path) -> None:
-    for name in os.listdir(place.path):
-        data = bytearray((Path(place.path) / name).read_bytes())
+def test_damage_ends_it_behind_sound_rows(place: tuple[str, bytes], tmp_path: Path) -> None:
+    path, nonce = place
+    for name in os.listdir(path):
+        data = bytearray((Path(path) / name).read_bytes())
         if name.endswith(".sst") and len(data) > 100_000:
             data[len(data) // 2] ^= 1
         (tmp_path / name).write_bytes(data)
-    tables = open_local(place._replace(path=str(tmp_path)))
+    tables = open_local(str(tmp_path), nonce)
     assert tables is not None
     got: list[tuple[bytes, ...]] = []
     found = batches(tables, LocalRead(TABLE, Range(), True, 100))

@@ -94,7 +94,7 @@ LONG = [
 @pytest.fixture
 def lying(cluster: TableServers, monkeypatch: pytest.MonkeyPatch) -> "Lying":
     made = Lying(cluster)
-    monkeypatch.setattr(local_read, "open_local", lambda place: made)
+    monkeypatch.setattr(local_read, "open_local", lambda path, nonce: made)
     monkeypatch.setattr(local_read, "batches", lambda tables, asked: made.batches())
     return made
 
