@@ -2,10 +2,7 @@
 
 import os
 import shutil
-import signal
 import subprocess
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -18,18 +15,11 @@ from kelek.storage.log.hard_state import HardStateFile
 from kelek.storage.log.log import Log
 from kelek.storage.log.reader import LogReader
 from kelek.tests.crash import drill
+from kelek.tests.crash.programs import in_namespace, killed, own_disk, started
 
 DRILL = Path(__file__).with_name("drill.py")
 DEADLINE_S = 60
 WAYS = ["inline", "thread"]
-
-
-def started(command: Sequence[str], *arguments: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*command, sys.executable, str(DRILL), *map(str, arguments)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
 
 
 def last_line(output: str) -> str:
@@ -51,15 +41,12 @@ def check(directory: Path, acked: int) -> int:
 def test_killed_at_random_points(tmp_path: Path, writer: str) -> None:
     random, acked = Random(writer), 0
     for epoch in range(1, 13):
-        process = started([], tmp_path, writer, epoch)
+        process = started(DRILL, tmp_path, writer, epoch)
         assert process.stdout is not None
         held = check_opened(process, tmp_path, acked)
         for _ in range(random.choice((0, 1, 5, 40))):
             held = int(process.stdout.readline().split()[0])
-        process.send_signal(signal.SIGKILL)
-        with process:
-            rest = process.stdout.read()  # communicate() misses bytes that readline() has buffered.
-        lines = [line for line in rest.split("\n")[:-1] if line]
+        lines = killed(process)
         acked = int(lines[-1].split()[0]) if lines else held
         assert check(tmp_path, acked) >= acked
         assert sum(1 for _ in tmp_path.glob("log/*.seg")) <= acked // 4 + 3 * epoch
@@ -88,7 +75,8 @@ def stracing(*inject: str) -> list[str]:
 @pytest.mark.parametrize("when", [1, 2, 5])
 def test_a_failed_sync_is_final(tmp_path: Path, when: int, writer: str) -> None:
     command = stracing(f"fdatasync:error=EIO:when={when}")
-    output, _ = started(command, tmp_path, writer, 1, 50).communicate(timeout=DEADLINE_S)
+    process = started(DRILL, tmp_path, writer, 1, 50, command=command)
+    output, _ = process.communicate(timeout=DEADLINE_S)
     assert "can't sync: EIO" in last_line(output)
     acked = [line for line in output.splitlines() if line[0].isdigit()]
     log = Log.open(Disk(tmp_path), drill.ME, epoch=2, segment_bytes=drill.SEGMENT_BYTES)
@@ -96,23 +84,11 @@ def test_a_failed_sync_is_final(tmp_path: Path, when: int, writer: str) -> None:
     log.close()
 
 
-def inside_namespace(script: str) -> list[str]:
-    """Runs a shell command before the drill, in a new mount namespace."""
-    command = ["unshare", "-rm", "sh", "-c", f'set -e; {script}; exec "$@"', "sh"]
-    if (
-        shutil.which("unshare") is None
-        or subprocess.run([*command, "true"], capture_output=True).returncode
-    ):
-        pytest.skip("no mount namespace to be had here")
-    return command
-
-
 @pytest.mark.parametrize("writer", WAYS)
 def test_a_full_disk_refuses_until_there_is_room(tmp_path: Path, writer: str) -> None:
-    command = inside_namespace(
-        f"mount -t tmpfs -o size=600k none {tmp_path}; head -c 300k /dev/zero >{tmp_path}/ballast"
-    )
-    process = started(command, tmp_path, writer, 1)
+    mount = f"mount -t tmpfs -o size=600k none {tmp_path}"
+    command = in_namespace(f"{mount}; head -c 300k /dev/zero >{tmp_path}/ballast")
+    process = started(DRILL, tmp_path, writer, 1, command=command)
     assert process.stdin is not None
     assert process.stdout is not None
     index = 0
@@ -132,8 +108,8 @@ def test_a_full_disk_refuses_until_there_is_room(tmp_path: Path, writer: str) ->
 
 
 def test_no_space_at_the_first_start(tmp_path: Path) -> None:
-    command = inside_namespace(f"mount -t tmpfs -o size=16k none {tmp_path}")
-    output, _ = started(command, tmp_path, "inline", 1).communicate(timeout=DEADLINE_S)
+    process = started(DRILL, tmp_path, "inline", 1, command=own_disk(tmp_path, "16k"))
+    output, _ = process.communicate(timeout=DEADLINE_S)
     assert "no space is left on the disk; free some" in last_line(output)
 
 
@@ -141,14 +117,11 @@ def test_a_read_only_directory_is_refused_with_the_reason(tmp_path: Path) -> Non
     log = Log.open(Disk(tmp_path), drill.ME, epoch=1, segment_bytes=drill.SEGMENT_BYTES)
     log.close()
     HardStateFile.open(Disk(tmp_path), drill.ME).close()
-    command = inside_namespace(
-        f"mount --bind {tmp_path} {tmp_path}; mount -o remount,bind,ro {tmp_path}"
-    )
-    output, _ = started(command, tmp_path, "inline", 2).communicate(timeout=DEADLINE_S)
-    assert (
-        output
-        == f"failed {tmp_path}/lock: can't lock: EROFS; give this user the right to write there\n"
-    )
+    read_only = f"mount --bind {tmp_path} {tmp_path}; mount -o remount,bind,ro {tmp_path}"
+    process = started(DRILL, tmp_path, "inline", 2, command=in_namespace(read_only))
+    output, _ = process.communicate(timeout=DEADLINE_S)
+    way_out = "give this user the right to write there"
+    assert output == f"failed {tmp_path}/lock: can't lock: EROFS; {way_out}\n"
 
 
 def test_a_file_in_the_way_is_refused_with_the_reason(tmp_path: Path) -> None:

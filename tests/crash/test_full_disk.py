@@ -1,7 +1,6 @@
 """A full disk in a real cluster: the leader changes, commits continue, no acked entry is lost."""
 
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ import pytest
 
 import kelek
 from kelek.tests.actors.demo_cluster import DEADLINE_S, DemoCluster
+from kelek.tests.crash.programs import own_disk
 
 DISK_BYTES = 32 << 20  # More than the whole load.
 ROOM_BYTES = 200 << 10  # Left on the full disk: a few segments of 64 KiB.
@@ -24,17 +24,10 @@ class OwnDisks(DemoCluster):
         for node in ("n1", "n2", "n3"):
             folder = self.data / node
             folder.mkdir(parents=True)
-            script = f"set -e; mount -t tmpfs -o size={DISK_BYTES} none {folder}; exec " + '"$@"'
-            command = ["unshare", "-rm", "sh", "-c", script, "sh"]
-            if (
-                shutil.which("unshare") is None
-                or subprocess.run([*command, "true"], capture_output=True).returncode
-            ):
-                pytest.skip("no mount namespace to be had here")
             start = ["supervisor", "start", "topology.yaml", "--detach", "--node", node]
             subprocess.run(
-                [*command, *start], cwd=self.shell.folder, env=self.shell.environment, check=True,
-                capture_output=True, timeout=DEADLINE_S,
+                [*own_disk(folder, DISK_BYTES), *start], cwd=self.shell.folder,
+                env=self.shell.environment, check=True, capture_output=True, timeout=DEADLINE_S,
             )  # fmt: skip
 
     def disk(self, row: dict[str, Any]) -> Path:

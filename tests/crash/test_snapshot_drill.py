@@ -1,9 +1,5 @@
 """A log with snapshots on a real disk, killed at random points: it stays sound and complete."""
 
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from random import Random
 
@@ -13,6 +9,7 @@ from kelek.storage.disk.disk import Disk
 from kelek.storage.log.verify import entries, verify
 from kelek.storage.snapshot.snapshot import newest, open_snapshot
 from kelek.tests.crash import snapshot_drill as drill
+from kelek.tests.crash.programs import killed, started
 
 DRILL = Path(__file__).with_name("snapshot_drill.py")
 
@@ -39,19 +36,12 @@ def check(directory: Path, acked: int) -> None:
 def test_killed_at_random_points(tmp_path: Path, seed: int) -> None:
     random, acked = Random(seed), 0
     for epoch in range(1, 11):
-        process = subprocess.Popen(
-            [sys.executable, str(DRILL), str(tmp_path), str(epoch + 100 * seed)],
-            stdout=subprocess.PIPE, text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        )  # fmt: skip
+        process = started(DRILL, tmp_path, epoch + 100 * seed)
         assert process.stdout is not None
         held = int(process.stdout.readline())
         assert held >= acked
         for _ in range(random.choice((0, 1, 5, 40, 100))):
             held = int(process.stdout.readline())
-        process.send_signal(signal.SIGKILL)
-        with process:
-            rest = process.stdout.read()  # communicate() misses bytes that readline() has buffered.
-        lines = [line for line in rest.split("\n")[:-1] if line]
+        lines = killed(process)
         acked = int(lines[-1]) if lines else held
         check(tmp_path, acked)

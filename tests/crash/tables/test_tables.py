@@ -5,7 +5,6 @@ import os
 import shlex
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -17,6 +16,7 @@ import pytest
 
 from kelek.clients.errors import TableCompacted, TableError
 from kelek.clients.table.table import Table
+from kelek.tests.crash.programs import own_disk
 
 DEADLINE_S = 120.0
 TABLE = 5
@@ -219,24 +219,13 @@ def test_tables_with_damaged_files_are_rebuilt(
         assert len(dict(table.scan())) == 2010
 
 
-def own_disk(folder: Path) -> str:
-    """A command prefix that runs the rest with a small disk of its own in a folder."""
-    folder.mkdir(parents=True)
-    script = f'set -e; mount -t tmpfs -o size={DISK_BYTES} none {folder}; exec "$@"'
-    prefix = ["unshare", "-rm", "sh", "-c", script, "sh"]
-    found = shutil.which("unshare")
-    if not found or subprocess.run([*prefix, "true"], capture_output=True).returncode:
-        pytest.skip("no mount namespace to be had here")
-    return shlex.join(prefix)
-
-
 def test_a_full_disk_makes_tables_read_only_until_there_is_room(
     shell: Any, cluster: Callable[..., TablesCluster]
 ) -> None:
     folder = Path(shell.folder, "var", "n1", "tables")
-    running = cluster(
-        ("n1",), prefix=own_disk(folder), zerodb="write_buffer_bytes: 1 MiB, workers: 1"
-    )
+    folder.mkdir(parents=True)
+    prefix = shlex.join(own_disk(folder, DISK_BYTES))
+    running = cluster(("n1",), prefix=prefix, zerodb="write_buffer_bytes: 1 MiB, workers: 1")
     with running.table(TABLE) as table:
         put(table, range(10))
         (row,) = running.rows("table_worker")

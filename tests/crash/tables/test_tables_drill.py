@@ -1,10 +1,5 @@
 """Tables on real disks: killed at random points, out of space."""
 
-import os
-import shutil
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from random import Random
 
@@ -12,6 +7,7 @@ import pytest
 
 from kelek.storage.engine.families import Resources
 from kelek.storage.engine.rocks import open_tables
+from kelek.tests.crash.programs import in_namespace, killed, started
 from kelek.tests.crash.tables import tables_drill
 from kelek.tests.storage.memory_tables import MemoryTables
 
@@ -19,14 +15,6 @@ DRILL = Path(__file__).with_name("tables_drill.py")
 DEADLINE_S = 60
 ROOM_BYTES = 4 << 20  # Left on the disk that gets full.
 SHARED = Resources.of(1 << 20, 2 << 20)
-
-
-def started(arguments: list[str], command: list[str] | None = None) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*(command or []), sys.executable, str(DRILL), *arguments],
-        stdout=subprocess.PIPE, text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
 
 
 class TablesTwin:
@@ -61,21 +49,12 @@ def durable_in(output: str) -> int:
 def test_killed_at_random_points(tmp_path: Path, kind: str) -> None:
     random, path, twin, durable = Random(kind), str(tmp_path / "db"), TablesTwin(), 0
     for _ in range(8):
-        process = started([path, kind, "1000000"])
+        process = started(DRILL, path, kind, 1_000_000)
         assert process.stdout is not None
         seen = "".join(process.stdout.readline() for _ in range(random.choice((1, 2, 30, 200))))
-        process.send_signal(signal.SIGKILL)
-        with process:
-            rest = process.stdout.read()  # communicate() knows nothing of what readline() has.
-        durable = max(durable, durable_in(seen + rest.rpartition("\n")[0]))
+        durable = max(durable, durable_in(seen + "\n".join(killed(process))))
         twin.check(path, kind == "replicated", durable)
     assert durable > 50, "it got nowhere"
-
-
-SCRIPT = (
-    "set -e; mount -t tmpfs -o size={size} none {disk}; "
-    'head -c {ballast} /dev/zero > {disk}/ballast; "$@"; cp -r {disk}/db {after}'
-)
 
 
 @pytest.mark.parametrize(
@@ -89,15 +68,11 @@ def test_full_disk(tmp_path: Path, kind: str, size: int, stuck_s: float) -> None
     """The disk has room for a part of it until the ballast goes."""
     disk, after = tmp_path / "disk", tmp_path / "after"
     disk.mkdir()
-    script = SCRIPT.format(size=size, disk=disk, after=after, ballast=size - ROOM_BYTES)
-    command = ["unshare", "-rm", "sh", "-c", script, "sh"]
-    if (
-        shutil.which("unshare") is None
-        or subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode
-    ):
-        pytest.skip("no mount namespace to be had here")
-    arguments = [str(disk / "db"), kind, "600", str(disk / "ballast"), str(stuck_s)]
-    with started(arguments, command) as process:
+    ballast = f"head -c {size - ROOM_BYTES} /dev/zero > {disk}/ballast"
+    mount = f"mount -t tmpfs -o size={size} none {disk}"
+    command = in_namespace(f'{mount}; {ballast}; "$@"; cp -r {disk}/db {after}; exit')
+    arguments = disk / "db", kind, 600, disk / "ballast", stuck_s
+    with started(DRILL, *arguments, command=command) as process:
         output, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, output
     told = [line for line in output.splitlines() if line.startswith(("full", "again"))]
