@@ -41,6 +41,8 @@ class JobServerHarness(ActorHarness):
         self.done = self.bind("zerodb_server.done")
         self.tables = open_tables(str(folder / "tables"), Resources.of(8 << 20, 64 << 20), True)
         self.index = 0
+        # Takes a write (message, ticket) in place of the tables; False: they get it.
+        self.take_write: Callable[[list[bytes], int], bool] = lambda message, ticket: False
         self.write(Put(7, [b"%05d" % i for i in range(ROWS)], [b"v%d" % i for i in range(ROWS)]))
         self.settings = replace(SETTINGS, **settings)
         self.start("inproc://jobs")
@@ -63,6 +65,11 @@ class JobServerHarness(ActorHarness):
         self.index += 1
         self.tables.write([TableEntry(self.index, 1, operations)])
 
+    def fill(self, count: int) -> None:
+        """Fills table 9 with rows of different values."""
+        numbers = range(count)
+        self.write(Put(9, [b"%06d" % i for i in numbers], [b"%d" % i for i in numbers]))
+
     # ---- the other processes ----
 
     def run_until(self, is_done: Callable[[], object]) -> None:
@@ -82,7 +89,7 @@ class JobServerHarness(ActorHarness):
         if kind == CHECKPOINT:
             position = LOG_POSITION.pack(*self.tables.checkpoint(os.fsdecode(data)))
             self.reply(CHECKPOINT, ticket, data, position)
-        else:
+        elif not self.take_write(message, ticket):
             assert kind == JOB_WRITE
             operations = unpack(data)
             assert {op.table for op in operations} == {int.from_bytes(table, "little")}

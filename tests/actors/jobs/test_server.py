@@ -14,7 +14,7 @@ from kelek.mapping.mapper_process import BATCH_PAIRS
 from kelek.net.clock import monotonic_ms
 from kelek.protocols.zerodb.wire import answers, columns, requests, values
 from kelek.protocols.zerodb.wire.codec import encode_request
-from kelek.protocols.zerodb.wire.ops import DeleteRange, Put
+from kelek.protocols.zerodb.wire.ops import DeleteRange
 from kelek.protocols.zerodb.wire.values import Extension
 from kelek.protocols.zerodb.wire.worker_pipe import (
     ANSWER_TAG,
@@ -22,7 +22,6 @@ from kelek.protocols.zerodb.wire.worker_pipe import (
     ENVELOPE,
     FAILED,
     JOB_SERVER,
-    JOB_WRITE,
     LOG_POSITION,
     PIPE_HEADER,
     REQUEST,
@@ -172,7 +171,7 @@ def test_a_restart_removes_snapshots_and_keeps_statistics(harness: JobServerHarn
 
 def test_a_copy_writes_all_pairs_of_its_range(harness: JobServerHarness) -> None:
     many = 2 * BATCH_PAIRS + 3
-    harness.write(Put(9, [b"%06d" % i for i in range(many)], [b"x"] * many))
+    harness.fill(many)
     apid = harness.start_job(requests.CopyTable(9, 10, b"000001"))
     found = harness.wait_job(apid)
     assert (found["state"], found["puts"], found["chunks"]) == ("done", str(many - 1), "3")
@@ -182,7 +181,7 @@ def test_a_copy_writes_all_pairs_of_its_range(harness: JobServerHarness) -> None
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_mapper_may_write_to_its_input_table(harness: JobServerHarness, threads: int) -> None:
     many = 5 * BATCH_PAIRS
-    harness.write(Put(9, [b"%06d" % i for i in range(many)], [b"x"] * many))
+    harness.fill(many)
     apid = harness.start_job(
         requests.MapTable(9, 9, threads, [(b"name", b"value")], mapper(DELETES))
     )
@@ -242,20 +241,17 @@ def test_a_mapper_that_cannot_start_is_refused(
 
 def test_refused_output_is_written_again_in_order(harness: JobServerHarness) -> None:
     """The entries keep their order: the value of the last batch remains."""
-    many = 3 * BATCH_PAIRS
-    harness.write(Put(9, [b"%06d" % i for i in range(many)], [b"%d" % i for i in range(many)]))
+    harness.fill(3 * BATCH_PAIRS)
     refused: list[bytes] = []
-    answer = harness.on_ask
 
-    def on_ask(message: list[bytes]) -> None:
-        kind, *_, ticket = PIPE_HEADER.unpack(message[0])
-        if kind == JOB_WRITE and len(refused) < 2:
-            refused.append(message[2])
-            harness.reply(FAILED, ticket, b"no leader", flags=RETRYABLE)
-        else:
-            answer(message)
+    def refuse(message: list[bytes], ticket: int) -> bool:
+        if len(refused) == 2:
+            return False
+        refused.append(message[2])
+        harness.reply(FAILED, ticket, b"no leader", flags=RETRYABLE)
+        return True
 
-    harness.on_ask = on_ask  # type: ignore[method-assign]
+    harness.take_write = refuse
     found = harness.wait_job(harness.start_job(requests.MapTable(9, 10, 1, [], mapper(PUTS))))
     assert len(refused) == 2
     assert found["state"] == "done"
@@ -298,8 +294,7 @@ def test_a_request_cancels_a_job(harness: JobServerHarness) -> None:
 
 
 def test_a_hanging_mapper_fails_its_job_within_a_second(harness: JobServerHarness) -> None:
-    many = 9 * BATCH_PAIRS
-    harness.write(Put(9, [b"%06d" % i for i in range(many)], [b"x"] * many))
+    harness.fill(9 * BATCH_PAIRS)
     apid = harness.start_job(requests.MapTable(9, 10, 2, [], mapper(SLOW)))
     pids = children_of(os.getpid())
     assert len(pids) == harness.actor.status()["mappers"] == 2
@@ -319,37 +314,32 @@ def test_a_hanging_mapper_fails_its_job_within_a_second(harness: JobServerHarnes
 
 def test_a_job_can_be_cancelled_during_its_writes(harness: JobServerHarness) -> None:
     """Later answers to its writes are ignored."""
-    many = 3 * BATCH_PAIRS
-    harness.write(Put(9, [b"%06d" % i for i in range(many)], [b"x"] * many))
+    harness.fill(3 * BATCH_PAIRS)
     held: list[list[bytes]] = []
-    answer = harness.on_ask
+    holds = True
 
-    def on_ask(message: list[bytes]) -> None:
-        is_write = PIPE_HEADER.unpack(message[0])[0] == JOB_WRITE
-        (held.append if is_write else answer)(message)
+    def hold(message: list[bytes], ticket: int) -> bool:
+        held.extend([message] * holds)
+        return holds
 
-    harness.on_ask = on_ask  # type: ignore[method-assign]
+    harness.take_write = hold
     apid = harness.start_job(requests.MapTable(9, 10, 1, [], mapper(PUTS)))
     harness.run_until(lambda: held)
     assert not harness.ask(requests.EndJob(apid)).failed
     assert harness.actor.status()["mappers"] == 0
     assert harness.leases == []
+    holds = False
     for message in held:
-        answer(message)
+        harness.on_ask(message)
     found = harness.state(apid)
     assert (found["state"], found["puts"]) == ("cancelled", "0")
 
 
 def test_a_failed_write_fails_the_job(harness: JobServerHarness) -> None:
-    answer = harness.on_ask
+    def fail(message: list[bytes], ticket: int) -> bool:
+        harness.reply(FAILED, ticket, b"no space is left on the disk")
+        return True
 
-    def on_ask(message: list[bytes]) -> None:
-        kind, *_, ticket = PIPE_HEADER.unpack(message[0])
-        if kind == JOB_WRITE:
-            harness.reply(FAILED, ticket, b"no space is left on the disk")
-        else:
-            answer(message)
-
-    harness.on_ask = on_ask  # type: ignore[method-assign]
+    harness.take_write = fail
     found = harness.wait_job(harness.start_job(requests.CopyTable(7, 10)))
     assert (found["state"], found["reason"]) == ("failed", "no space is left on the disk")

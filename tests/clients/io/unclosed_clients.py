@@ -38,69 +38,62 @@ class UnfinishedClient:
         self.cycle = self
 
 
-def use(kind: str, url: str) -> UnfinishedClient:
-    match kind:
+def open_client(kind: str, url: str) -> Any:
+    make = getattr(kelek, kind)
+    match kind.removeprefix("Async"):
         case "Table":
-            table = kelek.Table(url.split(","), 3)
-            table.put(b"a", b"1")
-            pairs = table.scan()
-            next(pairs)
-            return UnfinishedClient(table, pairs)
+            return make(url.split(","), 3)
         case "Log":
-            log = kelek.Log(url.split(","))
-            log.append(b"one")
-            entries = log.watch()
-            next(entries)
-            return UnfinishedClient(log, entries)
+            return make(url.split(","))
         case "Broker":
-            broker = kelek.Broker(url)
-            stream = broker.stream("parts", b"1000")
-            next(stream)
-            return UnfinishedClient(broker, stream)
+            return make(url)
         case "Farm":
-            farm = kelek.Farm(**json.loads(url))
-            farm.append(b"one")
-            values = farm.watch()
-            next(values)
-            return UnfinishedClient(farm, values)
-    node = kelek.Node(tuning=kelek.NodeTuning(port=int(url), interface="127.0.0.1"))
-    return UnfinishedClient(node, node.events(0))
+            return make(**json.loads(url))
+    return make(tuning=kelek.NodeTuning(port=int(url), interface="127.0.0.1"))
+
+
+def write(kind: str, client: Any) -> Any:
+    match kind.removeprefix("Async"):
+        case "Table":
+            return client.put(b"a", b"1")
+        case "Log" | "Farm":
+            return client.append(b"one")
+    return nothing() if kind.startswith("Async") else None
+
+
+def iterate(kind: str, client: Any) -> Any:
+    match kind.removeprefix("Async"):
+        case "Table":
+            return client.scan()
+        case "Log" | "Farm":
+            return client.watch()
+        case "Broker":
+            return client.stream("parts", b"1000")
+    return client.events(0)
+
+
+def use(kind: str, url: str) -> UnfinishedClient:
+    client = open_client(kind, url)
+    write(kind, client)
+    iterator = iterate(kind, client)
+    if kind != "Node":
+        next(iterator)
+    return UnfinishedClient(client, iterator)
 
 
 async def use_async(kind: str, url: str) -> UnfinishedClient:
-    match kind:
-        case "AsyncTable":
-            table = kelek.AsyncTable(url.split(","), 3)
-            await table.put(b"a", b"1")
-            pairs = table.scan()
-            await anext(pairs)
-            return UnfinishedClient(table, pairs)
-        case "AsyncLog":
-            log = kelek.AsyncLog(url.split(","))
-            await log.append(b"one")
-            entries = log.watch()
-            await anext(entries)
-            return UnfinishedClient(log, entries)
-        case "AsyncBroker":
-            broker = kelek.AsyncBroker(url)
-            stream = broker.stream("parts", b"1000")
-            await anext(stream)
-            return UnfinishedClient(broker, stream)
-        case "AsyncFarm":
-            farm = kelek.AsyncFarm(**json.loads(url))
-            await farm.append(b"one")
-            values = farm.watch()
-            await anext(values)
-            return UnfinishedClient(farm, values)
-        case "Worker":
-            begun = asyncio.Event()
-            worker = kelek.Worker(unclosed, url, on_begun=begun.set)
-            serving = worker.serve()
-            task = asyncio.ensure_future(serving)
-            await begun.wait()
-            return UnfinishedClient(worker, task)
-    node = kelek.AsyncNode(tuning=kelek.NodeTuning(port=int(url), interface="127.0.0.1"))
-    return UnfinishedClient(node, node.events(0))
+    if kind == "Worker":
+        begun = asyncio.Event()
+        worker = kelek.Worker(unclosed, url, on_begun=begun.set)
+        task = asyncio.ensure_future(worker.serve())
+        await begun.wait()
+        return UnfinishedClient(worker, task)
+    client = open_client(kind, url)
+    await write(kind, client)
+    iterator = iterate(kind, client)
+    if kind != "AsyncNode":
+        await anext(iterator)
+    return UnfinishedClient(client, iterator)
 
 
 class UnclosedProgram:
@@ -188,11 +181,7 @@ class UnclosedProgram:
         match self.kind:
             case "Node":
                 client.receive()
-            case "Table":
-                list(client.watch())
-            case "Log":
-                list(client.watch())
-            case "Farm":
+            case "Table" | "Log" | "Farm":
                 list(client.watch())
             case _:
                 client.call("unserved", timeout_ms=DEADLINE_S * 1000)
