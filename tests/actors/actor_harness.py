@@ -28,6 +28,7 @@ class ActorHarness:
         self.context.set(zmq.MAX_SOCKETS, sockets_max)  # Of the actor and the test together.
         self.sockets: list[Socket] = []  # References: pyzmq warns of sockets that are not closed.
         self.stop_in, self.stop_out = os.pipe()
+        self.log_fd = 2
         self.places: dict[str, str] = {}  # Of options, for the operator's errors.
         self.control = self.socket(zmq.ROUTER)
         self.control.bind(CONTROL)
@@ -39,7 +40,7 @@ class ActorHarness:
             "n1", kind.role, kind.role, "c", RUN_DIR, folder,
             CONTROL, epoch, False, settings, self.places,
         )  # fmt: skip
-        actor = kind(setup, Host(self.stop_in, 2, self.context))
+        actor = kind(setup, Host(self.stop_in, self.log_fd, self.context))
         self._actor = actor
         actor.start()
         return actor
@@ -70,5 +71,6 @@ class ActorHarness:
     def close(self) -> None:
         self._actor.close()
         self.context.destroy(linger=0)
-        os.close(self.stop_in)
-        os.close(self.stop_out)
+        for fd in (self.stop_in, self.stop_out):
+            if fd >= 0:
+                os.close(fd)

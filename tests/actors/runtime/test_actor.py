@@ -18,11 +18,11 @@ from kelek.native.net.messages import Arena
 from kelek.net import poll_loop
 from kelek.net.clock import monotonic_ms
 from kelek.net.sockets import SocketOptions
+from kelek.tests.actors.actor_harness import ActorHarness
 from kelek.tests.actors.node_settings import node_settings
 from kelek.tests.ports import free_port
 
 Frames = list[list[bytes]]
-CONTROL = "inproc://control"
 
 
 class Probe(Actor):
@@ -45,48 +45,23 @@ class Probe(Actor):
         return {"wakes": self.wakes}
 
 
-class ProbeHarness:
+class ProbeHarness(ActorHarness):
     """A probe in the test's thread, and the other ends of its connections."""
 
     def __init__(self) -> None:
-        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.stop_in, self.stop_out = os.pipe()
-        self.log_in, self.log_out = os.pipe()
-        self.control = self.context.socket(zmq.ROUTER)
-        self.others: list[zmq.Socket[bytes]] = []
+        super().__init__()
         self.control.setsockopt(zmq.RCVTIMEO, 10_000)
-        self.control.bind(CONTROL)
-        setup = ActorSetup(
-            "n1",
-            "probe",
-            "probe",
-            "c",
-            "inproc://harness",
-            "",
-            CONTROL,
-            7,
-            False,
-            node_settings(),
-            {},
-        )
-        self.probe = Probe(setup, Host(self.stop_in, self.log_out, self.context))
-        self.probe.start()
+        self.log_in, self.log_fd = os.pipe()
+        self.probe = self.start_actor(Probe, "", 7, node_settings())
 
     def log(self) -> list[str]:
-        os.close(self.log_out)
-        with open(self.log_in) as file:
-            lines = file.read().splitlines()
-        self.log_in = self.log_out = -1
-        return lines
+        os.set_blocking(self.log_in, False)
+        return os.read(self.log_in, 1 << 16).decode().splitlines()
 
     def close(self) -> None:
-        self.probe.close()
-        for other in self.others:
-            other.close(linger=0)
-        self.context.destroy(linger=0)
-        for fd in (self.stop_in, self.stop_out, self.log_in, self.log_out):
-            if fd >= 0:
-                os.close(fd)
+        super().close()
+        os.close(self.log_in)
+        os.close(self.log_fd)
 
 
 @pytest.fixture
@@ -99,8 +74,7 @@ def harness() -> Iterator[ProbeHarness]:
 def peer_socket(
     harness: ProbeHarness, kind: int, address: str = "", hwm: int = 1000
 ) -> zmq.Socket[bytes]:
-    socket = harness.context.socket(kind)
-    harness.others.append(socket)
+    socket = harness.socket(kind)
     socket.setsockopt(zmq.RCVTIMEO, 10_000)
     socket.setsockopt(zmq.RCVHWM, hwm)
     if address:
@@ -110,8 +84,7 @@ def peer_socket(
 
 def test_a_wake_receives_everything_in_one_arena(harness: ProbeHarness) -> None:
     probe = harness.probe
-    inbox = probe.socket(zmq.PULL, SocketOptions(bind=(probe.endpoint("probe", "inbox"),)))
-    probe.listen(inbox, probe.on_arena)
+    probe.pull("inbox", probe.on_arena)
     sender = peer_socket(harness, zmq.PUSH, "inproc://harness/n1/probe.inbox")
     for i in range(100):
         sender.send_multipart([b"a", str(i).encode()])
@@ -251,15 +224,9 @@ def test_log_lines(harness: ProbeHarness) -> None:
 @pytest.mark.parametrize(
     ("address", "line"),
     [
-        (
-            "{used}",
-            "{used}: is in use; end the program that holds it, or choose another address",
-        ),
-        (
-            "tcp://192.0.2.1:7201",
-            "tcp://192.0.2.1:7201: is not an address of this machine; write one of its own",
-        ),
-        ("ipc:///nowhere/x", "ipc:///nowhere/x: is in no directory; make the directory"),
+        ("{used}", "is in use; end the program that holds it, or choose another address"),
+        ("tcp://192.0.2.1:7201", "is not an address of this machine; write one of its own"),
+        ("ipc:///nowhere/x", "is in no directory; make the directory"),
     ],
 )
 def test_errors_of_bind_name_the_way_out(
@@ -269,9 +236,10 @@ def test_errors_of_bind_name_the_way_out(
     other = peer_socket(harness, zmq.ROUTER)
     used = f"tcp://127.0.0.1:{free_port()}"
     other.bind(used)
+    address = address.format(used=used)
     with pytest.raises(OperatorError) as error:
-        harness.probe.socket(zmq.ROUTER, SocketOptions(bind=(address.format(used=used),)))
-    assert str(error.value) == line.format(used=used)
+        harness.probe.socket(zmq.ROUTER, SocketOptions(bind=(address,)))
+    assert str(error.value) == f"{address}: {line}"
 
 
 def test_errors_of_bind_name_the_place_in_the_topology(

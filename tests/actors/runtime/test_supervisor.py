@@ -22,14 +22,31 @@ Start = Callable[..., Any]
 WaitGone = Callable[[list[int], float], list[int]]
 
 
-def query_status(run_dir: str, node: str = "n1") -> list[dict[str, Any]]:
+def ask(run_dir: str, node: str, *frames: bytes) -> Any:
+    """The answer of the supervisor that runs a node."""
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.RCVTIMEO, 10_000)
         socket.connect(f"ipc://{run_dir}/{node}/supervisor.control")
-        socket.send(b"ask-status")
-        rows: list[dict[str, Any]] = msgpack.unpackb(socket.recv())
-        return rows
+        socket.send_multipart(frames)
+        return msgpack.unpackb(socket.recv())
+
+
+def query_status(run_dir: str, node: str = "n1") -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = ask(run_dir, node, b"ask-status")
+    return rows
+
+
+def restart_unit(run_dir: str, unit: str) -> str:
+    return str(ask(run_dir, "n1", b"ask-restart", msgpack.packb(["n1", unit])))
+
+
+@pytest.fixture
+def running(start: Start) -> Any:
+    """A supervisor of n1 whose actors are ready."""
+    running = start()
+    running.wait_event("all-ready")
+    return running
 
 
 def test_a_supervisor_starts_reports_and_stops(start: Start, tmp_path: Path) -> None:
@@ -55,10 +72,8 @@ def test_a_supervisor_starts_reports_and_stops(start: Start, tmp_path: Path) -> 
     assert "all-ready" in (tmp_path / "n2" / "logs" / "supervisor.log").read_text()
 
 
-def test_actors_stop_by_rank(start: Start) -> None:
+def test_actors_stop_by_rank(running: Any) -> None:
     """The writer serves its peer until the peer has ended."""
-    running = start()
-    running.wait_event("all-ready")
     running.process.send_signal(signal.SIGTERM)
     assert running.wait_exit() == 0
     ended = [event["role"] for event in running.events if event["event"] == "exited"]
@@ -66,9 +81,7 @@ def test_actors_stop_by_rank(start: Start) -> None:
 
 
 @pytest.mark.parametrize("victim", ["writer", "peer"])
-def test_all_actors_of_a_unit_restart_together(start: Start, victim: str) -> None:
-    running = start()
-    running.wait_event("all-ready")
+def test_all_actors_of_a_unit_restart_together(running: Any, victim: str) -> None:
     before = running.pids("writer", "peer", "machine")
     os.kill(running.pids(victim)[0], signal.SIGKILL)
     found = running.wait_event("exited", role=victim)
@@ -84,9 +97,7 @@ def test_all_actors_of_a_unit_restart_together(start: Start, victim: str) -> Non
     assert [row["restarts"] for row in rows] == [0, 1, 1, 0]
 
 
-def test_the_epoch_grows_with_each_start(start: Start) -> None:
-    running = start()
-    running.wait_event("all-ready")
+def test_the_epoch_grows_with_each_start(running: Any) -> None:
     setup = Path(running.options["run_dir"]) / "n1" / "writer.json"
     assert setup.stat().st_mode & 0o777 == 0o600
     before = json.loads(setup.read_text())["epoch"]
@@ -212,9 +223,7 @@ def test_all_actors_end_after_sigterm(start: Start, wait_gone: WaitGone, fault: 
     assert not Path(running.options["run_dir"]).exists()
 
 
-def test_a_second_start_reports_the_running_supervisor(start: Start) -> None:
-    running = start()
-    running.wait_event("all-ready")
+def test_a_second_start_reports_the_running_supervisor(running: Any, start: Start) -> None:
     second = start()
     assert second.wait_exit() == 2
     assert second.stderr() == (
@@ -225,10 +234,8 @@ def test_a_second_start_reports_the_running_supervisor(start: Start) -> None:
     assert query_status(running.options["run_dir"])[0]["pid"] == running.process.pid
 
 
-def test_a_start_replaces_a_killed_supervisor(start: Start) -> None:
+def test_a_start_replaces_a_killed_supervisor(running: Any, start: Start) -> None:
     """It waits for the end of the old children and removes their files."""
-    running = start()
-    running.wait_event("all-ready")
     leftover = Path(running.options["run_dir"]) / "n1" / "peer.left_over"
     leftover.write_text("")
     running.process.kill()
@@ -282,9 +289,7 @@ def test_all_threads_of_a_node_restart_together(start: Start) -> None:
     running.wait_event("started", role="machine")
 
 
-def test_malformed_messages_on_the_control_socket_are_ignored(start: Start) -> None:
-    running = start()
-    running.wait_event("all-ready")
+def test_malformed_messages_on_the_control_socket_are_ignored(running: Any) -> None:
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.LINGER, 1000)
         socket.connect(f"ipc://{running.options['run_dir']}/n1/supervisor.control")
@@ -333,19 +338,7 @@ def test_the_threads_of_a_node_restart_beside_other_nodes(ipc_dir: Path, tmp_pat
     assert done.stderr == ""
 
 
-def restart_unit(run_dir: str, unit: str, node: str = "n1") -> str:
-    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.RCVTIMEO, 10_000)
-        socket.connect(f"ipc://{run_dir}/{node}/supervisor.control")
-        socket.send_multipart([b"ask-restart", msgpack.packb([node, unit])])
-        answer: str = msgpack.unpackb(socket.recv())
-        return answer
-
-
-def test_an_ordered_restart_stops_by_rank_and_is_no_failure(start: Start) -> None:
-    running = start()
-    running.wait_event("all-ready")
+def test_an_ordered_restart_stops_by_rank_and_is_no_failure(running: Any) -> None:
     before = running.pids("writer", "peer", "machine")
     unit = query_status(running.options["run_dir"])[1]["unit"]
     assert restart_unit(running.options["run_dir"], unit) == ""
