@@ -14,7 +14,7 @@ from ...native.broker.budget import ANSWERS_BYTES_MAX, Budget, Unsent
 from ...native.broker.server import Served, ServedRouter, Server
 from ...native.net.messages import Arena, Frames
 from ...net.clock import monotonic_ms
-from ...net.sockets import Socket, SocketOptions
+from ...net.sockets import Socket
 from ...protocols.majordomo.broker import BrokerMachine as Machine
 from ...protocols.majordomo.broker import BrokerSetup
 from ...protocols.majordomo.ledger import DurableSetup
@@ -114,16 +114,11 @@ class BrokerActor(Actor):
         )
 
     def _open_router(self, key: str, send_hwm: int) -> Socket:
-        options = SocketOptions(
-            bind=(getattr(self.settings.broker_endpoints, key),),
-            place=self.setup.places[f"broker.{key}"],
-            hwm=REQUESTS_HWM,
-            send_hwm=send_hwm,
-            message_bytes_max=self._message_bytes_max,
-            message_frames_max=FRAMES_MAX,
-            router_mandatory=True,
-        )
-        return self.socket(zmq.ROUTER, options)
+        return self.bind_url(
+            zmq.ROUTER, getattr(self.settings.broker_endpoints, key), f"broker.{key}",
+            hwm=REQUESTS_HWM, send_hwm=send_hwm, router_mandatory=True,
+            message_bytes_max=self._message_bytes_max, message_frames_max=FRAMES_MAX,
+        )  # fmt: skip
 
     # ---- the loop ----
 

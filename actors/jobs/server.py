@@ -15,7 +15,7 @@ from ...mapping.mapper_process import engine_of
 from ...native.net.messages import Arena, Frames
 from ...native.tables.mapper import pack_records
 from ...net.clock import wall_ms
-from ...net.sockets import Socket, SocketOptions
+from ...net.sockets import Socket
 from ...protocols.zerodb.server import jobs as job
 from ...protocols.zerodb.server.context import features_of
 from ...protocols.zerodb.server.jobs import (
@@ -131,31 +131,21 @@ class JobServer(Actor):
         self.ready()
 
     def _open_pipes(self) -> None:
-        limits = SocketOptions(
+        self._incoming = self.pull(
+            "requests", self._on_incoming,
             message_bytes_max=values.REQUEST_BYTES_MAX + (1 << 20),
             message_frames_max=values.REQUEST_FRAMES_MAX + 8,
-        )
-        self._incoming = self.bind_pipe(zmq.PULL, "requests", limits)
-        options = SocketOptions(hwm=PIPE_HWM, immediate=True)
-        done, asks = (
-            self.connect_pipe(zmq.PUSH, "zerodb_server", name, options) for name in ("done", "asks")
-        )
-        self._done = self.pipe(done)
+        )  # fmt: skip
+        self._done = self.pipe(self.push("zerodb_server", "done", hwm=PIPE_HWM))
+        asks = self.push("zerodb_server", "asks", hwm=PIPE_HWM)
         self._port = JobPort(self.pipe(asks), self.lease_folder, self._apids.next)
         self.watch_connections(asks, self._on_server_lost)
-        self.listen(self._incoming, self._on_incoming)
 
     def _open_client_socket(self, url: str) -> None:
-        self._clients = self.socket(
-            zmq.ROUTER,
-            SocketOptions(
-                bind=(url,),
-                place=self.setup.places.get("zerodb.jobs_url", ""),
-                send_hwm=CLIENTS_HWM,
-                message_bytes_max=values.MAPPER_BYTES_MAX + (1 << 20),
-                router_mandatory=True,
-            ),
-        )
+        self._clients = self.bind_url(
+            zmq.ROUTER, url, "zerodb.jobs_url", send_hwm=CLIENTS_HWM, router_mandatory=True,
+            message_bytes_max=values.MAPPER_BYTES_MAX + (1 << 20),
+        )  # fmt: skip
         self.listen(self._clients, self._on_clients)
 
     # ---- what comes in ----

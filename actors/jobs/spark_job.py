@@ -14,12 +14,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import zmq
-
 from ...native.net.messages import Arena
 from ...net.child_pipes import ChildPipes
 from ...net.clock import monotonic_ms
-from ...net.sockets import SocketOptions
 from ...protocols.errors import RemoteProtocolError
 from ...protocols.zerodb.server import map_orders
 from ...protocols.zerodb.server.map_orders import DriverReady, Setup, Trouble
@@ -55,18 +52,14 @@ class SparkJob(Actor):
         self._received = bytearray()
         self._driver_ready = False
         self._ready_ms = self.received_ms = monotonic_ms()
-        limit = SocketOptions(message_bytes_max=map_orders.MESSAGE_BYTES_MAX)
-        orders = self.bind_pipe(zmq.PULL, "orders", limit)
-        reports = self.connect_pipe(
-            zmq.PUSH, "job_server", "spark", SocketOptions(immediate=True, linger_ms=1000)
-        )
+        self.pull("orders", self._on_orders, message_bytes_max=map_orders.MESSAGE_BYTES_MAX)
+        reports = self.push("job_server", "spark", linger_ms=1000)
         self._reports = self.pipe(reports)
         self._start_driver()
         with contextlib.ExitStack() as stack:
             stack.callback(self._end_driver)
             self._await_check()
             stack.pop_all()
-        self.listen(orders, self._on_orders)
         self.watch_connections(reports, self.on_connection_lost)
         self.watch(self._pipes.stdout, self._on_readable)
         self.ready()

@@ -8,13 +8,10 @@ import Spark.
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-import zmq
-
 from ...mapping import mapper
 from ...mapping.mapper_process import Event, MapperProcess
 from ...native.net.messages import Arena
 from ...net.clock import wall_ms
-from ...net.sockets import SocketOptions
 from ...protocols.errors import RemoteProtocolError
 from ...protocols.zerodb.server import map_orders
 from ...protocols.zerodb.server.jobs import JobTable, Lease
@@ -83,9 +80,8 @@ class SparkMaps:
         self.lost_ms: int | None = None
         if settings is None:
             return
-        reports = actor.bind_pipe(zmq.PULL, "spark", SocketOptions(hwm=REPORTS_HWM))
-        actor.listen(reports, self._on_reports)
-        orders = actor.connect_pipe(zmq.PUSH, SPARK_JOB, "orders", SocketOptions(immediate=True))
+        actor.pull("spark", self._on_reports, hwm=REPORTS_HWM)
+        orders = actor.push(SPARK_JOB, "orders")
         self._orders = actor.pipe(orders)
         actor.watch_connections(orders, self.on_lost)
 

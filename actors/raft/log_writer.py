@@ -9,7 +9,6 @@ import struct
 import zmq
 
 from ...native.net.messages import Arena
-from ...net.sockets import SocketOptions
 from ...protocols.errors import LocalProtocolError
 from ...protocols.raft.messages import AppendAck, AppendJob
 from ...storage.disk.disk import Disk
@@ -149,9 +148,8 @@ class LogWriter(Actor):
 
     def on_start(self) -> None:
         self._group_commit = GroupCommit(self.setup)
-        jobs = self.bind_pipe(zmq.PULL, "jobs", SocketOptions(hwm=JOBS_HWM))
-        self._acks = self.pipe(self.bind_pipe(zmq.PUSH, "acks", SocketOptions(hwm=JOBS_HWM)))
-        self.listen(jobs, self._on_jobs)
+        self.pull("jobs", self._on_jobs, hwm=JOBS_HWM)
+        self._acks = self.pipe(self.bind_pipe(zmq.PUSH, "acks", hwm=JOBS_HWM))
         self._acks.send([ACK.pack(*AppendAck(self.setup.epoch, 0))])
         self.ready()
 

@@ -14,7 +14,7 @@ import zmq
 from ...native.log.updates import Reqids
 from ...native.net.messages import Arena
 from ...net.clock import monotonic_ms
-from ...net.sockets import HWM, SocketOptions
+from ...net.sockets import HWM
 from ...protocols.errors import LocalProtocolError
 from ...protocols.host.border import Requests, Responses
 from ...protocols.host.status import GroupRole
@@ -71,22 +71,16 @@ class RaftPeer(Actor):
         self._logged_counts: dict[str, object] = dict.fromkeys(BAD_MESSAGES, 0)
         self._wake_again = False
         self._role = GroupRole("", 0, None)  # As logged last.
-        pipe = partial(SocketOptions, hwm=JOBS_HWM)
         self._clients = self._listen_on("url", CLIENTS_HWM)
         self._peers = self._listen_on("peer_url", HWM)
-        self._commits = self.socket(zmq.XPUB, pipe(bind=(self.endpoint(self.role, "commits"),)))
+        self._commits = self.bind_pipe(zmq.XPUB, "commits", hwm=JOBS_HWM)
         self._commit: CommitNotice | None = None
         self.listen(self._commits, self._on_subscribed)
         self._applied_reports = dict.fromkeys(participants(self.settings), (0, False))
         self._sent_commits: dict[str, tuple[int, int, int, int]] = {}
-        applied = self.socket(zmq.PULL, pipe(bind=(self.endpoint(self.role, "applied"),)))
-        self.listen(applied, self._on_applied)
-        orders_end = self.endpoint("snapshot_sender", "orders")
-        self._orders = self.socket(
-            zmq.PUSH, pipe(connect=(orders_end,), hwm=ORDERS_HWM, immediate=True)
-        )
-        results = self.socket(zmq.PULL, pipe(bind=(self.endpoint(self.role, "results"),)))
-        self.listen(results, self._on_results)
+        self.pull("applied", self._on_applied, hwm=JOBS_HWM)
+        self._orders = self.push("snapshot_sender", "orders", hwm=ORDERS_HWM)
+        self.pull("results", self._on_results, hwm=JOBS_HWM)
         self._group_commit: GroupCommit | None = None  # None: log_writer has the log.
         if self.settings.log.writer != "process":
             self._group_commit = GroupCommit(self.setup)
@@ -94,20 +88,15 @@ class RaftPeer(Actor):
             if self._group_commit.sync_fd is not None:
                 self.watch(self._group_commit.sync_fd, self._on_synced)
             return
-        jobs_end = pipe(connect=(self.endpoint("log_writer", "jobs"),), immediate=True)
-        self._jobs = self.pipe(self.socket(zmq.PUSH, jobs_end))
-        acks = self.socket(zmq.PULL, pipe(connect=(self.endpoint("log_writer", "acks"),)))
+        self._jobs = self.pipe(self.push("log_writer", "jobs", hwm=JOBS_HWM))
+        acks = self.connect_pipe(zmq.PULL, "log_writer", "acks", hwm=JOBS_HWM)
         self.listen(acks, self._on_acks)
 
     def _listen_on(self, key: str, hwm: int) -> zmq.Socket[bytes]:
-        options = SocketOptions(
-            bind=(getattr(self.settings.node, key),),
-            place=self.setup.places.get(key, ""),
-            hwm=hwm,
-            linger_ms=LINGER_MS,
-            router_mandatory=True,
-        )
-        return self.socket(zmq.ROUTER, options)
+        return self.bind_url(
+            zmq.ROUTER, getattr(self.settings.node, key), key,
+            hwm=hwm, linger_ms=LINGER_MS, router_mandatory=True,
+        )  # fmt: skip
 
     # ---- start, when the log is recovered ----
 

@@ -8,10 +8,7 @@ import struct
 import time
 from collections.abc import Iterator
 
-import zmq
-
 from ...native.net.messages import Arena
-from ...net.sockets import SocketOptions
 from ...protocols.errors import LocalProtocolError
 from ...protocols.zmqraft.server.values import REQIDS_EXTRA_TTL_S
 from ...protocols.zmqraft.snapshots.barrier import Barrier, BarrierMessage, Phase
@@ -87,19 +84,10 @@ class SnapshotSender(Actor):
         self._parts: dict[str, Disk] = {}  # The directories of this attempt, by process.
         self._newest_file_s = self._file_s()
         self._counts = dict.fromkeys(("entries_read", "pieces_read", "made", "received"), 0)
-        orders = self.bind_pipe(zmq.PULL, "orders", SocketOptions(hwm=ORDERS_HWM))
-        states = self.bind_pipe(zmq.PULL, "states")
-        results = self.connect_pipe(
-            zmq.PUSH, "raft_peer", "results", SocketOptions(hwm=ORDERS_HWM, immediate=True)
-        )
-        self._barriers = {
-            name: self.connect_pipe(zmq.PUSH, name, "barriers", SocketOptions(immediate=True))
-            for name in names
-        }
-        self._results = self.pipe(results)
-        self._orders = orders
-        self.listen(orders, self._on_orders)
-        self.listen(states, self._on_states)
+        self._orders = self.pull("orders", self._on_orders, hwm=ORDERS_HWM)
+        self.pull("states", self._on_states)
+        self._results = self.pipe(self.push("raft_peer", "results", hwm=ORDERS_HWM))
+        self._barriers = {name: self.push(name, "barriers") for name in names}
         self._send(SenderStarted(self._work.newest))
         self.ready()
 

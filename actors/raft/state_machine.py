@@ -8,7 +8,7 @@ import struct
 import zmq
 
 from ...native.net.messages import Arena, Frames
-from ...net.sockets import SUBSCRIPTION_BYTES_MAX, Socket, SocketOptions
+from ...net.sockets import SUBSCRIPTION_BYTES_MAX
 from ...protocols.zmqraft.snapshots.barrier import (
     BarrierMessage,
     BarrierParticipant,
@@ -64,33 +64,25 @@ class StateMachine(Actor):
         self._last_commit_ms = 0
         self._tick_due_ms: int | None = None
         self._topics: set[bytes] = set()
-        topics = SocketOptions(topics=(commits_topic(self.role),))
-        commits = self.connect_pipe(zmq.SUB, "raft_peer", "commits", topics)
-        immediate = SocketOptions(immediate=True)
-        self._reports = self.connect_pipe(zmq.PUSH, "raft_peer", "applied", immediate)
-        barriers = self.bind_pipe(zmq.PULL, "barriers")
-        states = self.connect_pipe(zmq.PUSH, "snapshot_sender", "states", immediate)
-        self._states = self.pipe(states)
+        topics = (commits_topic(self.role),)
+        commits = self.connect_pipe(zmq.SUB, "raft_peer", "commits", topics=topics)
+        self.listen(commits, self._on_commits)
+        self._reports = self.push("raft_peer", "applied")
+        self.pull("barriers", self._on_barriers)
+        self._states = self.pipe(self.push("snapshot_sender", "states"))
         self._send_reply(BarrierMessage(Phase.RESUME))
         self._machine = self._make_machine()
         self._restore()
-        self.listen(commits, self._on_commits)
-        self.listen(barriers, self._on_barriers)
         self.ready()
 
     def _make_machine(self) -> StateMachinePlugin:
         url = broadcast_url(self.settings)
         if not url:
             return LogDigest()
-        self._broadcasts: Socket = self.socket(
-            zmq.XPUB,
-            SocketOptions(
-                bind=(url,),
-                place=self.setup.places.get("broadcast_url", ""),
-                hwm=BROADCASTS_HWM,
-                message_bytes_max=SUBSCRIPTION_BYTES_MAX,
-            ),
-        )
+        self._broadcasts = self.bind_url(
+            zmq.XPUB, url, "broadcast_url",
+            hwm=BROADCASTS_HWM, message_bytes_max=SUBSCRIPTION_BYTES_MAX,
+        )  # fmt: skip
         self.listen(self._broadcasts, self._on_subscriptions, SUBSCRIPTION_BYTES_MAX)
         self._broadcaster = BroadcastStateMachine(
             self.setup.cluster.encode(), self.settings.raft.broadcast_heartbeat_ms, self

@@ -6,11 +6,13 @@ import gc
 import importlib
 import os
 import signal
+from collections.abc import Callable
 from typing import Any
 
 import msgpack
 import zmq
 
+from ...native.net.messages import Arena
 from ...net.clock import monotonic_ms
 from ...net.sockets import Socket, SocketOptions, raise_nofile_limit, sockets_for_files
 from ...storage.errors import Damaged, StorageError
@@ -21,7 +23,6 @@ from .process_loop import STOP_SIGNALS, ProcessLoop
 from .setup import EXIT_BROKEN, EXIT_DAMAGED, EXIT_SETUP, EXIT_STOPPED, ActorSetup, Host
 
 REPORT_MS = 250  # How often an actor reports to the supervisor.
-PIPE = SocketOptions()
 ORPHAN_S_MAX = 1.0  # How long an actor may outlive its supervisor.
 
 
@@ -70,15 +71,28 @@ class Actor(ProcessLoop):
         """The pipe `socket` that the actor `actor` of this node binds."""
         return pipes.endpoint(self.setup.run_dir, self.setup.node, actor, socket)
 
-    def bind_pipe(self, kind: int, name: str, options: SocketOptions = PIPE) -> Socket:
+    def bind_pipe(self, kind: int, name: str, **options: Any) -> Socket:
         """A socket at a pipe of this actor."""
-        return self.socket(kind, options._replace(bind=(self.endpoint(self.setup.name, name),)))
+        return self.socket(kind, SocketOptions((self.endpoint(self.setup.name, name),), **options))
 
-    def connect_pipe(
-        self, kind: int, actor: str, name: str, options: SocketOptions = PIPE
-    ) -> Socket:
+    def pull(self, name: str, on_arena: Callable[[Arena], None], **options: Any) -> Socket:
+        """A PULL at a pipe of this actor, whose messages go to on_arena."""
+        socket = self.bind_pipe(zmq.PULL, name, **options)
+        self.listen(socket, on_arena)
+        return socket
+
+    def connect_pipe(self, kind: int, actor: str, name: str, **options: Any) -> Socket:
         """A socket connected to a pipe of another actor of this node."""
-        return self.socket(kind, options._replace(connect=(self.endpoint(actor, name),)))
+        return self.socket(kind, SocketOptions(connect=(self.endpoint(actor, name),), **options))
+
+    def push(self, actor: str, name: str, **options: Any) -> Socket:
+        """A PUSH to a pipe of another actor, which queues messages only while that actor runs."""
+        return self.connect_pipe(zmq.PUSH, actor, name, immediate=True, **options)
+
+    def bind_url(self, kind: int, url: str, key: str, **options: Any) -> Socket:
+        """A socket at an address of the topology; key is the setting that errors name."""
+        place = self.setup.places.get(key, "")
+        return self.socket(kind, SocketOptions((url,), place=place, **options))
 
     def ready(self) -> None:
         """Tells the supervisor that this actor serves now."""

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from itertools import count
+from typing import Any
 
 import zmq
 
@@ -18,7 +19,7 @@ from ...native.broker.relay import heads, send_messages
 from ...native.errors import NativeError
 from ...native.net.messages import Arena, Frames
 from ...net.poll_loop import Pipe
-from ...net.sockets import SUBSCRIPTION_BYTES_MAX, Socket, SocketOptions
+from ...net.sockets import SUBSCRIPTION_BYTES_MAX, Socket
 from ...protocols.zerodb.server.context import Now, SessionSetup
 from ...protocols.zerodb.server.outbox import INFO, KEY_PREFIX
 from ...protocols.zerodb.server.session import Session
@@ -128,20 +129,14 @@ class ZerodbServer(Actor):
     # ---- sockets ----
 
     def _open_pipes(self) -> None:
-        done = SocketOptions(
-            bind=(self.endpoint(self.role, "done"),),
-            message_bytes_max=max(self.settings.zerodb.response_bytes_max, PAIR_BYTES_MAX)
-            + (1 << 20),
-            message_frames_max=ANSWER_FRAMES_MAX,
-        )
         # First, so that a worker's last answers are read before the first report of its successor.
-        self.listen(self.socket(zmq.PULL, done), self._on_done)
-        for name, on_arena in (("reports", self._on_reports), ("asks", self._on_asks)):
-            pipe = SocketOptions(
-                bind=(self.endpoint(self.role, name),), message_bytes_max=REQUEST_BYTES_MAX
-            )
-            self.listen(self.socket(zmq.PULL, pipe), on_arena)
-        self._jobs = self._push("job_server", "requests")
+        largest = max(self.settings.zerodb.response_bytes_max, PAIR_BYTES_MAX) + (1 << 20)
+        self.pull(
+            "done", self._on_done, message_bytes_max=largest, message_frames_max=ANSWER_FRAMES_MAX
+        )
+        self.pull("reports", self._on_reports, message_bytes_max=REQUEST_BYTES_MAX)
+        self.pull("asks", self._on_asks, message_bytes_max=REQUEST_BYTES_MAX)
+        self._jobs = self.push("job_server", "requests")
         # By ticket. Each request is answered once, by job_server or by this process.
         self._jobs_sent: dict[int, list[bytes]] = {}
         self._jobs_bytes = 0  # Of these.
@@ -150,16 +145,12 @@ class ZerodbServer(Actor):
         self._work: list[tuple[WorkerChannel, Socket]] = []
         self._read_bytes: list[tuple[ReadBytes, Pipe]] = []
         for channel, name in zip(self.session.channels, worker_names(self.settings), strict=True):
-            socket = self._push(name, "work")
+            socket = self.push(name, "work")
             self._work.append((channel, socket))
-            taken, report = ReadBytes(self.setup.epoch), self.pipe(self._push(name, "taken"))
+            taken, report = ReadBytes(self.setup.epoch), self.pipe(self.push(name, "taken"))
             report.send([taken.announce()])
             self._read_bytes.append((taken, report))
             self.watch_connections(socket, partial(self._on_worker_lost, channel))
-
-    def _push(self, actor: str, name: str) -> Socket:
-        options = SocketOptions(connect=(self.endpoint(actor, name),), immediate=True)
-        return self.socket(zmq.PUSH, options)
 
     def _on_worker_lost(self, channel: WorkerChannel) -> None:
         channel.on_lost(self.now_ms)
@@ -167,32 +158,30 @@ class ZerodbServer(Actor):
     def _open_client_sockets(self) -> None:
         endpoints = self.settings.table_endpoints
         if endpoints.url:
-            options = self._client_socket_options("url")._replace(
-                send_hwm=ANSWERS_HWM, router_mandatory=True
+            self._clients = self._client_socket(
+                zmq.ROUTER, "url", send_hwm=ANSWERS_HWM, router_mandatory=True
             )
-            self._clients = self.socket(zmq.ROUTER, options)
             self.listen(self._clients, self._on_clients)
             self._client_sockets.append(self._clients)
         for key, kind in (("pull_url", zmq.PULL), ("sub_url", zmq.SUB)):
             if getattr(endpoints, key):
                 topics = (b"",) if kind == zmq.SUB else ()
-                socket = self.socket(kind, self._client_socket_options(key)._replace(topics=topics))
+                socket = self._client_socket(kind, key, topics=topics)
                 self.listen(socket, self._on_one_way)
                 self._client_sockets.append(socket)
         if endpoints.events_url:
-            options = self._client_socket_options("events_url")._replace(
-                message_bytes_max=SUBSCRIPTION_BYTES_MAX
+            self._logs = self._client_socket(
+                zmq.PUB, "events_url", message_bytes_max=SUBSCRIPTION_BYTES_MAX
             )
-            self._logs = self.socket(zmq.PUB, options)
 
-    def _client_socket_options(self, key: str) -> SocketOptions:
-        return SocketOptions(
-            bind=(getattr(self.settings.table_endpoints, key),),
-            place=self.setup.places.get(f"zerodb.{key}", ""),
-            hwm=REQUESTS_HWM,
-            message_bytes_max=REQUEST_BYTES_MAX,
-            message_frames_max=REQUEST_FRAMES_MAX,
-        )
+    def _client_socket(self, kind: int, key: str, **options: Any) -> Socket:
+        limits = {
+            "hwm": REQUESTS_HWM,
+            "message_bytes_max": REQUEST_BYTES_MAX,
+            "message_frames_max": REQUEST_FRAMES_MAX,
+        }
+        url = getattr(self.settings.table_endpoints, key)
+        return self.bind_url(kind, url, f"zerodb.{key}", **{**limits, **options})
 
     # ---- messages ----
 

@@ -10,8 +10,6 @@ import zmq
 from ...native.net.messages import Arena
 from ...native.net.sockets import send_batch
 from ...net.clock import wall_ms
-from ...net.poll_loop import Pipe
-from ...net.sockets import SocketOptions
 from ...protocols.zerodb.tables.tables import LogPosition, TablePartition, Tables
 from ...protocols.zerodb.wire import ops
 from ...protocols.zerodb.wire.values import REQUEST_BYTES_MAX, REQUEST_FRAMES_MAX
@@ -126,41 +124,22 @@ class TableWorker(Actor):
         return problem
 
     def _make_sockets(self) -> None:
-        name = self.setup.name
-
-        def push(actor: str, socket: str) -> zmq.Socket[bytes]:
-            end = (self.endpoint(actor, socket),)
-            return self.socket(zmq.PUSH, SocketOptions(connect=end, immediate=True, hwm=PUSH_HWM))
-
-        def pull(socket: str) -> zmq.Socket[bytes]:
-            return self.socket(zmq.PULL, SocketOptions(bind=(self.endpoint(name, socket),)))
-
-        commits = self.socket(
-            zmq.SUB,
-            SocketOptions(
-                connect=(self.endpoint("raft_peer", "commits"),), topics=(commits_topic(name),)
-            ),
-        )
-        self._applied_reports = push("raft_peer", "applied")
-        barriers = pull("barriers")
-        self._states = self.pipe(push("snapshot_sender", "states"))
-        self._work = self.socket(
-            zmq.PULL,
-            SocketOptions(
-                bind=(self.endpoint(name, "work"),),
-                hwm=WORK_HWM,
-                message_bytes_max=REQUEST_BYTES_MAX + (1 << 20),
-                message_frames_max=REQUEST_FRAMES_MAX + 8,
-            ),
-        )
-        self._done = push("zerodb_server", "done")
-        self._reports: Pipe = self.pipe(push("zerodb_server", "reports"))
-        self._job_results: Pipe = self.pipe(push("job_server", "requests"))
-        self._send_barrier_replies()
+        topics = (commits_topic(self.setup.name),)
+        commits = self.connect_pipe(zmq.SUB, "raft_peer", "commits", topics=topics)
         self.listen(commits, self._on_commits)
-        self.listen(barriers, self._on_barriers)
-        self.listen(self._work, self._on_work)
-        self.listen(pull("taken"), self._on_taken)
+        self._applied_reports = self.push("raft_peer", "applied", hwm=PUSH_HWM)
+        self.pull("barriers", self._on_barriers)
+        self._states = self.pipe(self.push("snapshot_sender", "states", hwm=PUSH_HWM))
+        self._work = self.pull(
+            "work", self._on_work,
+            hwm=WORK_HWM, message_bytes_max=REQUEST_BYTES_MAX + (1 << 20),
+            message_frames_max=REQUEST_FRAMES_MAX + 8,
+        )  # fmt: skip
+        self._done = self.push("zerodb_server", "done", hwm=PUSH_HWM)
+        self._reports = self.pipe(self.push("zerodb_server", "reports", hwm=PUSH_HWM))
+        self._job_results = self.pipe(self.push("job_server", "requests", hwm=PUSH_HWM))
+        self.pull("taken", self._on_taken)
+        self._send_barrier_replies()
 
     # ---- messages ----
 

@@ -9,7 +9,6 @@ import zmq
 
 from ...native.net.datagrams import Datagrams, ReceivedBeacon
 from ...native.net.messages import Arena
-from ...net.sockets import SocketOptions
 from ...protocols.zre.limiter import Limiter, Rate
 from ..errors import OperatorError
 from ..runtime.actor import Actor
@@ -44,9 +43,8 @@ class ZreBeacon(Actor):
         self.limiter = Limiter(RATE)
         self._known: OrderedDict[ReceivedBeacon, int] = OrderedDict()  # When it was forwarded.
         self._passed: list[ReceivedBeacon] = []
-        limit = SocketOptions(hwm=HWM)
-        self._heard = self.connect_pipe(zmq.PUSH, NODE, "heard", limit)
-        self.listen(self.bind_pipe(zmq.PULL, "sends", limit), self._on_sends)
+        self._heard = self.connect_pipe(zmq.PUSH, NODE, "heard", hwm=HWM)
+        self.pull("sends", self._on_sends, hwm=HWM)
         self.watch(self.udp.fileno(), self._on_udp)
         self.log("beacons", interface=interface.address, broadcast=interface.broadcast,
                  port=settings.port)  # fmt: skip

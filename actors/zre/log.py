@@ -74,7 +74,7 @@ class ZreLog(Actor):
             raise no_free_port(self.setup.places["zre.interface"]) from error
         self.listen(reports, self._on_reports)
         self._endpoint = endpoint_of(interface.address, port)
-        self._services = self.connect_pipe(zmq.PUSH, NODE, "services", SocketOptions(hwm=4))
+        self._services = self.connect_pipe(zmq.PUSH, NODE, "services", hwm=4)
         self._announce_ms = self.now_ms
         self._waiting: deque[tuple[ReportKey, bytes]] = deque()
         self._waiting_bytes = 0

@@ -53,10 +53,9 @@ class ZreNode(Actor):
     def on_start(self) -> None:
         settings = self.settings.zre
         interface = interface_of(self.setup)
-        limit = SocketOptions(hwm=HWM)
-        self.listen(self.bind_pipe(zmq.PULL, "heard", limit), self._on_heard)
-        self.listen(self.bind_pipe(zmq.PULL, "services", limit), self._on_services)
-        self._sends = self.connect_pipe(zmq.PUSH, BEACON, "sends", limit)
+        self.pull("heard", self._on_heard, hwm=HWM)
+        self.pull("services", self._on_services, hwm=HWM)
+        self._sends = self.connect_pipe(zmq.PUSH, BEACON, "sends", hwm=HWM)
         self._subnets = tuple(ip_network(text) for text in settings.subnets)
         places = self.setup.places
         mailbox = SocketOptions(hwm=MESSAGES_HWM, message_bytes_max=MESSAGE_BYTES_MAX)
