@@ -19,10 +19,19 @@ from ...protocols.errors import LocalProtocolError
 from ...protocols.host.border import Requests, Responses
 from ...protocols.host.status import GroupRole
 from ...protocols.raft.core import Role
-from ...protocols.raft.messages import AppendAck, AppendJob, HardState
+from ...protocols.raft.messages import AppendAck, AppendJob, HardState, RaftTuning
 from ...protocols.zmqraft.server.commits import CommitNotice, NotifyScope
 from ...protocols.zmqraft.server.peer import Peer
-from ...protocols.zmqraft.server.values import Applied, Event, OrderLost, Stalled, Wake
+from ...protocols.zmqraft.server.values import (
+    Applied,
+    Event,
+    OrderLost,
+    PeerSetup,
+    SnapshotSetup,
+    Stalled,
+    UpdateLimits,
+    Wake,
+)
 from ...protocols.zmqraft.snapshots.orders import encode_work, result_for
 from ...storage.disk.disk import Disk
 from ...storage.log import repair
@@ -30,11 +39,12 @@ from ...storage.log.hard_state import HardStateFile
 from ...storage.log.peer_recovery import PeerFiles, RecoverySettings, recover_peer
 from ...storage.log.reader import LogReader
 from ...storage.log.segment import Identity
+from ...version import __version__
 from ..runtime.actor import Actor
-from ..runtime.setup import STATE_MACHINE, participants
+from ..runtime.setup import STATE_MACHINE, ActorSetup, participants
 from .links import PeerLinks
 from .log_writer import ACK, JOBS_HWM, GroupCommit, encode_compact, encode_job
-from .setup import peer_setup
+from .machines import broadcast_url
 from .snapshot_sender import ORDERS_HWM, reqid_limits
 from .state_machine import APPLIED, COMMIT, commits_topic
 
@@ -292,3 +302,39 @@ class RaftPeer(Actor):
             self._logged_counts = counts
             self.log_rarely("bad-messages", **counts)
         return status
+
+
+def peer_setup(setup: ActorSetup) -> PeerSetup:
+    settings = setup.settings
+    raft, log, members = settings.raft, settings.log, settings.members
+    return PeerSetup(
+        cluster=setup.cluster,
+        peer_id=setup.node,
+        urls={name: member.url for name, member in members.items()},
+        peer_urls={name: member.peer_url for name, member in members.items() if member.peer_url},
+        text_peers=frozenset(name for name, member in members.items() if member.dialect == "text"),
+        version=__version__,
+        bootstrap=setup.bootstrap,
+        broadcast_url=broadcast_url(settings),
+        holds_tables=settings.node.zerodb is not None,
+        tuning=RaftTuning(
+            *raft.election_timeout_ms,
+            heartbeat_ms=raft.heartbeat_ms,
+            append_timeout_ms=raft.append_timeout_ms,
+            vote_retry_ms=raft.vote_retry_ms,
+            inflight_max=raft.append_inflight_max,
+            append_bytes_max=raft.append_bytes_max,
+            pre_vote=raft.pre_vote,
+            check_quorum=raft.check_quorum,
+        ),
+        updates=UpdateLimits(
+            raft.entry_bytes_max,
+            raft.update_ttl_s,
+            raft.reqids_max,
+            raft.inflight_max,
+            raft.inflight_bytes_max,
+        ),
+        snapshots=SnapshotSetup(
+            log.snapshot_entries, log.snapshot_bytes, log.snapshot_trailing_entries
+        ),
+    )

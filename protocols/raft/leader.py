@@ -1,7 +1,6 @@
 """The leader's part of the algorithm: replication, retries and the commit index."""
 
-from collections.abc import Callable, Iterable, Mapping
-from operator import attrgetter
+from collections.abc import Iterable, Mapping
 
 from ..errors import RemoteProtocolError
 from .log import RaftLog
@@ -18,9 +17,6 @@ from .messages import (
 from .progress import APPEND_BYTES_MAX_PLAIN, Follower, PeerCapabilities, ReplicationState
 
 URGENT_NOTICE_MS = 1  # An urgent commit notice waits so long for entries that could carry it.
-_COUNTED_INDEX: Callable[[Follower], int] = attrgetter("counted_index")
-_COUNTED_MS: Callable[[Follower], int] = attrgetter("counted_ms")
-_COUNTED_ROUND: Callable[[Follower], int] = attrgetter("counted_round")
 
 
 class Leader:
@@ -67,16 +63,17 @@ class Leader:
             for peer, capabilities in capabilities.items()
         }
 
-    def _majority(self, own: int, value: Callable[[Follower], int]) -> int:
+    def _majority(self, own: int, field: str) -> int:
         """Returns the largest value that a majority of the voters has reached, of both sets while
         joint.
 
-        own   our own value, which counts only while this peer is a voter
+        own     our own value, which counts only while this peer is a voter
+        field   the name of a follower's value
         """
         followers, peer_id = self._followers, self._setup.peer_id
         return quorum_value(
             self._configuration,
-            lambda voter: own if voter == peer_id else value(followers[voter]),
+            lambda voter: own if voter == peer_id else followers[voter].counted(field),
         )
 
     def follower(self, peer: str) -> Follower | None:
@@ -207,7 +204,7 @@ class Leader:
 
     def confirmed_round(self) -> int:
         """The newest round of reads that a majority has answered."""
-        return self._majority(self.read_round, _COUNTED_ROUND)
+        return self._majority(self.read_round, "answered_round")
 
     def send_read_round(self, now_ms: int, out: list[Envelope]) -> None:
         """Sends a heartbeat to each follower that has received no heartbeat of the newest round.
@@ -224,7 +221,7 @@ class Leader:
 
     def quorum_heard_ms(self, now_ms: int) -> int:
         """The latest time since which a majority, this peer included, has answered."""
-        return self._majority(now_ms, _COUNTED_MS)
+        return self._majority(now_ms, "heard_ms")
 
     def deadline_ms(self, now_ms: int) -> int:
         """When send_heartbeats() or send_entries() have something to do next."""
@@ -358,7 +355,7 @@ class Leader:
         Only an entry of the current term is committed by counting; all entries before it are
         committed with it (Raft, section 5.4.2).
         """
-        index = self._majority(durable_index, _COUNTED_INDEX)
+        index = self._majority(durable_index, "match_index")
         if index >= self._term_start and index > commit_index:
             commit_index = index
         self._commit_index = commit_index

@@ -58,20 +58,10 @@ class Follower:
     loaded_batches: list[EntryBatch] = field(default_factory=list)
     clients_wait: bool = False  # It needs commit notices at once.
 
-    @property
-    def counted_index(self) -> int:
-        """Its match index as counted for commits."""
-        return self.match_index if self.capabilities.counts_in_quorum else 0
-
-    @property
-    def counted_ms(self) -> int:
-        """The time of its last answer as counted for a majority."""
-        return self.heard_ms if self.capabilities.counts_in_quorum else 0
-
-    @property
-    def counted_round(self) -> int:
-        """Its answered round of reads as counted for a majority."""
-        return self.answered_round if self.capabilities.counts_in_quorum else 0
+    def counted(self, field: str) -> int:
+        """A number of its progress as a majority counts it: 0 for a learner."""
+        value: int = getattr(self, field) if self.capabilities.counts_in_quorum else 0
+        return value
 
     def awaits_response(self) -> bool:
         """Whether it accepts one message at a time and has not answered the last."""

@@ -237,7 +237,7 @@ class MemberChanges:
         setup, follower = self._core.setup, self._core.follower(peer)
         if follower is None:
             return peer == setup.peer_id
-        return now_ms - follower.counted_ms < setup.tuning.election_timeout_ms_max
+        return now_ms - follower.counted("heard_ms") < setup.tuning.election_timeout_ms_max
 
     def on_features(self, peer: str, features: Collection[str]) -> None:
         if Feature.MEMBERS in features:

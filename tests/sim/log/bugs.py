@@ -312,10 +312,11 @@ LOG_BUGS = (
                 LEADER,
                 "        return quorum_value(\n"
                 "            self._configuration,\n"
-                "            lambda voter: own if voter == peer_id else value(followers[voter]),\n"
+                "            lambda voter: own if voter == peer_id "
+                "else followers[voter].counted(field),\n"
                 "        )\n",
                 "        assert peer_id\n"
-                "        values = sorted([own, *map(value, followers.values())])\n"
+                "        values = sorted([own, *(it.counted(field) for it in self.followers)])\n"
                 "        return values[(len(values) - 1) // 2]\n",
             ),
         ),

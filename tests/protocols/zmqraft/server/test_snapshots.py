@@ -333,7 +333,7 @@ def test_what_an_earlier_incarnation_has_confirmed_a_new_one_confirms_again() ->
     peer.hello("n2", features=(), incarnation=7, last_index=100)
     assert follower.match_index == 100, "of the one that has confirmed it"
     peer.hello("n2", features=(), incarnation=8, last_index=100)
-    assert follower.counted_index == 0
+    assert follower.counted("match_index") == 0
     peer.wake(200)
     core.step("n2", AppendResponse(core.term, False, 0, 60, 1), peer.now_ms)
     assert follower.next_index == 60, "where the logs part"
