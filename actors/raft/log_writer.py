@@ -51,7 +51,7 @@ class GroupCommit:
         self.epoch = setup.epoch
         disk, identity = Disk(setup.data_dir), Identity(setup.cluster, setup.node)
         snapshot, damage = newest_verified(disk, identity)
-        self.log = Log.open(
+        self.log = Log(
             disk,
             identity,
             base=(0, 0) if snapshot is None else (snapshot.index, snapshot.term),

@@ -36,7 +36,7 @@ from ...protocols.zmqraft.snapshots.orders import encode_work, result_for
 from ...storage.disk.disk import Disk
 from ...storage.log import repair
 from ...storage.log.hard_state import HardStateFile
-from ...storage.log.peer_recovery import PeerFiles, RecoverySettings, recover_peer
+from ...storage.log.peer_recovery import PeerFiles, RecoverySettings, add_vote, recover_peer
 from ...storage.log.reader import LogReader
 from ...storage.log.segment import Identity
 from ...version import __version__
@@ -74,7 +74,7 @@ class RaftPeer(Actor):
     def on_start(self) -> None:
         identity = Identity(self.setup.cluster, self.setup.node)
         disk = Disk(self.setup.data_dir)
-        self._hard_state = HardStateFile.open(disk, identity)
+        self._hard_state = HardStateFile(disk, identity)
         self._peer_files = PeerFiles(disk, identity)
         self._reader = LogReader(disk, identity)
         self._peer: Peer | None = None
@@ -116,7 +116,7 @@ class RaftPeer(Actor):
         settings = RecoverySettings(reqid_limits(self.settings.raft), setup.urls, setup.peer_urls)
         found = recover_peer(self._peer_files, self._reader, reqids, settings)
         self._damage = damage = repair.pending_mark(self._peer_files.files, stored.repaired)
-        recovered = found.recovered(self.setup.epoch, stored, damage)
+        recovered = add_vote(found, self.setup.epoch, stored, damage)
         peer = Peer(setup, recovered, reqids, self._reader, now_ms, SystemRandom())
         self._peer = peer
         self._links = PeerLinks(self, self._on_answers, 2 * setup.tuning.inflight_max + 8)

@@ -102,7 +102,7 @@ class FarmStorage:
         self._incoming: _SnapshotWriter | None = None
         with ExitStack() as undo:
             try:
-                self._state = HardStateFile.open(files, identity)
+                self._state = HardStateFile(files, identity)
             except Damaged as error:  # A server without its hard state could vote twice in a term.
                 raise Damaged(error.place, error.problem, REBUILD_HINT) from error
             undo.callback(self._state.close)
@@ -113,9 +113,7 @@ class FarmStorage:
             self.snapshot = self._open_snapshot()
             undo.callback(self._close_snapshot)
             base = (self.snapshot.last_index, self.snapshot.last_term)
-            self._log = Log.open(
-                files, identity, epoch=epoch, segment_bytes=segment_bytes, base=base
-            )
+            self._log = Log(files, identity, epoch=epoch, segment_bytes=segment_bytes, base=base)
             undo.callback(self._log.close)
             if self._log.damage is not None:
                 raise Damaged(files.root, self._log.damage.problem, REBUILD_HINT)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ...native.log import segments
 from ...native.log.blocks import crc32c
 from ...protocols.raft.messages import HardState
-from ..disk.files import SECTOR_BYTES, File, Files, Lock, open_existing, replace
+from ..disk.files import SECTOR_BYTES, File, Files, open_existing, replace
 from ..errors import Damaged, StorageError
 from .segment import (
     NAME_BYTES_MAX,
@@ -54,45 +54,32 @@ class HardStateFile:
     empty            the file did not exist: the peer has no history in this directory
     """
 
-    def __init__(self, file: File, lock: Lock, empty: bool) -> None:
-        """Use HardStateFile.open()."""
-        self._file = file
-        self._lock = lock
-        self._failed: StorageError | None = None
-        self.empty = empty
-        data = file.load(past_cache=True)
-        slots = [_read(data, number) for number in (1, 2)]
-        sound = [slot for slot in slots if isinstance(slot, _Slot)]
-        newest = max(sound, key=lambda slot: slot.sequence, default=_NOTHING)
-        self.state = newest.state
-        self.voter = newest.voter
-        self.withheld = newest.withheld or len(sound) < sum(slot is not None for slot in slots)
-        self.repaired = newest.repaired
-        self._sequence = newest.sequence
-        # The next save goes to the slot that is damaged or older.
-        self._number = 2 if slots[0] is newest else 1
-        if newest is not _NOTHING:
-            # The slot may be in the page cache only: write and sync it again.
-            self.save(self.state, self.voter)
-
-    @classmethod
-    def open(cls, disk: Files, identity: Identity) -> "HardStateFile":
+    def __init__(self, files: Files, identity: Identity) -> None:
         """Opens or makes the file. StorageError: locked, foreign, or refused by the system."""
-        disk.make_folder("")
+        files.make_folder("")
+        self._failed: StorageError | None = None
         with ExitStack() as undo:
-            lock = disk.lock(LOCK)
-            undo.callback(lock.close)
-            empty = PATH not in disk.names("")
-            if empty:
+            undo.callback(files.lock(LOCK).close)
+            self.empty = PATH not in files.names("")
+            if self.empty:
                 head = encode_identity(MAGIC_FILE, identity, b"")
-                replace(disk, PATH, head.ljust(FILE_BYTES, b"\0"))
-            file = open_existing(disk, PATH, writable=True)
-            undo.callback(file.close)
-            disk.sync_folder("")  # An earlier process may have died before its name was durable.
-            _check(file, identity)
-            opened = cls(file, lock, empty)
-            undo.pop_all()
-            return opened
+                replace(files, PATH, head.ljust(FILE_BYTES, b"\0"))
+            self._file = open_existing(files, PATH, writable=True)
+            undo.callback(self._file.close)
+            files.sync_folder("")  # An earlier process may have died before its name was durable.
+            _check(self._file, identity)
+            newest, slots = _slots(self._file.load(past_cache=True))
+            self.state = newest.state
+            self.voter = newest.voter
+            self.withheld = newest.withheld or False in slots.values()
+            self.repaired = newest.repaired
+            self._sequence = newest.sequence
+            # The next save goes to the slot that is damaged or older.
+            self._number = 2 if slots[1] is newest else 1
+            if newest is not _NOTHING:
+                # The slot may be in the page cache only: write and sync it again.
+                self.save(self.state, self.voter)
+            self._close = undo.pop_all()
 
     def save(self, state: HardState, voter: bool = True) -> None:
         """Makes term and vote durable before it returns.
@@ -117,8 +104,7 @@ class HardStateFile:
         self.state, self.voter = state, voter
 
     def close(self) -> None:
-        self._file.close()
-        self._lock.close()
+        self._close.close()
 
 
 _NOTHING = _Slot(0, HardState(), False, False)
@@ -136,10 +122,8 @@ def inspect(disk: Files, identity: Identity) -> tuple[HardState | None, list[int
     with closing(file):
         _check(file, identity)
         data = file.load()
-    slots = {number * SEGMENT_START: _read(data, number) for number in (1, 2)}
-    sound = [slot for slot in slots.values() if isinstance(slot, _Slot)]
-    newest = max(sound, key=lambda slot: slot.sequence, default=_NOTHING)
-    return newest.state, [offset for offset, slot in slots.items() if slot is False]
+    newest, slots = _slots(data)
+    return newest.state, [number * SEGMENT_START for number, slot in slots.items() if slot is False]
 
 
 def _check(file: File, identity: Identity) -> None:
@@ -152,6 +136,13 @@ def _check(file: File, identity: Identity) -> None:
 def read_owner(data: bytes, place: str) -> Identity:
     """The identity in a file's first block. StorageError: damaged, or of another version."""
     return read_identity(MAGIC_FILE, 0, data, place)[1]
+
+
+def _slots(file: memoryview) -> tuple[_Slot, dict[int, _Slot | bool | None]]:
+    """The newest sound slot, and both by number as _read() returns them."""
+    slots = {number: _read(file, number) for number in (1, 2)}
+    sound = [slot for slot in slots.values() if isinstance(slot, _Slot)]
+    return max(sound, key=lambda slot: slot.sequence, default=_NOTHING), slots
 
 
 def _read(file: memoryview, number: int) -> _Slot | bool | None:

@@ -6,7 +6,7 @@ of older ones. The log counts an entry as durable only after a sync of its own.
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from ...native.errors import HEADER_SIZE
 from ...native.log import segments
@@ -35,50 +35,17 @@ LOCK = "lock"
 SPARE = f"{FOLDER}/spare"
 
 
-class _Setup(NamedTuple):
-    epoch: int
-    segment_bytes: int
-    base: tuple[int, int]
-    background_sync: bool
-    damage: Damaged | None
-
-
 class Log:
-    """The log of one peer. Its process holds the directory's lock from open() to close().
+    """The log of one peer. Its process holds the directory's lock until close().
 
     syncing        a background sync of appended entries runs; poll_sync() reports its end
     lacks_space    the disk has no room for a spare segment: append() refuses until it has
     damage         the repair mark that this start has written, if the log was damaged
     """
 
-    def __init__(self, files: Files, identity: Identity, setup: _Setup) -> None:
-        """Use Log.open()."""
-        self._files = files
-        self._identity = identity
-        self._epoch = setup.epoch
-        self._segment_bytes = max(setup.segment_bytes, SEGMENT_BYTES_MIN)
-        self.lock_file = files.lock(LOCK)
-        self._failed: StorageError | None = None
-        self._spare: File | None = None
-        self._next_spare: File | None = None  # Grows piece by piece until it is the spare.
-        self._next_spare_syncing = False  # It has its full size; a background sync of it runs.
-        self._syncer: Syncer | None = None
-        self.syncing = False
-        self.lacks_space = False
-        self.damage: repair.RepairMark | None = None
-        with ExitStack() as undo:
-            undo.callback(self.lock_file.close)
-            self._recover(setup)
-            undo.callback(self._close_files)
-            if setup.background_sync:
-                self._syncer = files.syncer()
-            self.reset(*setup.base)
-            undo.pop_all()
-
-    @classmethod
-    def open(
-        cls,
-        disk: Files,
+    def __init__(
+        self,
+        files: Files,
         identity: Identity,
         *,
         epoch: int,
@@ -86,7 +53,7 @@ class Log:
         base: tuple[int, int] = (0, 0),
         background_sync: bool = False,
         damage: Damaged | None = None,
-    ) -> "Log":
+    ) -> None:
         """Recovers the log in a data directory, or makes a new one.
 
         epoch             new at each start of writer and peer
@@ -99,9 +66,29 @@ class Log:
         A damaged log keeps its sound beginning; `damage` and a repair mark on the disk report it.
         Raises StorageError: locked, foreign, or refused by the system; StorageFull.
         """
-        disk.make_folder("")
-        disk.make_folder(FOLDER)
-        return cls(disk, identity, _Setup(epoch, segment_bytes, base, background_sync, damage))
+        files.make_folder("")
+        files.make_folder(FOLDER)
+        self._files = files
+        self._identity = identity
+        self._epoch = epoch
+        self._segment_bytes = max(segment_bytes, SEGMENT_BYTES_MIN)
+        self.lock_file = files.lock(LOCK)
+        self._failed: StorageError | None = None
+        self._spare: File | None = None
+        self._next_spare: File | None = None  # Grows piece by piece until it is the spare.
+        self._next_spare_syncing = False  # It has its full size; a background sync of it runs.
+        self._syncer: Syncer | None = None
+        self.syncing = False
+        self.lacks_space = False
+        self.damage: repair.RepairMark | None = None
+        with ExitStack() as undo:
+            undo.callback(self.lock_file.close)
+            self._recover(base, damage)
+            undo.callback(self._close_files)
+            if background_sync:
+                self._syncer = files.syncer()
+            self.reset(*base)
+            undo.pop_all()
 
     # ---- contents ----
 
@@ -119,11 +106,6 @@ class Log:
         return self._runs.last_term
 
     @property
-    def base_term(self) -> int:
-        """The term of entry first_index - 1."""
-        return self._runs.base_term
-
-    @property
     def runs(self) -> list[tuple[int, int]]:
         """(first index, term) of each run of equal terms, ascending by index."""
         return list(self._runs.items)
@@ -134,15 +116,15 @@ class Log:
 
     # ---- recovery ----
 
-    def _recover(self, setup: _Setup) -> None:
+    def _recover(self, base: tuple[int, int], damage: Damaged | None) -> None:
         files = self._files
         try:
-            if setup.damage is not None:
-                raise setup.damage
+            if damage is not None:
+                raise damage
             repair.read_mark(files)
-            found = recover(files, self._identity, setup.base[0])
+            found = recover(files, self._identity, base[0])
         except Damaged as error:
-            found = self._salvage(setup.base, error)
+            found = self._salvage(base, error)
         self._runs = found.runs
         self._headers = found.headers
         names = files.names(FOLDER)

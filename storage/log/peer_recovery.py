@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from ...native.log.updates import Reqids
 from ...protocols.raft.log import RaftLog
+from ...protocols.raft.messages import HardState
 from ...protocols.record import slice_block
 from ...protocols.zmqraft.membership.directory import MemberDirectory
 from ...protocols.zmqraft.membership.voter_eligibility import Repair
@@ -30,37 +31,6 @@ class PeerFiles(NamedTuple):
 
     files: Files
     identity: Identity
-
-
-class PeerRecovery(NamedTuple):
-    """The state of a peer as found on disk."""
-
-    peer_files: PeerFiles
-    log: RaftLog
-    directory: MemberDirectory
-    snapshot: Snapshot
-    marks: PruneMarks
-    bytes_after_snapshot: int = 0  # Of the log.
-    reset: bool = False  # The segments lack the snapshot's last entry: the log restarts after it.
-
-    def recovered(
-        self, epoch: int, stored: HardStateFile, damage: repair.RepairMark | None
-    ) -> Recovered:
-        """The value that a Peer is made with. epoch is that of the restart unit."""
-        return Recovered(
-            epoch=epoch,
-            log=self.log,
-            hard_state=stored.state,
-            voter=stored.voter,
-            vote_withheld=stored.withheld,
-            snapshot=self.snapshot,
-            reset=self.reset,
-            bytes_after_snapshot=self.bytes_after_snapshot,
-            prune_marks=self.marks,
-            directory=self.directory,
-            repair=damage and Repair(damage.last_index, damage.problem),
-            snapshot_reqids=partial(snapshot_reqids, self.peer_files),
-        )
 
 
 class RecoverySettings(NamedTuple):
@@ -86,8 +56,9 @@ def recover_peer(
     reqids: Reqids,
     settings: RecoverySettings,
     **options: int,
-) -> PeerRecovery:
-    """Reads snapshot and log, and fills the table of request ids. options are those of RaftLog.
+) -> Recovered:
+    """Reads snapshot and log, and fills the table of request ids; add_vote() adds the rest. options
+    are those of RaftLog.
 
     Raises StorageError: corrupt or foreign.
     """
@@ -120,8 +91,12 @@ def recover_peer(
                 reqids.bound(reqids_max)  # The result does not depend on when bound() is called.
     last_index = max(last_index, base[0])
     log = RaftLog(*base, runs, last_index, configurations=directory.history, **options)
+    found = Recovered(
+        0, log, HardState(), False, False, snapshot, False, bytes_after_snapshot, marks, directory,
+        snapshot_reqids=partial(snapshot_reqids, peer_files),
+    )  # fmt: skip
     if log.term_at(snapshot.last_index) == snapshot.last_term:
-        return PeerRecovery(peer_files, log, directory, snapshot, marks, bytes_after_snapshot)
+        return found
     # snapshot_sender has installed a snapshot after the writer's recovery, or just before the last
     # end of the unit. The log restarts after it.
     directory = settings.directory(snapshot, snapshot.last_index)
@@ -129,7 +104,20 @@ def recover_peer(
     log.reset(snapshot.last_index, snapshot.last_term, directory.history.last)
     reqids.load(snapshot_reqids(peer_files))
     marks.truncate(snapshot.last_index)
-    return PeerRecovery(peer_files, log, directory, snapshot, marks, reset=True)
+    return found._replace(reset=True, bytes_after_snapshot=0, directory=directory)
+
+
+def add_vote(
+    found: Recovered, epoch: int, stored: HardStateFile, damage: repair.RepairMark | None
+) -> Recovered:
+    """The state with term, vote and repair mark. epoch is that of the restart unit."""
+    return found._replace(
+        epoch=epoch,
+        hard_state=stored.state,
+        voter=stored.voter,
+        vote_withheld=stored.withheld,
+        repair=damage and Repair(damage.last_index, damage.problem),
+    )
 
 
 def snapshot_reqids(peer_files: PeerFiles) -> Iterator[bytes]:

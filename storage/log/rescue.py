@@ -71,7 +71,7 @@ def rescue(source: Files, report: Report, target: Files, new: Identity, alone: b
     """
     info = report.snapshots[0] if report.snapshots else None
     alone = _with_tables(source, report, info, alone)
-    with closing(Snapshots.open(target, new)) as snapshots:
+    with closing(Snapshots(target, new)) as snapshots:
         _copy_snapshot(source, report.identity, info, snapshots, alone)
     term = max((report.hard_state or HardState()).term, report.last_term) + 1
     reader = LogReader(source, report.identity)
@@ -80,7 +80,7 @@ def rescue(source: Files, report: Report, target: Files, new: Identity, alone: b
     is_useful = True
     if info is not None and report.last_index < info.index:
         is_useful, base = False, (info.index, info.term)
-    opened = Log.open(target, new, epoch=1, base=base)
+    opened = Log(target, new, epoch=1, base=base)
     if is_useful:
         for blocks in _blocks(reader):
             opened.append(opened.last_index, opened.last_term, blocks)
@@ -91,7 +91,7 @@ def rescue(source: Files, report: Report, target: Files, new: Identity, alone: b
     opened.append(opened.last_index, opened.last_term, [entry.block])
     opened.sync()
     opened.close()
-    with closing(HardStateFile.open(target, new)) as hard_state_file:
+    with closing(HardStateFile(target, new)) as hard_state_file:
         hard_state_file.save(HardState(term))
     return Rescued(opened.first_index, last_index, term)
 

@@ -22,7 +22,6 @@ from ..disk.files import (
     SYNC_BYTES,
     File,
     Files,
-    Lock,
     file_pieces,
 )
 from ..errors import Damaged, StorageError
@@ -421,20 +420,7 @@ class Snapshots:
     damaged   the errors of newer damaged ones, by path
     """
 
-    def __init__(self, files: Files, identity: Identity, lock: Lock) -> None:
-        """Use Snapshots.open()."""
-        self.files = files
-        self.identity = identity
-        self._lock = lock
-        self.newest, self.damaged = _verified(files, identity)
-        for name in files.names(FOLDER):
-            if name.endswith(".new") or self._is_stale(name):
-                files.remove(f"{FOLDER}/{name}")
-        self._remove_older()
-        files.sync_folder(FOLDER)  # An earlier process may have died before the name was durable.
-
-    @classmethod
-    def open(cls, files: Files, identity: Identity) -> "Snapshots":
+    def __init__(self, files: Files, identity: Identity) -> None:
         """Locks the snapshots of a data directory and removes unfinished ones.
 
         Raises StorageError: locked, or refused by the system. A damaged snapshot is not an error
@@ -442,12 +428,18 @@ class Snapshots:
         """
         files.make_folder("")
         files.make_folder(FOLDER)
+        self.files = files
+        self.identity = identity
+        self._lock = files.lock(LOCK)
         with ExitStack() as undo:
-            lock = files.lock(LOCK)
-            undo.callback(lock.close)
-            opened = cls(files, identity, lock)
+            undo.callback(self._lock.close)
+            self.newest, self.damaged = _verified(files, identity)
+            for name in files.names(FOLDER):
+                if name.endswith(".new") or self._is_stale(name):
+                    files.remove(f"{FOLDER}/{name}")
+            self._remove_older()
+            files.sync_folder(FOLDER)  # An earlier process may have died before it was durable.
             undo.pop_all()
-        return opened
 
     def create(
         self, index: int, term: int, configuration: bytes, reqids: Readable = b""

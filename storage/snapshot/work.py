@@ -73,7 +73,7 @@ class SnapshotWork:
 
     def __init__(self, files: Files, identity: Identity, reqid_limits: ReqidLimits) -> None:
         """Raises StorageError: locked, or refused by the system."""
-        self.snapshots = Snapshots.open(files, identity)
+        self.snapshots = Snapshots(files, identity)
         self.reader = LogReader(files, identity)
         self._files = files
         self._identity = identity

@@ -36,7 +36,7 @@ def sync(log: Log) -> None:
 def main() -> int:
     directory, writer, epoch = sys.argv[1], sys.argv[2], int(sys.argv[3])
     count = int(sys.argv[4]) if len(sys.argv) > 4 else 1 << 60
-    log = Log.open(
+    log = Log(
         Disk(directory), ME, epoch=epoch, segment_bytes=SEGMENT_BYTES,
         background_sync=writer == "thread",
     )  # fmt: skip

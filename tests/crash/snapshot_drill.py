@@ -36,7 +36,7 @@ def state(index: int) -> bytes:
 def container(index: int, term: int) -> bytes:
     """A snapshot as another peer sends it."""
     files = MemoryDisk().process()
-    writer = Snapshots.open(files, OTHER).create(index, term, b"\x91\x92\xa2n1\xa1u")
+    writer = Snapshots(files, OTHER).create(index, term, b"\x91\x92\xa2n1\xa1u")
     writer.write(state(index))
     snapshot = open_snapshot(files, OTHER, writer.finish())
     assert snapshot is not None
@@ -61,10 +61,10 @@ def make(snapshots: Snapshots, log: Log) -> None:
 
 def main() -> int:
     disk, epoch = Disk(sys.argv[1]), int(sys.argv[2])
-    snapshots = Snapshots.open(disk, ME)
+    snapshots = Snapshots(disk, ME)
     found = newest(disk, ME)
     base = (found.index, found.term) if found else (0, 0)
-    log = Log.open(disk, ME, epoch=epoch, segment_bytes=SEGMENT_BYTES, base=base)
+    log = Log(disk, ME, epoch=epoch, segment_bytes=SEGMENT_BYTES, base=base)
     print(log.last_index, flush=True)
     random = Random(epoch)
     while True:

@@ -36,7 +36,7 @@ def batches(count: int) -> list[EntryBatch]:
 def log_of(count: int, close: bool) -> tuple[MemoryDisk, list[EntryBatch]]:
     """A log of count synced batches; its writer has closed it or was killed."""
     disk, made = MemoryDisk(), batches(count)
-    log = Log.open(disk.process(), ME, epoch=1, segment_bytes=SEGMENT_BYTES)
+    log = Log(disk.process(), ME, epoch=1, segment_bytes=SEGMENT_BYTES)
     for batch in made:
         log.append(batch.first_index - 1, log.last_term, [batch.block])
         log.sync()
@@ -162,7 +162,7 @@ def test_another_version_is_refused() -> None:
     (path,) = segments(disk)
     disk.flip(path, 33)
     with pytest.raises(StorageError, match="expected version 1, found 3; use the kelek"):
-        Log.open(disk.process(), ME, epoch=2)
+        Log(disk.process(), ME, epoch=2)
 
 
 def test_a_renamed_segment_is_refused() -> None:
@@ -192,7 +192,7 @@ def test_repair_keeps_the_sound_beginning_of_a_damaged_log() -> None:
                 disk.flip(path, min(at, end - 9) * 8)
             if at is None and number == 2 and not close:
                 continue  # No file shows that there was another entry.
-            log = Log.open(disk.process(), ME, epoch=7, segment_bytes=SEGMENT_BYTES)
+            log = Log(disk.process(), ME, epoch=7, segment_bytes=SEGMENT_BYTES)
             assert log.damage is not None
             assert log.damage.last_index >= made[-1].last_index or at is None
             left = log.last_index
@@ -200,7 +200,7 @@ def test_repair_keeps_the_sound_beginning_of_a_damaged_log() -> None:
             mark = repair.pending_mark(disk.process(), 0)
             assert mark == log.damage
             assert repair.pending_mark(disk.process(), 7) is None
-            again = Log.open(disk.process(), ME, epoch=8, segment_bytes=SEGMENT_BYTES)
+            again = Log(disk.process(), ME, epoch=8, segment_bytes=SEGMENT_BYTES)
             assert again.damage is None
             assert again.last_index == left < made[-1].last_index
             entries = [batch for batch in made if batch.last_index <= left]
@@ -215,10 +215,10 @@ def test_killed_during_a_repair(steps: int) -> None:
         disk.flip(segments(disk)[2 if at == 8 else 1], at * 8 if at == 8 else (HEADER + at) * 8)
         disk.kill_after(steps)
         with suppress(Killed):
-            Log.open(disk.process(), ME, epoch=7, segment_bytes=SEGMENT_BYTES)
+            Log(disk.process(), ME, epoch=7, segment_bytes=SEGMENT_BYTES)
         disk.kill_after(None)
         disk.power_loss(Random(steps))
-        Log.open(disk.process(), ME, epoch=8, segment_bytes=SEGMENT_BYTES)
+        Log(disk.process(), ME, epoch=8, segment_bytes=SEGMENT_BYTES)
         mark = repair.pending_mark(disk.process(), 0)
         assert mark is not None
         assert mark.last_index >= made[-1].last_index
@@ -227,7 +227,7 @@ def test_killed_during_a_repair(steps: int) -> None:
 def test_every_flip_of_the_mark_is_detected_and_repaired() -> None:
     disk, _ = log_of(5, close=False)
     disk.flip(segments(disk)[0], (HEADER + 40) * 8)
-    Log.open(disk.process(), ME, epoch=7, segment_bytes=SEGMENT_BYTES)
+    Log(disk.process(), ME, epoch=7, segment_bytes=SEGMENT_BYTES)
     disk.crash()
     for bit in range(len(disk.names[repair.PATH].cache) * 8):
         disk.flip(repair.PATH, bit)
@@ -235,7 +235,7 @@ def test_every_flip_of_the_mark_is_detected_and_repaired() -> None:
             repair.read_mark(disk.process())
         disk.flip(repair.PATH, bit)
     disk.flip(repair.PATH, 99)
-    log = Log.open(disk.process(), ME, epoch=9, segment_bytes=SEGMENT_BYTES)
+    log = Log(disk.process(), ME, epoch=9, segment_bytes=SEGMENT_BYTES)
     assert log.damage is not None
     assert repair.pending_mark(disk.process(), 7) == log.damage
 

@@ -79,7 +79,7 @@ def test_a_failed_sync_is_final(tmp_path: Path, when: int, writer: str) -> None:
     output, _ = process.communicate(timeout=DEADLINE_S)
     assert "can't sync: EIO" in last_line(output)
     acked = [line for line in output.splitlines() if line[0].isdigit()]
-    log = Log.open(Disk(tmp_path), drill.ME, epoch=2, segment_bytes=drill.SEGMENT_BYTES)
+    log = Log(Disk(tmp_path), drill.ME, epoch=2, segment_bytes=drill.SEGMENT_BYTES)
     assert check(tmp_path, int(acked[-1].split()[0]) if acked else 0) == log.last_index
     log.close()
 
@@ -114,9 +114,9 @@ def test_no_space_at_the_first_start(tmp_path: Path) -> None:
 
 
 def test_a_read_only_directory_is_refused_with_the_reason(tmp_path: Path) -> None:
-    log = Log.open(Disk(tmp_path), drill.ME, epoch=1, segment_bytes=drill.SEGMENT_BYTES)
+    log = Log(Disk(tmp_path), drill.ME, epoch=1, segment_bytes=drill.SEGMENT_BYTES)
     log.close()
-    HardStateFile.open(Disk(tmp_path), drill.ME).close()
+    HardStateFile(Disk(tmp_path), drill.ME).close()
     read_only = f"mount --bind {tmp_path} {tmp_path}; mount -o remount,bind,ro {tmp_path}"
     process = started(DRILL, tmp_path, "inline", 2, command=in_namespace(read_only))
     output, _ = process.communicate(timeout=DEADLINE_S)
@@ -127,4 +127,4 @@ def test_a_read_only_directory_is_refused_with_the_reason(tmp_path: Path) -> Non
 def test_a_file_in_the_way_is_refused_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("not a directory")
     with pytest.raises(StorageError, match="can't make the folder: E"):
-        Log.open(Disk(tmp_path / "data"), drill.ME, epoch=1)
+        Log(Disk(tmp_path / "data"), drill.ME, epoch=1)

@@ -45,7 +45,7 @@ class FaultyMachine:
         if not self.reading.alive:
             self.reading = self.disk.process()
             self.reader = LogReader(self.reading, ME)
-        self.log = Log.open(
+        self.log = Log(
             self.files,
             ME,
             epoch=self.epoch,
@@ -236,7 +236,7 @@ def test_no_vote_is_forgotten(seed: int) -> None:
         if random.random() < 0.5:
             disk.kill_after(random.randrange(15))
         try:
-            file = HardStateFile.open(disk.process(), ME)
+            file = HardStateFile(disk.process(), ME)
             assert not file.withheld
             assert file.state in (acked, asked)
             acked = asked = file.state  # From now on other peers may know it.
@@ -268,18 +268,18 @@ def test_killed_at_every_step_of_the_first_start(steps: int) -> None:
         random, disk = Random(seed), MemoryDisk()
         disk.kill_after(steps)
         with suppress(Killed):
-            HardStateFile.open(disk.process(), ME).close()
-            Log.open(disk.process(), ME, epoch=1, segment_bytes=SEGMENT_BYTES)
+            HardStateFile(disk.process(), ME).close()
+            Log(disk.process(), ME, epoch=1, segment_bytes=SEGMENT_BYTES)
         disk.kill_after(None)
         disk.crash()
-        file = HardStateFile.open(disk.process(), ME)
+        file = HardStateFile(disk.process(), ME)
         file.save(HardState(7, "n2"))
-        log = Log.open(disk.process(), ME, epoch=2, segment_bytes=SEGMENT_BYTES)
+        log = Log(disk.process(), ME, epoch=2, segment_bytes=SEGMENT_BYTES)
         log.append(0, 0, [encode_block(1, 7, [Record(0, None, b"x")]).block])
         log.sync()
         disk.power_loss(random)
-        assert HardStateFile.open(disk.process(), ME).state == HardState(7, "n2")
-        log = Log.open(disk.process(), ME, epoch=3, segment_bytes=SEGMENT_BYTES)
+        assert HardStateFile(disk.process(), ME).state == HardState(7, "n2")
+        log = Log(disk.process(), ME, epoch=3, segment_bytes=SEGMENT_BYTES)
         assert (log.last_index, log.last_term) == (1, 7)
 
 
@@ -287,28 +287,28 @@ def test_killed_at_every_step_of_the_first_start(steps: int) -> None:
 @pytest.mark.parametrize("bit", [0, 40, 64, 128, 200, 4095, 4096, 32767])
 def test_a_damaged_slot_withholds_the_vote(number: int, bit: int) -> None:
     disk = MemoryDisk()
-    file = HardStateFile.open(disk.process(), ME)
+    file = HardStateFile(disk.process(), ME)
     for term in range(1, 8):
         file.save(HardState(term, "n2"))
     disk.crash()
     disk.flip("hard_state", number * 4096 * 8 + bit)
     for _ in range(3):  # Through restarts and new terms, until it is cleared.
-        file = HardStateFile.open(disk.process(), ME)
+        file = HardStateFile(disk.process(), ME)
         assert file.withheld
         assert file.state.term >= 6
         file.save(HardState(file.state.term + 1, None))
         disk.crash()
-    file = HardStateFile.open(disk.process(), ME)
+    file = HardStateFile(disk.process(), ME)
     file.withheld = False
     file.save(HardState(file.state.term + 1, None))
     disk.crash()
-    assert not HardStateFile.open(disk.process(), ME).withheld
+    assert not HardStateFile(disk.process(), ME).withheld
 
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_every_flip_of_a_slot_is_detected(number: int) -> None:
     disk = MemoryDisk()
-    file = HardStateFile.open(disk.process(), ME)
+    file = HardStateFile(disk.process(), ME)
     file.save(HardState(1, "n2"))
     file.save(HardState(2, "n3"))
     disk.crash()
@@ -316,38 +316,38 @@ def test_every_flip_of_a_slot_is_detected(number: int) -> None:
     before = bytes(inode.cache)
     for bit in (*range(40 * 8), *range(40 * 8, 4096 * 8, 61)):
         disk.flip("hard_state", number * 4096 * 8 + bit)
-        assert HardStateFile.open(disk.process(), ME).withheld
+        assert HardStateFile(disk.process(), ME).withheld
         disk.crash()
         inode.cache[:] = inode.disk[:] = before
 
 
 def test_every_cut_of_the_hard_state_is_refused() -> None:
     disk = MemoryDisk()
-    HardStateFile.open(disk.process(), ME).save(HardState(1, "n2"))
+    HardStateFile(disk.process(), ME).save(HardState(1, "n2"))
     disk.crash()
     for size in range(3 * 4096 - 1, -1, -7):
         disk.cut("hard_state", size)
         with pytest.raises(StorageError, match=r"found \d+|has \d+ of"):
-            HardStateFile.open(disk.process(), ME)
+            HardStateFile(disk.process(), ME)
 
 
 def test_both_slots_damaged() -> None:
     disk = MemoryDisk()
-    file = HardStateFile.open(disk.process(), ME)
+    file = HardStateFile(disk.process(), ME)
     file.save(HardState(1, "n2"))
     file.save(HardState(2, "n2"))
     disk.crash()
     for number in (1, 2):
         disk.flip("hard_state", number * 4096 * 8)
-    file = HardStateFile.open(disk.process(), ME)
+    file = HardStateFile(disk.process(), ME)
     assert (file.withheld, file.empty) == (True, False)
 
 
 def test_a_damaged_identity_is_refused() -> None:
     disk = MemoryDisk()
-    HardStateFile.open(disk.process(), ME).close()
+    HardStateFile(disk.process(), ME).close()
     for bit in range(4096 * 8):
         disk.flip("hard_state", bit)
         with pytest.raises(StorageError):
-            HardStateFile.open(disk.process(), ME)
+            HardStateFile(disk.process(), ME)
         disk.flip("hard_state", bit)

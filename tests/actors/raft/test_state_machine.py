@@ -43,7 +43,7 @@ class StateMachineHarness(ActorHarness):
     def __init__(self, folder: Path) -> None:
         super().__init__()
         self.disk = Disk(folder)
-        self.log = Log.open(self.disk, ME, epoch=1, segment_bytes=16 << 10)
+        self.log = Log(self.disk, ME, epoch=1, segment_bytes=16 << 10)
         self.append(1, 10)
         self.commits = self.bind("raft_peer.commits", zmq.XPUB)
         self.machine = self.start_actor(CountingStateMachine, str(folder), 7, SETTINGS)
@@ -82,7 +82,7 @@ def test_a_commit_before_the_log_restarts_is_applied_later(harness: StateMachine
     wakes = machine.wakes
     harness.run_until(lambda: machine.wakes >= wakes + 3)
     assert machine.applied == 10
-    snapshots = Snapshots.open(harness.disk, ME)
+    snapshots = Snapshots(harness.disk, ME)
     snapshots.create(20, 2, CONFIGURATION).finish()
     snapshots.close()
     harness.log.reset(20, 2)

@@ -40,7 +40,7 @@ class TableWorkerHarness(ActorHarness):
         super().__init__()
         (folder / "raft").mkdir()
         disk = Disk(folder / "raft")
-        self.log = Log.open(disk, Identity("c", "n1"), epoch=1, segment_bytes=16 << 10)
+        self.log = Log(disk, Identity("c", "n1"), epoch=1, segment_bytes=16 << 10)
         self.done = self.bind("zerodb_server.done")
         self.bind("zerodb_server.reports")
         self.jobs = self.bind("job_server.requests")

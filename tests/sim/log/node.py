@@ -21,7 +21,7 @@ from kelek.storage.errors import StorageError, StorageFull
 from kelek.storage.log import repair
 from kelek.storage.log.hard_state import HardStateFile
 from kelek.storage.log.log import Log, Writer
-from kelek.storage.log.peer_recovery import PeerFiles, RecoverySettings, recover_peer
+from kelek.storage.log.peer_recovery import PeerFiles, RecoverySettings, add_vote, recover_peer
 from kelek.storage.log.reader import LogReader
 from kelek.storage.log.segment import Identity
 from kelek.storage.snapshot.snapshot import newest
@@ -47,7 +47,7 @@ class PeerProcess(Process):
         self.node = node
         self.epoch = epoch
         self.files = node.disk.open_process(self)
-        self.hard_state = HardStateFile.open(self.files, node.identity)
+        self.hard_state = HardStateFile(self.files, node.identity)
         self.reader = LogReader(self.files, node.identity)
         self.peer: Peer | None = None
         self.links: dict[str, SimLink] = {}
@@ -67,7 +67,7 @@ class PeerProcess(Process):
         )
         stored = self.hard_state
         self.damage = damage = repair.pending_mark(self.files, stored.repaired)
-        recovered = found.recovered(self.epoch, stored, damage)
+        recovered = add_vote(found, self.epoch, stored, damage)
         random = Random(self.simulation.random.getrandbits(64))
         now_ms = self.simulation.now_ms
         self.peer = Peer(setup, recovered, reqids, self.reader, now_ms, random)
@@ -221,7 +221,7 @@ class WriterProcess(Process):
         self.epoch = epoch
         self.files = node.disk.open_process(self)
         snapshot = newest(self.files, node.identity)
-        self.log = Log.open(
+        self.log = Log(
             self.files,
             node.identity,
             segment_bytes=SEGMENT_BYTES,

@@ -28,7 +28,7 @@ def batch(first_index: int, count: int = 1, term: int = 1, size: int = 64) -> En
 
 
 def opened(path: Path, epoch: int = 1, background_sync: bool = False) -> Log:
-    return Log.open(
+    return Log(
         Disk(path),
         ME,
         epoch=epoch,
@@ -149,11 +149,11 @@ def test_one_writer_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize("other", [Identity("other", "n1"), Identity("demo", "n2")])
 def test_another_clusters_or_peers_directory_is_refused(tmp_path: Path, other: Identity) -> None:
     opened(tmp_path).close()
-    HardStateFile.open(Disk(tmp_path), ME).close()
+    HardStateFile(Disk(tmp_path), ME).close()
     with pytest.raises(StorageError, match=r"belongs to .* not to"):
-        Log.open(Disk(tmp_path), other, epoch=1)
+        Log(Disk(tmp_path), other, epoch=1)
     with pytest.raises(StorageError, match=r"belongs to .* not to"):
-        HardStateFile.open(Disk(tmp_path), other)
+        HardStateFile(Disk(tmp_path), other)
     with pytest.raises(StorageError, match=r"belongs to .* not to"):
         list(LogReader(Disk(tmp_path), other).scan())
 

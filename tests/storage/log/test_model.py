@@ -35,7 +35,7 @@ def batch(first_index: int, count: int = 1, term: int = 1, size: int = 64) -> En
 
 
 def opened(files: Files, base: tuple[int, int] = (0, 0), epoch: int = 1) -> Log:
-    return Log.open(files, ME, epoch=epoch, segment_bytes=SEGMENT_BYTES, base=base)
+    return Log(files, ME, epoch=epoch, segment_bytes=SEGMENT_BYTES, base=base)
 
 
 def filled(files: Files, last_index: int) -> Log:
@@ -69,7 +69,7 @@ def test_a_peer_starts_where_its_writer_does(place: Callable[[], Files]) -> None
     followers."""
     files = place()
     filled(files, 600).close()
-    with closing(Snapshots.open(files, ME)) as snapshots:
+    with closing(Snapshots(files, ME)) as snapshots:
         snapshots.create(450, 1, encode_config_entry(ConfigEntry(MEMBERS))).finish()
     log = opened(place(), (450, 1), epoch=2)
     known = RecoverySettings(ReqidLimits(1000, 1000), dict(MEMBERS), {})
@@ -93,7 +93,7 @@ def test_compaction_removes_whole_segments(place: Callable[[], Files]) -> None:
     log.compact(firsts[2] - 2)
     assert log.first_index == firsts[1], "what holds an entry behind the index stays as it is"
     log.compact(firsts[2] - 1)
-    assert (log.first_index, log.base_term, log.last_index) == (firsts[2], 1, 600)
+    assert (log.first_index, log.last_index) == (firsts[2], 600)
     assert log.term_at(firsts[2] - 1) == log.term_at(600) == 1
     assert log.term_at(firsts[2] - 2) is None
     log.compact(5)
@@ -134,7 +134,7 @@ def test_a_log_restarts_after_a_snapshot(place: Callable[[], Files]) -> None:
     for index, term in [(1000, 7), (1000, 8)]:
         log.reset(index, term)
         assert (log.first_index, log.last_index) == (index + 1, index)
-        assert (log.last_term, log.base_term, log.runs) == (term, term, [])
+        assert (log.last_term, log.term_at(log.first_index - 1), log.runs) == (term, term, [])
         assert reader.batches(1, index, term, 100) == []
     log.append(1000, 8, [batch(1001, 3, 8).block])
     log.sync()
@@ -297,7 +297,7 @@ class CompactionMachine:
         index = self.random.randint(self.base[0], self.sure)
         term = self.log.term_at(index)
         assert term is not None
-        snapshots = Snapshots.open(self.disk.process(), ME)
+        snapshots = Snapshots(self.disk.process(), ME)
         snapshots.create(index, term, b"").finish()
         snapshots.close()
         self.base = index, term
@@ -310,7 +310,7 @@ class CompactionMachine:
         index = self.random.randint(self.base[0] + 1, self.log.last_index + 50)
         index = max(index, self.sure)
         base = self.arriving = index, self.log.last_term + 1
-        snapshots = Snapshots.open(self.disk.process(), ME)
+        snapshots = Snapshots(self.disk.process(), ME)
         snapshots.create(*base, b"").finish()
         snapshots.close()
         self.log.reset(*base)

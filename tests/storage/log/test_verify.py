@@ -28,10 +28,10 @@ def filled(snapshot: int | None = None, clean: bool = True) -> MemoryDisk:
     """A peer's disk with entries 1 to LAST in several segments, those from 501 on in term 2."""
     disk = MemoryDisk()
     files = disk.process()
-    state = HardStateFile.open(files, ME)
+    state = HardStateFile(files, ME)
     for term in range(1, 4):
         state.save(HardState(term, "n2"))
-    log = Log.open(files, ME, epoch=1, segment_bytes=SEGMENT_BYTES)
+    log = Log(files, ME, epoch=1, segment_bytes=SEGMENT_BYTES)
     reqids = Reqids()
     for first_index in range(1, LAST, 10):
         records = [record(index) for index in range(first_index, first_index + 10)]
@@ -40,7 +40,7 @@ def filled(snapshot: int | None = None, clean: bool = True) -> MemoryDisk:
         log.append(first_index - 1, log.last_term, [block])
         log.sync()
     if snapshot is not None:
-        snapshots = Snapshots.open(files, ME)
+        snapshots = Snapshots(files, ME)
         writer = snapshots.create(snapshot, 1, b"\x91\x92\xa2n1\xa1u", reqids.export(snapshot))
         writer.write(b"state" * 100)
         writer.finish()
@@ -170,7 +170,7 @@ def test_several_faults_are_reported_once_each() -> None:
 def test_an_unfinished_write_is_no_finding() -> None:
     disk = filled(clean=False)
     files = disk.process()
-    log = Log.open(files, ME, epoch=2, segment_bytes=SEGMENT_BYTES)
+    log = Log(files, ME, epoch=2, segment_bytes=SEGMENT_BYTES)
     block = encode_block(LAST + 1, 2, [Record(0, None, b"x" * 2000)]).block
     log.append(LAST, 2, [block])
     disk.crash()
@@ -183,7 +183,7 @@ def test_an_unfinished_write_is_no_finding() -> None:
 
 def test_a_malformed_table_of_request_ids() -> None:
     disk = filled()
-    snapshots = Snapshots.open(disk.process(), ME)
+    snapshots = Snapshots(disk.process(), ME)
     info = snapshots.create(5, 1, b"", b"junk" * 10).finish()
     assert verify(disk.process()).findings == [
         Finding(info.path, 4096, "the table of request ids is malformed")

@@ -70,7 +70,7 @@ def names(files: Files) -> list[str]:
 
 def test_a_snapshot_reads_back_as_written(place: Callable[[], Files]) -> None:
     state = Random(1).randbytes(2 * PIECE_BYTES + 77)
-    snapshots = Snapshots.open(place(), ME)
+    snapshots = Snapshots(place(), ME)
     assert newest(place(), ME) is None
     info = make(snapshots, 100, state, b"r" * 40)
     assert (info.index, info.term, info.configuration) == (100, 10, CONFIGURATION)
@@ -94,7 +94,7 @@ def test_a_snapshot_reads_back_as_written(place: Callable[[], Files]) -> None:
 def test_the_first_snapshot_holds_only_the_configuration(
     place: Callable[[], Files],
 ) -> None:
-    snapshots = Snapshots.open(place(), ME)
+    snapshots = Snapshots(place(), ME)
     info = snapshots.create(0, 0, CONFIGURATION).finish()
     assert (
         newest(place(), ME)
@@ -112,7 +112,7 @@ def test_only_the_newest_stays_and_open_readers_continue(
     place: Callable[[], Files],
 ) -> None:
     files = place()
-    snapshots = Snapshots.open(files, ME)
+    snapshots = Snapshots(files, ME)
     older = make(snapshots, 10, b"older" * 1000)
     reader = opened(files, older)
     newer = make(snapshots, 20, b"newer")
@@ -128,9 +128,9 @@ def test_only_the_newest_stays_and_open_readers_continue(
 
 def test_one_writer_only_and_unfinished_files_are_removed(place: Callable[[], Files]) -> None:
     files = place()
-    snapshots = Snapshots.open(files, ME)
+    snapshots = Snapshots(files, ME)
     with pytest.raises(StorageLocked):
-        Snapshots.open(place(), ME)
+        Snapshots(place(), ME)
     older = make(snapshots, 10)
     files.create(STATE_PATH).append([b"half a st"])
     snapshots.create(20, 1, b"", b"").write(b"half")
@@ -140,13 +140,13 @@ def test_one_writer_only_and_unfinished_files_are_removed(place: Callable[[], Fi
     assert len(names(files)) == 3
     assert newest(files, ME) == older
     snapshots.close()
-    Snapshots.open(files, ME).close()
+    Snapshots(files, ME).close()
     assert names(files) == [older.path.removeprefix(f"{FOLDER}/")]
 
 
 def test_the_state_is_copied_from_a_file(place: Callable[[], Files]) -> None:
     files, state = place(), Random(2).randbytes(SYNC_BYTES + 12345)
-    snapshots = Snapshots.open(files, ME)
+    snapshots = Snapshots(files, ME)
     created = files.create(STATE_PATH)
     created.append([state[:1000], memoryview(state)[1000:]])
     created.close()
@@ -162,11 +162,11 @@ def test_the_state_is_copied_from_a_file(place: Callable[[], Files]) -> None:
 
 def test_a_transfer_continues_after_a_restart(place: Callable[[], Files], tmp_path: Path) -> None:
     source = MemoryDisk().process()
-    sent = Snapshots.open(source, OTHER)
+    sent = Snapshots(source, OTHER)
     info = make(sent, 50, Random(3).randbytes(SYNC_BYTES + 500_000))
     data = container(source, info)
     files = place()
-    snapshots = Snapshots.open(files, ME)
+    snapshots = Snapshots(files, ME)
     incoming = snapshots.receive(info.index, info.term, info.size)
     assert incoming.offset == 0
     assert incoming.write(1000, data[1000:2000]) == 0, "a gap is not taken"
@@ -176,7 +176,7 @@ def test_a_transfer_continues_after_a_restart(place: Callable[[], Files], tmp_pa
     assert incoming.write(1000, memoryview(data)[1000:60_000]) == 60_000
     incoming.close()
     snapshots.close()
-    snapshots = Snapshots.open(files, ME)
+    snapshots = Snapshots(files, ME)
     incoming = snapshots.receive(info.index, info.term, info.size)
     assert incoming.offset == 60_000
     while incoming.offset < info.size:
@@ -191,7 +191,7 @@ def test_a_transfer_continues_after_a_restart(place: Callable[[], Files], tmp_pa
 
 def test_another_snapshot_starts_at_its_beginning(place: Callable[[], Files]) -> None:
     files = place()
-    snapshots = Snapshots.open(files, ME)
+    snapshots = Snapshots(files, ME)
     first = b"KLKS" + bytes(4996)
     incoming = snapshots.receive(50, 5, 10_000)
     incoming.write(0, first)
@@ -215,7 +215,7 @@ def test_another_snapshot_starts_at_its_beginning(place: Callable[[], Files]) ->
     incoming.close()
     make(snapshots, 50)
     snapshots.close()
-    snapshots = Snapshots.open(files, ME)
+    snapshots = Snapshots(files, ME)
     assert len(names(files)) == 1, "what is not newer than ours is not waited for"
     snapshots.close()
 
@@ -223,7 +223,7 @@ def test_another_snapshot_starts_at_its_beginning(place: Callable[[], Files]) ->
 @pytest.mark.parametrize("state", [b"", b"x", b"KLK", bytes(range(256)) * 50])
 def test_a_foreign_peers_plain_state_is_wrapped(place: Callable[[], Files], state: bytes) -> None:
     files = place()
-    snapshots = Snapshots.open(files, ME)
+    snapshots = Snapshots(files, ME)
     incoming = snapshots.receive(50, 5, len(state))
     incoming.write(0, state)
     info = incoming.finish(CONFIGURATION)
@@ -236,7 +236,7 @@ def test_a_foreign_peers_plain_state_is_wrapped(place: Callable[[], Files], stat
 
 
 def received(files: Files, name: tuple[int, int], data: bytes) -> SnapshotInfo:
-    snapshots = Snapshots.open(files, ME)
+    snapshots = Snapshots(files, ME)
     try:
         incoming = snapshots.receive(*name, len(data))
         incoming.write(0, data)
@@ -247,7 +247,7 @@ def received(files: Files, name: tuple[int, int], data: bytes) -> SnapshotInfo:
 
 def small() -> tuple[SnapshotInfo, bytes]:
     files = MemoryDisk().process()
-    snapshots = Snapshots.open(files, OTHER)
+    snapshots = Snapshots(files, OTHER)
     info = make(snapshots, 50)
     return info, container(files, info)
 
@@ -310,7 +310,7 @@ def test_a_snapshot_that_no_peer_can_decode_is_never_published(
 ) -> None:
     """All checksums are right."""
     source = MemoryDisk().process()
-    created = Snapshots.open(source, OTHER).create(50, 5, configuration, reqids).finish()
+    created = Snapshots(source, OTHER).create(50, 5, configuration, reqids).finish()
     file = source.open(created.path)
     assert file is not None
     files = MemoryDisk().process()
@@ -321,14 +321,14 @@ def test_a_snapshot_that_no_peer_can_decode_is_never_published(
 
 def test_a_published_snapshot_without_configuration_is_damage() -> None:
     files = MemoryDisk().process()
-    snapshots = Snapshots.open(files, ME)
+    snapshots = Snapshots(files, ME)
     sound = make(snapshots, 40)
     path = snapshots.create(50, 5, b"\x90").finish().path
     snapshots.close()
     found, damage = newest_verified(files, ME)
     assert found is None, "the older one is gone"
     assert damage is not None, "so the log's writer marks it for repair and puts it aside"
-    snapshots = Snapshots.open(files, ME)
+    snapshots = Snapshots(files, ME)
     assert (snapshots.newest, list(snapshots.damaged)) == (None, [path])
     assert make(snapshots, sound.index) == snapshots.newest
     assert snapshots.damaged == {}
@@ -338,13 +338,13 @@ def test_a_published_snapshot_without_configuration_is_damage() -> None:
 def test_a_damaged_snapshot_is_reported_and_replaced() -> None:
     disk = MemoryDisk()
     files = disk.process()
-    snapshots = Snapshots.open(files, ME)
+    snapshots = Snapshots(files, ME)
     info = make(snapshots, 50)
     snapshots.close()
     disk.flip(info.path, 8 * 40)
     with pytest.raises(StorageError, match="expected checksum"):
         newest(files, ME)
-    snapshots = Snapshots.open(files, ME)
+    snapshots = Snapshots(files, ME)
     found = snapshots.newest
     assert found is None
     assert list(snapshots.damaged) == [info.path]
@@ -359,7 +359,7 @@ def test_a_damaged_snapshot_is_reported_and_replaced() -> None:
 def test_a_renamed_snapshot_is_refused() -> None:
     disk = MemoryDisk()
     files = disk.process()
-    snapshots = Snapshots.open(files, ME)
+    snapshots = Snapshots(files, ME)
     info = make(snapshots, 50)
     files.rename(info.path, replace(info, index=60).path)
     with pytest.raises(StorageError, match="its header says"):
@@ -370,7 +370,7 @@ def test_a_renamed_snapshot_is_refused() -> None:
 def test_a_full_disk_changes_nothing() -> None:
     disk = MemoryDisk()
     files = disk.process()
-    snapshots = Snapshots.open(files, ME)
+    snapshots = Snapshots(files, ME)
     older = make(snapshots, 10)
     writer = snapshots.create(20, 2, b"")
     writer.write(b"fits")
@@ -425,13 +425,13 @@ def test_a_write_that_fails_on_the_disk_leaves_the_file_as_it_was(
 def test_a_crash_at_any_step_leaves_the_older_or_the_newer_one() -> None:
     """A crash of the writer or of the machine, while a snapshot is made or received."""
     source = MemoryDisk().process()
-    big = make(Snapshots.open(source, OTHER), 30, bytes(5000))
+    big = make(Snapshots(source, OTHER), 30, bytes(5000))
     data = container(source, big)
     outcomes = set()
     for seed in range(200):
         random = Random(seed)
         disk = MemoryDisk()
-        snapshots = Snapshots.open(disk.process(), ME)
+        snapshots = Snapshots(disk.process(), ME)
         older = make(snapshots, 10)
         disk.kill_after(random.randrange(25))
         try:
@@ -449,7 +449,7 @@ def test_a_crash_at_any_step_leaves_the_older_or_the_newer_one() -> None:
         else:
             disk.crash()
         files = disk.process()
-        snapshots = Snapshots.open(files, ME)
+        snapshots = Snapshots(files, ME)
         found = newest(files, ME)
         assert found is not None
         assert found == snapshots.newest
@@ -482,7 +482,7 @@ def test_a_listing_is_repeated_when_the_writer_replaces_files(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     disk = MemoryDisk()
-    snapshots = Snapshots.open(disk.process(), ME)
+    snapshots = Snapshots(disk.process(), ME)
     make(snapshots, 10)
     files = disk.process()
     opens, indexes = files.open, iter(range(20, 1000, 10))
@@ -510,7 +510,7 @@ class SnapshotTwin:
     def __init__(self, random: Random, root: Path) -> None:
         self.random = random
         self.places: list[Callable[[], Files]] = [lambda: Disk(root), MemoryDisk().process]
-        self.owners = [Snapshots.open(place(), ME) for place in self.places]
+        self.owners = [Snapshots(place(), ME) for place in self.places]
         self.index = 0
 
     def make(self) -> list[object]:
@@ -533,7 +533,7 @@ class SnapshotTwin:
         """Receives a snapshot: sometimes damaged, from an unknown cluster, or incomplete."""
         source = MemoryDisk().process()
         name = self.index + self.random.randint(0, 3), 1
-        data = bytearray(container(source, make(Snapshots.open(source, OTHER), name[0])))
+        data = bytearray(container(source, make(Snapshots(source, OTHER), name[0])))
         if self.random.random() < 0.4:
             data[self.random.randrange(len(data))] ^= 1 << self.random.randrange(8)
         end = len(data) if self.random.random() < 0.7 else self.random.randrange(len(data))
@@ -558,7 +558,7 @@ class SnapshotTwin:
     def reopen(self) -> list[object]:
         for owner in self.owners:
             owner.close()
-        self.owners = [Snapshots.open(place(), ME) for place in self.places]
+        self.owners = [Snapshots(place(), ME) for place in self.places]
         return []
 
     def inspect(self) -> list[object]:
@@ -586,7 +586,7 @@ def test_the_disk_and_its_twin_agree(tmp_path: Path, seed: int) -> None:
 def test_a_damaged_snapshot_is_set_aside(place: Callable[[], Files], byte: int) -> None:
     """Readers get the one before it, or none; the other files stay."""
     files = place()
-    snapshots = Snapshots.open(files, ME)
+    snapshots = Snapshots(files, ME)
     info = make(snapshots, 7)
     assert newest_verified(files, ME) == (info, None)
     file = files.open(info.path, writable=True)
@@ -599,7 +599,7 @@ def test_a_damaged_snapshot_is_set_aside(place: Callable[[], Files], byte: int) 
     assert damage is not None
     assert info.path in damage.place
     snapshots.close()
-    rewritten = Snapshots.open(files, ME)
+    rewritten = Snapshots(files, ME)
     assert rewritten.newest is None
     assert list(rewritten.damaged) == [info.path]
     rewritten.close()

@@ -56,7 +56,7 @@ class SnapshotNode:
 
     def __init__(self, entries: int = 200) -> None:
         self.disk = MemoryDisk()
-        self.log = Log.open(self.disk.process(), ME, epoch=1, segment_bytes=8192)
+        self.log = Log(self.disk.process(), ME, epoch=1, segment_bytes=8192)
         self.work = SnapshotWork(self.disk.process(), ME, KEEP)
         if entries:
             self.append(blocks(1, entries))
@@ -192,6 +192,7 @@ def test_a_snapshot_goes_from_node_to_node_and_the_log_follows() -> None:
     )
     assert found.reset
     assert (found.log.base_index, found.log.base_term, found.log.last_index) == (150, 1, 150)
+    assert found.directory
     assert found.directory.encode_at(150) == TWO
     assert reqids.find(reqid(150)) == 150
 

@@ -43,7 +43,7 @@ class DirectoryNode:
     def snapshot(self, at: tuple[int, int], state: bytes | None = None) -> None:
         """Makes a snapshot of the worker's state, or of other bytes."""
         pieces = [state] if state is not None else pack_archive(self.sources(at))
-        snapshots = Snapshots.open(self.disk, ME)
+        snapshots = Snapshots(self.disk, ME)
         writer = snapshots.create(*at, b"")
         for piece in pieces:
             writer.write(piece)
