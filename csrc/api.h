@@ -98,6 +98,10 @@ ssize_t klk_block_seal(uint8_t *block, uint64_t first_index, uint64_t term, uint
 /* Reads a header without checks. data has 32 bytes. */
 void klk_header_read(const uint8_t *data, struct klk_header *header);
 
+/* Reads the header of a checked block. Returns KLK_OK, or KLK_ECORRUPT when the block was not
+ * checked: it is larger than size, or exceeds a limit. */
+int klk_block_header(const uint8_t *block, size_t size, struct klk_header *header);
+
 /* Writes a mark (32 bytes) to out. */
 void klk_mark_write(uint8_t *out, uint64_t synced_offset, uint64_t epoch);
 
@@ -130,18 +134,9 @@ ssize_t klk_block_slice(const uint8_t *block, size_t size, uint64_t first_index,
 
 /* Copies the data of all records of this kind: each as u32 little endian size and data, joined.
  * counts has KLK_KIND_MAX + 1 elements and gets the number of records of each kind. out has room
- * for klk_block_states_size(). Returns the bytes written, or KLK_ECORRUPT. */
+ * for 2 * size bytes. Returns the bytes written, or KLK_ECORRUPT. */
 ssize_t klk_block_states(const uint8_t *block, size_t size, uint8_t kind, uint8_t *out,
                          uint32_t *counts);
-size_t klk_block_states_size(const uint8_t *block, size_t size);
-
-/* Writes records first_index to last_index of a checked block as entries in the specification's
- * form (12 bytes reqid, zeros if there is none | 1 kind | 7 term, little endian | data), joined.
- * sizes gets the size of each. Returns the bytes written, KLK_EINVAL when the range is not in the
- * block, KLK_ESPACE when capacity is too small (klk_block_entries_size() is always enough). */
-ssize_t klk_block_entries(const uint8_t *block, size_t size, uint64_t first_index,
-                          uint64_t last_index, uint8_t *out, size_t capacity, uint32_t *sizes);
-size_t klk_block_entries_size(const uint8_t *block, size_t size);
 
 /* Makes one block of the first run of equal terms among count entries in the specification's form
  * (sizes, joined data), within a block's limits. out has room for klk_block_size(data_size). used
@@ -345,8 +340,8 @@ struct klk_entries {
 };
 
 /* Adds the records of a checked block, from entries->index on, to the growing message at the end of
- * out: one frame each, in the specification's form (klk_block_entries()). With out NULL it only
- * counts.
+ * out: one frame each, in the specification's form: 12 bytes reqid, zeros if there is none | 1
+ * kind | 7 term, little endian | data. With out NULL it only counts.
  *
  * Returns KLK_OK at the end of the block or after last_index, KLK_MORE when the next entry exceeds
  * the message's limits, KLK_EFULL when out must grow (then call again), KLK_EINVAL when the index
@@ -518,6 +513,15 @@ enum klk_updates_marked {
     KLK_MARKED_ALONE = 2,    /* from table servers: accept them in packs, and no other data */
 };
 
+/* Requests that wait for an answer, in the order of arrival. */
+struct klk_waiters {
+    uint64_t *ring;
+    size_t ring_max;     /* bytes, a power of two */
+    uint64_t head, tail; /* bytes, never wrapped */
+    uint64_t waiting;
+    uint64_t remind_ms;  /* no reminder is due before */
+};
+
 struct klk_updates {
     struct klk_reqids *reqids;
     const uint8_t *ident;
@@ -539,12 +543,7 @@ struct klk_updates {
     uint32_t open_count;     /* its records */
     uint64_t first_index;    /* of the first update in blocks */
     uint64_t records;        /* updates in blocks */
-    /* Requests that wait for an answer, in the order of arrival. */
-    uint64_t *waiters;
-    size_t waiters_max;      /* bytes, a power of two */
-    uint64_t head, tail;     /* bytes, never wrapped */
-    uint64_t waiting;
-    uint64_t remind_ms;      /* no reminder is due before */
+    struct klk_waiters waiters;
     uint64_t counters[8];    /* enum klk_updates_counter */
     uint8_t runs[49152];     /* of the current pack: 12 * KLK_PACK_COUNT_MAX */
 };
@@ -606,21 +605,12 @@ struct klk_reads_view {
     uint64_t now_ms;
 };
 
-/* A queue of waiting reads, in the order of arrival. */
-struct klk_readers {
-    uint64_t *ring;
-    size_t ring_max;     /* bytes, a power of two */
-    uint64_t head, tail; /* bytes, never wrapped */
-    uint64_t waiting;
-    uint64_t remind_ms;  /* no reminder is due before */
-};
-
 struct klk_reads {
     const uint8_t *ident;
     uint32_t ident_size;
     uint32_t position;   /* where klk_reads_receive() continues; 0 between arenas */
     uint32_t others;
-    struct klk_readers readers[2]; /* enum klk_reads_wait */
+    struct klk_waiters readers[2]; /* enum klk_reads_wait */
     uint64_t counters[4];          /* enum klk_reads_counter */
 };
 

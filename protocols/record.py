@@ -5,7 +5,6 @@ never interprets a record's data.
 """
 
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
 from struct import Struct
 from typing import NamedTuple
 
@@ -13,6 +12,8 @@ from ..native import errors
 from ..native.errors import ECORRUPT, ETORN, KIND_MAX, RECORD_OVERHEAD_MAX, NativeError
 from ..native.log import blocks
 from ..native.log.blocks import block_check, block_encode, block_size, block_slice, block_walk
+from ..native.log.entries import add_entries
+from ..native.net.messages import Frames
 from .errors import LocalProtocolError, RemoteProtocolError
 from .raft.messages import KIND_CONFIG, KIND_STATE, EntryBatch
 
@@ -156,15 +157,15 @@ def block_entries(batch: EntryBatch, first_index: int, last_index: int) -> list[
 
     Raises LocalProtocolError when they are not within the batch.
     """
+    frames = Frames()
     try:
-        joined, sizes = blocks.block_entries(batch.block, first_index, last_index)
+        add_entries(frames, [], [batch.block], first_index, last_index)
     except (NativeError, OverflowError) as error:
         raise LocalProtocolError(
             f"entries {first_index}..{last_index} are not within "
             f"{batch.first_index}..{batch.last_index}"
         ) from error
-    ends = accumulate(sizes)
-    return [joined[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+    return frames.message(0)
 
 
 def block_from_entries(first_index: int, frames: Iterable[bytes]) -> list[EntryBatch]:

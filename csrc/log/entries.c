@@ -1,6 +1,7 @@
 /* A block's records as frames of one message, without a Python object for each. */
 #include "bytes.h"
 #include "messages.h"
+#include "walk.h"
 
 /* Writes one entry as a frame. The caller has checked that it fits. */
 static void entry_write(struct klk_messages *out, const struct klk_record *record, uint64_t term) {
@@ -20,20 +21,15 @@ int klk_entries_add(struct klk_entries *entries, const uint8_t *block, size_t si
                     struct klk_messages *out) {
     struct klk_header header;
     struct klk_record record;
-    if (size < KLK_HEADER_SIZE) return KLK_EINVAL;
-    klk_header_read(block, &header);
-    if (header.payload_size > size - KLK_HEADER_SIZE) return KLK_ECORRUPT;
+    struct klk_walk walk;
+    if (klk_walk_start(block, size, &header, &walk) != KLK_OK) return KLK_ECORRUPT;
     if (entries->index < header.first_index ||
         entries->index - header.first_index >= header.count) {
         return KLK_EINVAL;
     }
-    const uint8_t *at = block + KLK_HEADER_SIZE;
-    const uint8_t *end = at + header.payload_size;
     for (uint64_t index = header.first_index; index < header.first_index + header.count; index++) {
         if (index > entries->last_index) return KLK_OK;
-        ssize_t record_size = klk_record_read(at, (size_t)(end - at), &record);
-        if (record_size < 0) return KLK_ECORRUPT;
-        at += record_size;
+        if (klk_walk_next(&walk, &record) <= 0) return KLK_ECORRUPT;
         if (index < entries->index) continue;
         uint32_t bytes = KLK_ENTRY_PREFIX + record.data_size;
         if (entries->count == entries->count_max ||

@@ -2,6 +2,7 @@
  * (docs/disk-format.md). */
 #include "api.h"
 #include "bytes.h"
+#include "walk.h"
 
 #include <string.h>
 
@@ -142,6 +143,16 @@ ssize_t klk_block_seal(uint8_t *block, uint64_t first_index, uint64_t term, uint
     return (ssize_t)size;
 }
 
+int klk_block_header(const uint8_t *block, size_t size, struct klk_header *header) {
+    if (size < KLK_HEADER_SIZE) return KLK_ECORRUPT;
+    klk_header_read(block, header);
+    return header->magic == KLK_MAGIC_BLOCK && klk_block_size(header->payload_size) <= size &&
+                   limits_hold(header->first_index, header->term, header->count,
+                               header->payload_size)
+               ? KLK_OK
+               : KLK_ECORRUPT;
+}
+
 static int records_hold(const uint8_t *payload, size_t size, uint32_t count) {
     struct klk_record record;
     size_t at = 0;
@@ -202,46 +213,13 @@ ssize_t klk_block_encode(uint64_t first_index, uint64_t term, uint32_t count, co
     return klk_block_seal(out, first_index, term, count, payload_size);
 }
 
-/* An iterator over a checked block's records; end is the end of the payload. */
-struct walk {
-    const uint8_t *at;
-    const uint8_t *end;
-    uint32_t left;
-};
-
-/* Returns KLK_ECORRUPT when the block is larger than size: it was not checked. */
-static int walk_start(const uint8_t *block, size_t size, struct klk_header *header,
-                      struct walk *walk) {
-    if (size < KLK_HEADER_SIZE) return KLK_ECORRUPT;
-    klk_header_read(block, header);
-    if (header->magic != KLK_MAGIC_BLOCK ||
-        !limits_hold(header->first_index, header->term, header->count, header->payload_size) ||
-        klk_block_size(header->payload_size) > size) {
-        return KLK_ECORRUPT;
-    }
-    walk->at = block + KLK_HEADER_SIZE;
-    walk->end = walk->at + header->payload_size;
-    walk->left = header->count;
-    return KLK_OK;
-}
-
-/* Returns 1 with the next record, 0 at the end, or KLK_ECORRUPT. */
-static int walk_next(struct walk *walk, struct klk_record *record) {
-    if (walk->left == 0) return walk->at == walk->end ? 0 : KLK_ECORRUPT;
-    ssize_t record_size = klk_record_read(walk->at, (size_t)(walk->end - walk->at), record);
-    if (record_size < 0) return KLK_ECORRUPT;
-    walk->at += record_size;
-    walk->left--;
-    return 1;
-}
-
 int klk_block_walk(const uint8_t *block, size_t size, uint32_t *out) {
     struct klk_header header;
     struct klk_record record;
-    struct walk walk;
-    int step = walk_start(block, size, &header, &walk);
+    struct klk_walk walk;
+    int step = klk_walk_start(block, size, &header, &walk);
     if (step < 0) return step;
-    while ((step = walk_next(&walk, &record)) > 0) {
+    while ((step = klk_walk_next(&walk, &record)) > 0) {
         *out++ = record.reqid ? record.kind | KLK_TAG_REQID : record.kind;
         *out++ = (uint32_t)(record.data - block);
         *out++ = record.data_size;
@@ -253,21 +231,21 @@ ssize_t klk_block_slice(const uint8_t *block, size_t size, uint64_t first_index,
                         uint64_t last_index, uint8_t *out) {
     struct klk_header header;
     struct klk_record record;
-    struct walk walk;
-    int step = walk_start(block, size, &header, &walk);
+    struct klk_walk walk;
+    int step = klk_walk_start(block, size, &header, &walk);
     if (step < 0) return step;
     uint64_t last_held = header.first_index + header.count - 1;
     if (first_index < header.first_index || last_index > last_held || first_index > last_index) {
         return KLK_EINVAL;
     }
     for (uint64_t i = header.first_index; i < first_index; i++) {
-        if (walk_next(&walk, &record) < 0) return KLK_ECORRUPT;
+        if (klk_walk_next(&walk, &record) < 0) return KLK_ECORRUPT;
     }
     const uint8_t *start = walk.at;
     const uint8_t *end = walk.end;
     if (last_index < last_held) {
         for (uint64_t i = first_index; i <= last_index; i++) {
-            if (walk_next(&walk, &record) < 0) return KLK_ECORRUPT;
+            if (klk_walk_next(&walk, &record) < 0) return KLK_ECORRUPT;
         }
         end = walk.at;
     }
@@ -278,23 +256,16 @@ ssize_t klk_block_slice(const uint8_t *block, size_t size, uint64_t first_index,
 
 /* ---- contents of blocks for other layers ---- */
 
-size_t klk_block_states_size(const uint8_t *block, size_t size) {
-    struct klk_header header;
-    struct walk walk;
-    if (walk_start(block, size, &header, &walk) < 0) return 0;
-    return header.payload_size + 2 * (size_t)header.count;
-}
-
 ssize_t klk_block_states(const uint8_t *block, size_t size, uint8_t kind, uint8_t *out,
                          uint32_t *counts) {
     struct klk_header header;
     struct klk_record record;
-    struct walk walk;
+    struct klk_walk walk;
     uint8_t *at = out;
-    int step = walk_start(block, size, &header, &walk);
+    int step = klk_walk_start(block, size, &header, &walk);
     if (step < 0) return step;
     memset(counts, 0, (KLK_KIND_MAX + 1) * sizeof *counts);
-    while ((step = walk_next(&walk, &record)) > 0) {
+    while ((step = klk_walk_next(&walk, &record)) > 0) {
         counts[record.kind]++;
         if (record.kind != kind) continue;
         klk_put_u32(at, record.data_size);
@@ -302,44 +273,6 @@ ssize_t klk_block_states(const uint8_t *block, size_t size, uint8_t kind, uint8_
         at += 4 + record.data_size;
     }
     return step < 0 ? step : at - out;
-}
-
-size_t klk_block_entries_size(const uint8_t *block, size_t size) {
-    struct klk_header header;
-    struct walk walk;
-    if (walk_start(block, size, &header, &walk) < 0) return 0;
-    return header.payload_size + (size_t)header.count * (KLK_ENTRY_PREFIX - 2);
-}
-
-ssize_t klk_block_entries(const uint8_t *block, size_t size, uint64_t first_index,
-                          uint64_t last_index, uint8_t *out, size_t capacity, uint32_t *sizes) {
-    struct klk_header header;
-    struct klk_record record;
-    struct walk walk;
-    uint8_t *at = out;
-    int step = walk_start(block, size, &header, &walk);
-    if (step < 0) return step;
-    if (first_index < header.first_index || first_index > last_index ||
-        last_index > header.first_index + header.count - 1) {
-        return KLK_EINVAL;
-    }
-    for (uint64_t index = header.first_index; index <= last_index; index++) {
-        if (walk_next(&walk, &record) <= 0) return KLK_ECORRUPT;
-        if (index < first_index) continue;
-        uint32_t entry_size = KLK_ENTRY_PREFIX + record.data_size;
-        if (capacity - (size_t)(at - out) < entry_size) return KLK_ESPACE;
-        if (record.reqid) {
-            memcpy(at, record.reqid, KLK_REQID_SIZE);
-        } else {
-            memset(at, 0, KLK_REQID_SIZE);
-        }
-        at[12] = record.kind;
-        for (int i = 0; i < 7; i++) at[13 + i] = (uint8_t)(header.term >> 8 * i);
-        memcpy(at + KLK_ENTRY_PREFIX, record.data, record.data_size);
-        at += entry_size;
-        *sizes++ = entry_size;
-    }
-    return at - out;
 }
 
 static uint64_t entry_term(const uint8_t *entry) {

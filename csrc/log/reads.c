@@ -2,6 +2,7 @@
  * (docs/protocols/zmq-raft.md, "Read index"). */
 #include "bytes.h"
 #include "messages.h"
+#include "waiters.h"
 
 enum { OTHER = 1 /* not a read */ };
 
@@ -13,12 +14,10 @@ static const uint8_t TAKEN[] = {1};
 
 /* A read that waits. Its routing id follows. */
 struct reader {
-    uint32_t size;  /* in the ring, a multiple of 8 */
-    uint16_t skip;  /* unused space: continue at the ring's start */
+    struct klk_waiter head;
+    uint64_t round;
     uint8_t routing_id_size;
     uint8_t id_size;
-    uint64_t round;
-    uint64_t due_ms; /* of the next reminder */
     uint8_t id[KLK_READ_ID_MAX];
 };
 
@@ -56,33 +55,16 @@ static int answer_index(struct klk_messages *out, const struct request *to, uint
 
 /* ---- readers ---- */
 
-static struct reader *reader_at(const struct klk_readers *readers, uint64_t position) {
-    return (struct reader *)(void *)((uint8_t *)readers->ring +
-                                     (position & (readers->ring_max - 1)));
-}
-
-static int reader_add(struct klk_readers *readers, const struct request *from,
+static int reader_add(struct klk_waiters *readers, const struct request *from,
                       const struct klk_reads_view *view) {
     uint32_t size = (uint32_t)((sizeof(struct reader) + from->routing_id_size + 7) & ~7ull);
-    uint64_t to_end = readers->ring_max - (readers->tail & (readers->ring_max - 1));
-    uint64_t need = size <= to_end ? size : to_end + size;
-    if (readers->tail - readers->head + need > readers->ring_max) return KLK_EFULL;
-    struct reader *reader = reader_at(readers, readers->tail);
-    if (size > to_end) {
-        reader->size = (uint32_t)to_end;
-        reader->skip = 1;
-        readers->tail += to_end;
-        reader = reader_at(readers, readers->tail);
-    }
-    *reader = (struct reader){.size = size,
-                              .routing_id_size = (uint8_t)from->routing_id_size,
-                              .id_size = (uint8_t)from->id_size,
-                              .round = view->round,
-                              .due_ms = view->now_ms + KLK_REMIND_MS};
+    if (!klk_waiters_fit(readers, size)) return KLK_EFULL;
+    struct reader *reader = klk_waiters_add(readers, size, view->now_ms);
+    reader->round = view->round;
+    reader->routing_id_size = (uint8_t)from->routing_id_size;
+    reader->id_size = (uint8_t)from->id_size;
     memcpy(reader->id, from->id, from->id_size);
     memcpy(reader + 1, from->routing_id, from->routing_id_size);
-    if (!readers->waiting++) readers->remind_ms = reader->due_ms;
-    readers->tail += size;
     return KLK_OK;
 }
 
@@ -93,19 +75,9 @@ static struct request reader_request(const struct reader *reader) {
                             .id_size = reader->id_size};
 }
 
-/* The reader at a position, which may be the empty end of the ring; NULL after the last one. */
-static struct reader *reader_next(const struct klk_readers *readers, uint64_t *position) {
-    if (*position == readers->tail) return NULL;
-    struct reader *reader = reader_at(readers, *position);
-    if (!reader->skip) return reader;
-    *position += reader->size;
-    return reader_at(readers, *position);
-}
-
-static void reader_remove(struct klk_readers *readers, const struct reader *reader) {
-    readers->head += reader->size;
-    /* An empty ring starts over: its first pages are in the cache. */
-    if (!--readers->waiting) readers->head = readers->tail = 0;
+static int reader_accept(struct klk_messages *out, const void *reader) {
+    struct request to = reader_request(reader);
+    return answer(out, &to, TAKEN, NULL, 0);
 }
 
 /* ---- messages of an arena ---- */
@@ -171,48 +143,32 @@ int klk_reads_receive(struct klk_reads *reads, const struct klk_messages *arena,
 
 int klk_reads_answer(struct klk_reads *reads, int wait, uint64_t round, uint64_t index,
                      struct klk_messages *out) {
-    struct klk_readers *readers = &reads->readers[wait];
+    struct klk_waiters *readers = &reads->readers[wait];
     struct reader *reader;
-    while ((reader = reader_next(readers, &readers->head)) && reader->round <= round) {
+    while ((reader = klk_waiters_next(readers, &readers->head)) && reader->round <= round) {
         struct request to = reader_request(reader);
         if (answer_index(out, &to, index) != KLK_OK) return KLK_EFULL;
-        reader_remove(readers, reader);
+        klk_waiters_remove(readers, &reader->head);
     }
-    return KLK_OK;
-}
-
-static int remind(struct klk_readers *readers, uint64_t now_ms, struct klk_messages *out) {
-    struct reader *reader;
-    uint64_t position = readers->head, next_ms = UINT64_MAX;
-    if (!readers->waiting || now_ms < readers->remind_ms) return KLK_OK;
-    for (; (reader = reader_next(readers, &position)); position += reader->size) {
-        if (reader->due_ms <= now_ms) {
-            struct request to = reader_request(reader);
-            if (answer(out, &to, TAKEN, NULL, 0) != KLK_OK) return KLK_EFULL;
-            reader->due_ms = now_ms + KLK_REMIND_MS;
-        }
-        if (reader->due_ms < next_ms) next_ms = reader->due_ms;
-    }
-    readers->remind_ms = next_ms;
     return KLK_OK;
 }
 
 int klk_reads_remind(struct klk_reads *reads, uint64_t now_ms, struct klk_messages *out) {
     int result = KLK_OK;
     for (int wait = 0; wait < KLK_READS_WAITS && result == KLK_OK; wait++)
-        result = remind(&reads->readers[wait], now_ms, out);
+        result = klk_waiters_remind(&reads->readers[wait], now_ms, out, reader_accept);
     return result;
 }
 
 int klk_reads_refuse(struct klk_reads *reads, const uint8_t *refusal, uint32_t refusal_size,
                      struct klk_messages *out) {
     for (int wait = 0; wait < KLK_READS_WAITS; wait++) {
-        struct klk_readers *readers = &reads->readers[wait];
+        struct klk_waiters *readers = &reads->readers[wait];
         struct reader *reader;
-        while ((reader = reader_next(readers, &readers->head))) {
+        while ((reader = klk_waiters_next(readers, &readers->head))) {
             struct request to = reader_request(reader);
             if (answer(out, &to, ASTRAY, refusal, refusal_size) != KLK_OK) return KLK_EFULL;
-            reader_remove(readers, reader);
+            klk_waiters_remove(readers, &reader->head);
         }
     }
     return KLK_OK;

@@ -4,14 +4,13 @@
 #include "messages.h"
 #include "reqids.h"
 #include "table_mark.h"
+#include "waiters.h"
 
 enum {
     AHEAD = 24,     /* messages between the prefetch of a slot and its use */
     OTHER = 1,     /* not an update */
     RUN_SIZE = 12, /* u32 count, u64 first index */
 };
-
-#define SKIP UINT32_MAX /* in waiter.updates: unused space, continue at the ring's start */
 
 static const uint8_t YES[] = {1};
 static const uint8_t UPDATE_PACK[] = {0x6b, 0x3d};
@@ -24,10 +23,9 @@ static const uint8_t PACK_REFUSED[] = {3};
 
 /* A request that waits for an answer. Its routing id and the runs of its pack follow. */
 struct waiter {
-    uint32_t size;    /* in the ring, a multiple of 8 */
-    uint32_t updates; /* new updates of this request, which count as in flight */
+    struct klk_waiter head;
     uint64_t index;   /* the answer follows when this entry is committed */
-    uint64_t due_ms;  /* of the next reminder */
+    uint32_t updates; /* new updates of this request, which count as in flight */
     uint32_t bytes;
     uint16_t runs;
     uint8_t pack;
@@ -102,39 +100,18 @@ static int answer_refused(struct klk_messages *out, const struct request *to, ui
 
 /* ---- waiters ---- */
 
-static struct waiter *waiter_at(const struct klk_updates *updates, uint64_t position) {
-    return (struct waiter *)(void *)((uint8_t *)updates->waiters +
-                                     (position & (updates->waiters_max - 1)));
-}
-
 static uint32_t waiter_size(uint32_t routing_id_size, uint32_t runs) {
     return (uint32_t)((sizeof(struct waiter) + routing_id_size + runs * RUN_SIZE + 7) & ~7ull);
-}
-
-/* Whether a waiter fits, even if the end of the ring stays empty. */
-static int waiter_fits(const struct klk_updates *updates, uint32_t size) {
-    uint64_t to_end = updates->waiters_max - (updates->tail & (updates->waiters_max - 1));
-    uint64_t need = size <= to_end ? size : to_end + size;
-    return updates->tail - updates->head + need <= updates->waiters_max;
 }
 
 /* Adds a waiter for index. The caller has checked that it fits. */
 static void waiter_add(struct klk_updates *updates, const struct request *from, uint64_t index,
                        uint32_t count, uint32_t bytes, uint32_t runs, uint64_t now_ms) {
     uint32_t size = waiter_size(from->routing_id_size, runs);
-    uint64_t to_end = updates->waiters_max - (updates->tail & (updates->waiters_max - 1));
-    struct waiter *waiter = waiter_at(updates, updates->tail);
-    if (size > to_end) {
-        waiter->size = (uint32_t)to_end;
-        waiter->updates = SKIP;
-        updates->tail += to_end;
-        waiter = waiter_at(updates, updates->tail);
-    }
+    struct waiter *waiter = klk_waiters_add(&updates->waiters, size, now_ms);
     uint8_t *tail = (uint8_t *)(waiter + 1);
-    waiter->size = size;
     waiter->updates = count;
     waiter->index = index;
-    waiter->due_ms = now_ms + KLK_REMIND_MS;
     waiter->bytes = bytes;
     waiter->runs = (uint16_t)runs;
     waiter->pack = (uint8_t)from->pack;
@@ -142,8 +119,6 @@ static void waiter_add(struct klk_updates *updates, const struct request *from, 
     memcpy(waiter->reqid, from->reqid, KLK_REQID_SIZE);
     memcpy(tail, from->routing_id, from->routing_id_size);
     memcpy(tail + from->routing_id_size, updates->runs, runs * RUN_SIZE);
-    if (!updates->waiting++) updates->remind_ms = waiter->due_ms;
-    updates->tail += size;
     updates->inflight += count;
     updates->inflight_bytes += bytes;
 }
@@ -158,21 +133,19 @@ static struct request waiter_request(const struct waiter *waiter) {
                             .pack = waiter->pack};
 }
 
-/* The waiter at a position, which may be the empty end of the ring; NULL after the last one. */
-static struct waiter *waiter_next(const struct klk_updates *updates, uint64_t *position) {
-    if (*position == updates->tail) return NULL;
-    struct waiter *waiter = waiter_at(updates, *position);
-    if (waiter->updates != SKIP) return waiter;
-    *position += waiter->size;
-    return waiter_at(updates, *position);
+static struct waiter *waiter_first(struct klk_updates *updates) {
+    return klk_waiters_next(&updates->waiters, &updates->waiters.head);
+}
+
+static int waiter_accept(struct klk_messages *out, const void *waiter) {
+    struct request to = waiter_request(waiter);
+    return answer_accepted(out, &to);
 }
 
 static void waiter_remove(struct klk_updates *updates, const struct waiter *waiter) {
     updates->inflight -= waiter->updates;
     updates->inflight_bytes -= waiter->bytes;
-    updates->head += waiter->size;
-    /* An empty ring starts over: its first pages are in the cache, later ones may be untouched. */
-    if (!--updates->waiting) updates->head = updates->tail = 0;
+    klk_waiters_remove(&updates->waiters, &waiter->head);
 }
 
 /* ---- records ---- */
@@ -256,7 +229,7 @@ static int take_repeated(struct klk_updates *updates, const struct request *from
     int result = KLK_OK;
     if (index <= view->commit_index) {
         result = answer_index(out, from, index);
-    } else if (!waiter_fits(updates, waiter_size(from->routing_id_size, 0))) {
+    } else if (!klk_waiters_fit(&updates->waiters, waiter_size(from->routing_id_size, 0))) {
         updates->counters[KLK_UPDATES_OVER]++;
         return KLK_OK;
     } else {
@@ -287,7 +260,7 @@ static int take_single(struct klk_updates *updates, const struct request *from,
         return take_refused(updates, from, 0, "", out);
     size_t bytes = klk_record_size(from->data_size, 1);
     if (over_limits(updates, 1, bytes) ||
-        !waiter_fits(updates, waiter_size(from->routing_id_size, 0))) {
+        !klk_waiters_fit(&updates->waiters, waiter_size(from->routing_id_size, 0))) {
         updates->counters[KLK_UPDATES_OVER]++;
         return KLK_OK;
     }
@@ -419,7 +392,7 @@ static int take_pack(struct klk_updates *updates, const struct request *from,
         return result;
     }
     if (over_limits(updates, position, from->data_size) ||
-        !waiter_fits(updates, waiter_size(from->routing_id_size, position))) {
+        !klk_waiters_fit(&updates->waiters, waiter_size(from->routing_id_size, position))) {
         updates->counters[KLK_UPDATES_OVER]++;
         return KLK_OK;
     }
@@ -542,7 +515,7 @@ ssize_t klk_updates_block(struct klk_updates *updates, uint64_t first_index, uin
 
 int klk_updates_commit(struct klk_updates *updates, uint64_t index, struct klk_messages *out) {
     struct waiter *waiter;
-    while ((waiter = waiter_next(updates, &updates->head)) && waiter->index <= index) {
+    while ((waiter = waiter_first(updates)) && waiter->index <= index) {
         struct request to = waiter_request(waiter);
         int result = to.pack ? answer(out, &to, PACK_TAKEN, 1, to.data, to.data_size)
                              : answer_index(out, &to, waiter->index);
@@ -553,26 +526,14 @@ int klk_updates_commit(struct klk_updates *updates, uint64_t index, struct klk_m
 }
 
 int klk_updates_remind(struct klk_updates *updates, uint64_t now_ms, struct klk_messages *out) {
-    struct waiter *waiter;
-    uint64_t position = updates->head, next_ms = UINT64_MAX;
-    if (!updates->waiting || now_ms < updates->remind_ms) return KLK_OK;
-    for (; (waiter = waiter_next(updates, &position)); position += waiter->size) {
-        if (waiter->due_ms <= now_ms) {
-            struct request to = waiter_request(waiter);
-            if (answer_accepted(out, &to) != KLK_OK) return KLK_EFULL;
-            waiter->due_ms = now_ms + KLK_REMIND_MS;
-        }
-        if (waiter->due_ms < next_ms) next_ms = waiter->due_ms;
-    }
-    updates->remind_ms = next_ms;
-    return KLK_OK;
+    return klk_waiters_remind(&updates->waiters, now_ms, out, waiter_accept);
 }
 
 int klk_updates_refuse(struct klk_updates *updates, const uint8_t *refusal, uint32_t refusal_size,
                        struct klk_messages *out) {
     struct waiter *waiter;
     updates->records = 0;
-    while ((waiter = waiter_next(updates, &updates->head))) {
+    while ((waiter = waiter_first(updates))) {
         struct request to = waiter_request(waiter);
         if (answer_astray(out, &to, refusal, refusal_size) != KLK_OK) return KLK_EFULL;
         waiter_remove(updates, waiter);

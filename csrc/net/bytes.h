@@ -2,6 +2,7 @@
 #ifndef KLK_BYTES_H
 #define KLK_BYTES_H
 #include <stdint.h>
+#include <string.h>
 
 static inline void klk_put_u32(uint8_t *out, uint32_t value) {
     for (int i = 0; i < 4; i++) out[i] = (uint8_t)(value >> 8 * i);
@@ -12,13 +13,21 @@ static inline void klk_put_u64(uint8_t *out, uint64_t value) {
 }
 
 static inline uint32_t klk_get_u32(const uint8_t *data) {
-    uint32_t value = 0;
-    for (int i = 0; i < 4; i++) value |= (uint32_t)data[i] << 8 * i;
+    uint32_t value;
+    memcpy(&value, data, sizeof value);
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    value = __builtin_bswap32(value);
+#endif
     return value;
 }
 
 static inline uint64_t klk_get_u64(const uint8_t *data) {
-    return (uint64_t)klk_get_u32(data) | (uint64_t)klk_get_u32(data + 4) << 32;
+    uint64_t value;
+    memcpy(&value, data, sizeof value);
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    value = __builtin_bswap64(value);
+#endif
+    return value;
 }
 
 #endif

@@ -1,6 +1,7 @@
 /* Converts entries of Garlic Farm's wire to log blocks and back, a batch per call. */
 #include "farm.h"
 #include "bytes.h"
+#include "walk.h"
 
 #include <string.h>
 
@@ -83,16 +84,11 @@ ssize_t klk_farm_block(const uint8_t *data, size_t size, size_t *at, uint64_t fi
 ssize_t klk_farm_entries(const uint8_t *block, size_t size, uint8_t *out, size_t capacity) {
     struct klk_header header;
     struct klk_record record;
+    struct klk_walk walk;
     size_t used = 0;
-    if (size < KLK_HEADER_SIZE) return KLK_ECORRUPT;
-    klk_header_read(block, &header);
-    if (header.payload_size > size - KLK_HEADER_SIZE) return KLK_ECORRUPT;
-    const uint8_t *at = block + KLK_HEADER_SIZE;
-    const uint8_t *end = at + header.payload_size;
+    if (klk_walk_start(block, size, &header, &walk) != KLK_OK) return KLK_ECORRUPT;
     for (uint32_t i = 0; i < header.count; i++) {
-        ssize_t record_size = klk_record_read(at, (size_t)(end - at), &record);
-        if (record_size < 0) return KLK_ECORRUPT;
-        at += record_size;
+        if (klk_walk_next(&walk, &record) <= 0) return KLK_ECORRUPT;
         if (record.kind != KIND_STATE && record.kind != KIND_CONFIG) return KLK_EINVAL;
         size_t bytes = KLK_FARM_ENTRY_PREFIX + (size_t)record.data_size;
         if (capacity - used < bytes) return KLK_ESPACE;

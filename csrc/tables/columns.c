@@ -3,6 +3,7 @@
 
 #include "api.h"
 #include "messages.h"
+#include "walk.h"
 
 /* The seconds that a request id begins with, as microseconds since 1970. */
 static int64_t reqid_time(const uint8_t *reqid) {
@@ -27,18 +28,13 @@ static void reqid_write(struct klk_columns *columns, uint32_t at, const uint8_t 
 int klk_columns_add(struct klk_columns *columns, const uint8_t *block, size_t size) {
     struct klk_header header;
     struct klk_record record;
-    if (size < KLK_HEADER_SIZE) return KLK_ECORRUPT;
-    klk_header_read(block, &header);
-    if (header.payload_size > size - KLK_HEADER_SIZE) return KLK_ECORRUPT;
+    struct klk_walk walk;
+    if (klk_walk_start(block, size, &header, &walk) != KLK_OK) return KLK_ECORRUPT;
     if (header.count > columns->count_max - columns->count) return KLK_ESPACE;
-    const uint8_t *at = block + KLK_HEADER_SIZE;
-    const uint8_t *end = at + header.payload_size;
     uint32_t row = columns->count;
     if (row == 0) columns->reqid_offsets[0] = columns->data_offsets[0] = 0;
     for (uint32_t i = 0; i < header.count; i++, row++) {
-        ssize_t taken = klk_record_read(at, (size_t)(end - at), &record);
-        if (taken < 0) return KLK_ECORRUPT;
-        at += taken;
+        if (klk_walk_next(&walk, &record) <= 0) return KLK_ECORRUPT;
         uint32_t offset = (uint32_t)columns->data_offsets[row];
         if (record.data_size > columns->bytes_max - offset) return KLK_ESPACE;
         columns->indexes[row] = (int64_t)(header.first_index + i);

@@ -5,6 +5,7 @@
 #include "bytes.h"
 #include "format.h"
 #include "table_mark.h"
+#include "walk.h"
 
 enum { PUT = 0x20, DELETE = 0x21, HEAD = 9 /* operation, table, count */ };
 
@@ -117,16 +118,13 @@ ssize_t klk_runs_cut(const uint8_t *block, size_t size, uint64_t marked_last, ui
     struct klk_record record;
     struct cut cut = {.block = block, .runs = runs, .runs_max = runs_max, .format = format,
                       .capacity = capacity, .number = number, .workers = workers};
-    if (size < KLK_HEADER_SIZE || !workers) return KLK_EINVAL;
-    klk_header_read(block, &header);
-    if (header.payload_size > size - KLK_HEADER_SIZE) return KLK_ECORRUPT;
+    struct klk_walk walk;
+    if (!workers) return KLK_EINVAL;
+    if (klk_walk_start(block, size, &header, &walk) != KLK_OK) return KLK_ECORRUPT;
     if (!capacity) return KLK_ESPACE;
     format[cut.used++] = '<';
-    const uint8_t *at = block + KLK_HEADER_SIZE, *end = at + header.payload_size;
     for (uint32_t i = 0; i < header.count; i++) {
-        ssize_t taken = klk_record_read(at, (size_t)(end - at), &record);
-        if (taken < 0) return KLK_ECORRUPT;
-        at += taken;
+        if (klk_walk_next(&walk, &record) <= 0) return KLK_ECORRUPT;
         int is_believed = record.kind == KLK_KIND_TABLES ||
                           (record.kind == KLK_KIND_STATE && header.first_index + i <= marked_last);
         if (!is_believed || !klk_is_marked(record.data, record.data_size)) continue;

@@ -1,8 +1,5 @@
 /* Decodes Snappy in the tables' files (google/snappy, format_description.txt). */
-#include <string.h>
-
-#include "api.h"
-#include "sst.h"
+#include "sst_block.h"
 
 enum {
     LITERAL = 0,
@@ -12,20 +9,10 @@ enum {
     WIDE = 16          /* bytes copied at once where there is room */
 };
 
-/* The leading size: 7 bits a byte, at most 32. Returns the bytes read, or 0. */
-static size_t size_read(const uint8_t *data, size_t size, uint64_t *value) {
-    *value = 0;
-    for (size_t i = 0; i < size && i < 5; i++) {
-        *value |= (uint64_t)(data[i] & 0x7f) << 7 * i;
-        if (data[i] < 0x80) return *value <= UINT32_MAX ? i + 1 : 0;
-    }
-    return 0;
-}
-
 ssize_t klk_snappy_size(const uint8_t *data, size_t size) {
-    uint64_t found;
-    size_t head = size_read(data, size, &found);
-    if (head == 0 || found > (uint64_t)(size - head) * SHARE_MAX) return KLK_ECORRUPT;
+    uint32_t found;
+    const uint8_t *at = klk_varint_read(data, data + size, &found);
+    if (!at || found > (uint64_t)(data + size - at) * SHARE_MAX) return KLK_ECORRUPT;
     return (ssize_t)found;
 }
 
@@ -47,11 +34,11 @@ static void copy_back(uint8_t *out, size_t offset, size_t size, size_t room) {
 }
 
 int klk_snappy_decode(const uint8_t *data, size_t size, uint8_t *out, size_t out_max) {
-    uint64_t wanted;
+    uint32_t wanted;
     ssize_t known = klk_snappy_size(data, size);
     if (known < 0) return KLK_ECORRUPT;
     if ((size_t)known > out_max) return KLK_ESPACE;
-    const uint8_t *at = data + size_read(data, size, &wanted), *end = data + size;
+    const uint8_t *end = data + size, *at = klk_varint_read(data, end, &wanted);
     uint8_t *to = out, *to_end = out + known;
     while (at < end) {
         uint32_t tag = *at++, kind = tag & 3;

@@ -1,7 +1,6 @@
 /* XXH3 of 64 bits with seed 0 (xxHash 0.8, doc/xxhash_spec.md): the checksum of the tables' files.
  */
-#include <string.h>
-
+#include "bytes.h"
 #include "sst.h"
 
 enum { STRIPE = 64, SECRET = 192, LANES = 8, BLOCK_STRIPES = (SECRET - STRIPE) / 8 };
@@ -34,24 +33,6 @@ static const uint8_t secret[SECRET] = {
     0x45, 0xcb, 0x3a, 0x8f, 0x95, 0x16, 0x04, 0x28, 0xaf, 0xd7, 0xfb, 0xca, 0xbb, 0x4b, 0x40, 0x7e,
 };
 
-static uint32_t get_u32(const uint8_t *data) {
-    uint32_t value;
-    memcpy(&value, data, sizeof value);
-#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-    value = __builtin_bswap32(value);
-#endif
-    return value;
-}
-
-static uint64_t get_u64(const uint8_t *data) {
-    uint64_t value;
-    memcpy(&value, data, sizeof value);
-#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-    value = __builtin_bswap64(value);
-#endif
-    return value;
-}
-
 /* Folds a product of 128 bits. */
 static uint64_t folded(uint64_t a, uint64_t b) {
     u128 product = (u128)a * b;
@@ -72,26 +53,28 @@ static uint64_t avalanche_64(uint64_t hash) {
 static uint64_t rotated(uint64_t value, int bits) { return value << bits | value >> (64 - bits); }
 
 static uint64_t mixed(const uint8_t *data, const uint8_t *key) {
-    return folded(get_u64(data) ^ get_u64(key), get_u64(data + 8) ^ get_u64(key + 8));
+    return folded(klk_get_u64(data) ^ klk_get_u64(key),
+                  klk_get_u64(data + 8) ^ klk_get_u64(key + 8));
 }
 
 static uint64_t short_hash(const uint8_t *data, size_t size) {
     if (size > 8) {
-        uint64_t low = get_u64(data) ^ get_u64(secret + 24) ^ get_u64(secret + 32);
-        uint64_t high = get_u64(data + size - 8) ^ get_u64(secret + 40) ^ get_u64(secret + 48);
+        uint64_t low = klk_get_u64(data) ^ klk_get_u64(secret + 24) ^ klk_get_u64(secret + 32);
+        uint64_t high = klk_get_u64(data + size - 8) ^ klk_get_u64(secret + 40) ^
+                        klk_get_u64(secret + 48);
         return avalanche(size + __builtin_bswap64(low) + high + folded(low, high));
     }
     if (size >= 4) {
-        uint64_t hash = get_u32(data + size - 4) + ((uint64_t)get_u32(data) << 32);
-        hash ^= get_u64(secret + 8) ^ get_u64(secret + 16);
+        uint64_t hash = klk_get_u32(data + size - 4) + ((uint64_t)klk_get_u32(data) << 32);
+        hash ^= klk_get_u64(secret + 8) ^ klk_get_u64(secret + 16);
         hash = (hash ^ rotated(hash, 49) ^ rotated(hash, 24)) * MIX_2;
         hash = (hash ^ ((hash >> 35) + size)) * MIX_2;
         return hash ^ hash >> 28;
     }
-    if (size == 0) return avalanche_64(get_u64(secret + 56) ^ get_u64(secret + 64));
+    if (size == 0) return avalanche_64(klk_get_u64(secret + 56) ^ klk_get_u64(secret + 64));
     uint32_t all = (uint32_t)data[0] << 16 | (uint32_t)data[size / 2] << 24 | data[size - 1] |
                    (uint32_t)size << 8;
-    return avalanche_64(all ^ (uint64_t)(get_u32(secret) ^ get_u32(secret + 4)));
+    return avalanche_64(all ^ (uint64_t)(klk_get_u32(secret) ^ klk_get_u32(secret + 4)));
 }
 
 /* Inputs of 17 to 128 bytes: pairs of 16 bytes from both ends inwards. */
@@ -116,7 +99,7 @@ static uint64_t upper_hash(const uint8_t *data, size_t size) {
 
 static void stripe_add(uint64_t *lanes, const uint8_t *data, const uint8_t *key) {
     for (int i = 0; i < LANES; i++) {
-        uint64_t value = get_u64(data + 8 * i), keyed = value ^ get_u64(key + 8 * i);
+        uint64_t value = klk_get_u64(data + 8 * i), keyed = value ^ klk_get_u64(key + 8 * i);
         lanes[i ^ 1] += value;
         lanes[i] += (keyed & UINT32_MAX) * (keyed >> 32);
     }
@@ -131,7 +114,7 @@ static uint64_t long_hash(const uint8_t *data, size_t size) {
         stripe_add(lanes, at, secret + 8 * (done % BLOCK_STRIPES));
         if (++done % BLOCK_STRIPES != 0) continue;
         for (int i = 0; i < LANES; i++) {
-            uint64_t key = get_u64(secret + SECRET - STRIPE + 8 * i);
+            uint64_t key = klk_get_u64(secret + SECRET - STRIPE + 8 * i);
             lanes[i] = (lanes[i] ^ lanes[i] >> 47 ^ key) * PRIME32_1;
         }
     }
@@ -139,7 +122,7 @@ static uint64_t long_hash(const uint8_t *data, size_t size) {
     uint64_t hash = size * PRIME64_1;
     for (int i = 0; i < LANES; i += 2) {
         const uint8_t *key = secret + 11 + 8 * i;
-        hash += folded(lanes[i] ^ get_u64(key), lanes[i + 1] ^ get_u64(key + 8));
+        hash += folded(lanes[i] ^ klk_get_u64(key), lanes[i + 1] ^ klk_get_u64(key + 8));
     }
     return avalanche(hash);
 }

@@ -77,21 +77,10 @@ def block_slice(block: Readable, first_index: int, last_index: int) -> bytes:
 def block_states(block: Readable, kind: int) -> tuple[bytes, list[int]]:
     """The records of one kind, each as size (u32 little endian) and data, and counts by kind."""
     buffer = ffi.from_buffer(block)
-    out = uncleared("uint8_t[]", lib.klk_block_states_size(buffer, len(buffer)))
+    out = uncleared("uint8_t[]", 2 * len(buffer))
     counts = ffi.new("uint32_t[]", KIND_MAX + 1)
     states = checked_bytes(out, lib.klk_block_states(buffer, len(buffer), kind, out, counts))
     return states, list(ffi.unpack(counts, KIND_MAX + 1))
-
-
-def block_entries(block: Readable, first_index: int, last_index: int) -> tuple[bytes, list[int]]:
-    """Records as entries in the specification's form: joined, and the size of each."""
-    buffer = ffi.from_buffer(block)
-    capacity = lib.klk_block_entries_size(buffer, len(buffer))
-    count = max(last_index - first_index + 1, 0)
-    out = uncleared("uint8_t[]", capacity)
-    sizes = uncleared("uint32_t[]", count)
-    size = lib.klk_block_entries(buffer, len(buffer), first_index, last_index, out, capacity, sizes)
-    return checked_bytes(out, size), list(ffi.unpack(sizes, count))
 
 
 def block_from_entries(

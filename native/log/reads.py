@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..._native import ffi, lib
-from ..errors import NativeError, uncleared
+from ..errors import uncleared
 from ..net.messages import Arena, Frames
 
 WAIT_APPLIED: int = lib.KLK_READS_APPLIED
@@ -80,35 +80,25 @@ class Reads:
         c, refusal = self._view, ffi.from_buffer(view.refusal)
         c.refusal, c.refusal_size, c.leader = refusal, len(view.refusal), view.leader
         c.round, c.now_ms = view.round, view.now_ms
-        while code := lib.klk_reads_receive(
-            reads, arena._struct, c, out._struct, self._numbers, self._count
-        ):
-            self._make_room(code, out)
+        out.fill(
+            lib.klk_reads_receive, reads, arena._struct, c, out._struct, self._numbers, self._count
+        )
         others = ffi.unpack(self._numbers, self._count[0])
         return int(reads.counters[lib.KLK_READS_RECEIVED] - before), others
-
-    @staticmethod
-    def _make_room(code: int, out: Frames) -> None:
-        if code != lib.KLK_EFULL:
-            raise NativeError(code)
-        out._double()
 
     def answer(self, wait: int, round_: int, index: int, out: Frames) -> int:
         """Answers the reads of a queue up to this round. Returns their number."""
         readers = self._struct.readers[wait]
         waited = readers.waiting
-        while code := lib.klk_reads_answer(self._struct, wait, round_, index, out._struct):
-            self._make_room(code, out)
+        out.fill(lib.klk_reads_answer, self._struct, wait, round_, index, out._struct)
         return int(waited - readers.waiting)
 
     def remind(self, now_ms: int, out: Frames) -> None:
         """Sends "accepted" to reads that wait for REMIND_MS, and again after each such time."""
-        while code := lib.klk_reads_remind(self._struct, now_ms, out._struct):
-            self._make_room(code, out)
+        out.fill(lib.klk_reads_remind, self._struct, now_ms, out._struct)
 
     def refuse(self, refusal: bytes, out: Frames) -> int:
         """Refuses all waiting reads with refusal (as in ReadView). Returns their number."""
         waited = self.waiting
-        while code := lib.klk_reads_refuse(self._struct, refusal, len(refusal), out._struct):
-            self._make_room(code, out)
+        out.fill(lib.klk_reads_refuse, self._struct, refusal, len(refusal), out._struct)
         return waited

@@ -81,12 +81,15 @@ class Reqids:
         offset = ffi.new("size_t *", HEADER_SIZE)
         index = ffi.new("uint64_t *", header.first_index)
         newest_s = ffi.new("uint32_t *")
-        add, size = lib.klk_reqids_add, len(buffer)
-        while code := add(self._struct, buffer, size, offset, index, newest_s):
+        self._fill(lib.klk_reqids_add, buffer, len(buffer), offset, index, newest_s)
+        return int(newest_s[0])
+
+    def _fill(self, function: Any, *arguments: Any) -> None:
+        """Calls a function that adds ids, until they have enough room."""
+        while code := function(self._struct, *arguments):
             if code != lib.KLK_EGROW:
                 raise NativeError(code)
             self._grow()
-        return int(newest_s[0])
 
     def truncate(self, last_index: int) -> None:
         """Removes the ids of entries after last_index: they may come again."""
@@ -148,18 +151,10 @@ class Reqids:
             whole = len(data) - len(data) % _SLOT_BYTES if header is not None else 0
             rest = data[whole:]
             if header is not None and whole:
-                self._import_slots(header[1], data[:whole], index)
+                offset = ffi.new("size_t *")
+                self._fill(lib.klk_reqids_import, header[1], data, whole, offset, index)
         if rest or (header is not None and header[0] != len(self)):
             raise NativeError(lib.KLK_ECORRUPT)
-
-    def _import_slots(self, last_index: int, slots: bytes, index: Any) -> None:
-        buffer, offset = ffi.from_buffer(slots), ffi.new("size_t *")
-        while code := lib.klk_reqids_import(
-            self._struct, last_index, buffer, len(slots), offset, index
-        ):
-            if code != lib.KLK_EGROW:
-                raise NativeError(code)
-            self._grow()
 
 
 # ---- updates.c ----
@@ -220,8 +215,8 @@ class Updates:
             raise ValueError(f"updates of {record_bytes_max} bytes, {inflight_max} in flight")
         self.reqids = reqids
         self._ident = ffi.new("uint8_t[]", ident)
-        self._waiters_max = 1 << (64 * inflight_max + (1 << 17)).bit_length()
-        self._waiters = uncleared("uint64_t[]", self._waiters_max // 8)
+        ring_bytes = 1 << (64 * inflight_max + (1 << 17)).bit_length()
+        self._ring = uncleared("uint64_t[]", ring_bytes // 8)
         self._blocks: Any = None
         self._others = ffi.new("uint32_t[]", 1)
         self._others_count = ffi.new("uint32_t *")
@@ -230,12 +225,13 @@ class Updates:
         updates.reqids, updates.ident, updates.ident_size = reqids._struct, self._ident, len(ident)
         updates.record_bytes_max, updates.ttl_s = record_bytes_max, ttl_s
         updates.inflight_max, updates.inflight_bytes_max = inflight_max, inflight_bytes_max
-        updates.waiters, updates.waiters_max = self._waiters, self._waiters_max
+        self._waiters = updates.waiters
+        self._waiters.ring, self._waiters.ring_max = self._ring, ring_bytes
 
     @property
     def waiting(self) -> int:
         """Requests that wait for an answer."""
-        return int(self._struct.waiting)
+        return int(self._waiters.waiting)
 
     @property
     def pending(self) -> int:
@@ -245,7 +241,7 @@ class Updates:
     @property
     def deadline_ms(self) -> int | None:
         """The earliest time of the next reminder."""
-        return int(self._struct.remind_ms) if self._struct.waiting else None
+        return int(self._waiters.remind_ms) if self._waiters.waiting else None
 
     def counters(self) -> dict[str, int]:
         """Updates accepted; requests repeated, refused for good, dropped, over the limits in
@@ -267,28 +263,27 @@ class Updates:
         c.next_index, c.commit_index = view.next_index, view.commit_index
         c.now_ms, c.unix_s = view.now_ms, view.unix_s
         c.marked, c.kind = view.marked, view.kind
-        while code := lib.klk_updates_receive(
-            self._struct, arena._struct, c, out._struct, self._others, self._others_count
-        ):
-            self._make_room(code, out)
+        found = self._others, self._others_count
+        self._fill(lib.klk_updates_receive, out, arena._struct, c, out._struct, *found)
         others = ffi.unpack(self._others, self._others_count[0])
         return IntakeResult(self._struct.records - before, others)
 
-    def _make_room(self, code: int, out: Frames) -> None:
-        """Makes the room that a C function has asked for."""
-        if code == lib.KLK_EGROW:
-            self.reqids._grow()
-        elif code == lib.KLK_EFULL:
-            out._double()
-        elif code == lib.KLK_ESPACE:
-            updates, held = self._struct, self._blocks
-            size = max(updates.blocks_need, min(2 * updates.blocks_max, 1 << 24))
-            self._blocks = uncleared("uint8_t[]", size)
-            if updates.records:
-                ffi.memmove(self._blocks, held, updates.used)
-            updates.blocks, updates.blocks_max = self._blocks, size
-        else:
-            raise NativeError(code)
+    def _fill(self, function: Any, out: Frames, *arguments: Any) -> None:
+        """Calls a function of csrc until it has the room that it asks for."""
+        while code := function(self._struct, *arguments):
+            if code == lib.KLK_EGROW:
+                self.reqids._grow()
+            elif code == lib.KLK_EFULL:
+                out._double()
+            elif code == lib.KLK_ESPACE:
+                updates, held = self._struct, self._blocks
+                size = max(updates.blocks_need, min(2 * updates.blocks_max, 1 << 24))
+                self._blocks = uncleared("uint8_t[]", size)
+                if updates.records:
+                    ffi.memmove(self._blocks, held, updates.used)
+                updates.blocks, updates.blocks_max = self._blocks, size
+            else:
+                raise NativeError(code)
 
     def block(self, first_index: int, term: int) -> tuple[bytes, int] | None:
         """The next sealed block of accepted updates and the number of its updates; or None.
@@ -303,22 +298,19 @@ class Updates:
 
     def commit(self, index: int, out: Frames) -> int:
         """Answers the requests for entries up to index. Returns their number."""
-        waited = self._struct.waiting
-        while code := lib.klk_updates_commit(self._struct, index, out._struct):
-            self._make_room(code, out)
-        return int(waited - self._struct.waiting)
+        waited = self._waiters.waiting
+        out.fill(lib.klk_updates_commit, self._struct, index, out._struct)
+        return int(waited - self._waiters.waiting)
 
     def remind(self, now_ms: int, out: Frames) -> None:
         """Sends "accepted" to requests that wait for REMIND_MS, and again after each such time."""
-        while code := lib.klk_updates_remind(self._struct, now_ms, out._struct):
-            self._make_room(code, out)
+        out.fill(lib.klk_updates_remind, self._struct, now_ms, out._struct)
 
     def refuse(self, refusal: bytes, out: Frames) -> int:
         """Refuses all waiting requests with refusal (as in View). Returns their number.
 
         It drops updates that block() has not returned: remove their ids by Reqids.truncate().
         """
-        waited = self._struct.waiting
-        while code := lib.klk_updates_refuse(self._struct, refusal, len(refusal), out._struct):
-            self._make_room(code, out)
+        waited = self._waiters.waiting
+        out.fill(lib.klk_updates_refuse, self._struct, refusal, len(refusal), out._struct)
         return int(waited)

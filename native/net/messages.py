@@ -261,6 +261,13 @@ class Frames(Arena):
             min(2 * messages.frames_max, FRAMES_MAX),
         )
 
+    def fill(self, function: Any, *arguments: Any) -> None:
+        """Calls a function of csrc that adds messages here, until they have enough room."""
+        while code := function(*arguments):
+            if code != lib.KLK_EFULL:
+                raise NativeError(code)
+            self._double()
+
     def _on_sent(self, position: int, dropped: int) -> None:
         self.sent = position
         self.dropped += dropped

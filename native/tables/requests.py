@@ -100,26 +100,16 @@ class Requests:
         """Adds [PIPE_HEADER][routing id][request frames ..] for the rows at these positions. The
         header is <BBHIQQ: kind, 1 if there was the empty frame of a REQ, zeros."""
         numbers, done = self._numbers(positions)
-        while code := lib.klk_requests_forward(
-            self._arena._struct, self._structs, numbers, len(positions), done, kind, out._struct
-        ):
-            _make_room(code, out)
+        asked = self._arena._struct, self._structs, numbers, len(positions), done
+        out.fill(lib.klk_requests_forward, *asked, kind, out._struct)
 
     def acknowledge(self, positions: Sequence[int], out: Frames) -> None:
         """Adds [routing id]([empty])[header with code 0, echo] for the rows at these positions."""
         numbers, done = self._numbers(positions)
-        while code := lib.klk_requests_acknowledge(
-            self._arena._struct, self._structs, numbers, len(positions), done, out._struct
-        ):
-            _make_room(code, out)
+        asked = self._arena._struct, self._structs, numbers, len(positions), done
+        out.fill(lib.klk_requests_acknowledge, *asked, out._struct)
 
     def _numbers(self, positions: Sequence[int]) -> tuple[object, object]:
         if positions and not 0 <= min(positions) <= max(positions) < self._count:
             raise IndexError(f"rows {min(positions)} to {max(positions)} of {self._count}")
         return ffi.new("uint32_t[]", list(positions)), ffi.new("uint32_t *")
-
-
-def _make_room(code: int, out: Frames) -> None:
-    if code != lib.KLK_EFULL:
-        raise NativeError(code)
-    out._double()

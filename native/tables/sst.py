@@ -142,10 +142,10 @@ class Merge:
         self._buffers: list[dict[str, Any]] = [{} for _ in range(runs)]
         for place in range(runs):
             run = self._runs[place]
-            run.state, run.key_max = lib.KLK_SST_NEXT, KEY_BYTES_MAX
-            self._allocate(place, "key", KEY_BYTES_MAX)
-            self._allocate(place, "window", WINDOW_BYTES)
-            self._allocate(place, "block", BLOCK_BYTES)
+            run.state = lib.KLK_SST_NEXT
+            _allocate(run, self._buffers[place], "key", KEY_BYTES_MAX)
+            _allocate(run, self._buffers[place], "window", WINDOW_BYTES)
+            _allocate(run, self._buffers[place], "block", BLOCK_BYTES)
         self._order = ffi.new("uint32_t[]", max(runs, 1))
         self._last = uncleared("uint8_t[]", KEY_BYTES_MAX)
         self._bounds = [ffi.from_buffer(one) for one in bounds]
@@ -155,11 +155,6 @@ class Merge:
         merge.start, merge.end = self._bounds
         merge.start_size, merge.end_size = map(len, bounds)
         merge.sequence = sequence
-
-    def _allocate(self, place: int, name: str, size: int) -> None:
-        self._buffers[place][name] = memory = uncleared("uint8_t[]", size)
-        setattr(self._runs[place], name, memory)
-        setattr(self._runs[place], f"{name}_max", size)
 
     def read(
         self, room: PairLimits, with_values: bool, next_file: Callable[[int], OpenFile | None]
@@ -182,9 +177,10 @@ class Merge:
                 raise MergeFailed(EUNKNOWN, merge.wants, 0)
             else:
                 name = "window" if state == lib.KLK_SST_WINDOW else "block"
-                self._allocate(merge.wants, name, merge.wants_size)
+                run = self._runs[merge.wants]
+                _allocate(run, self._buffers[merge.wants], name, merge.wants_size)
                 if name == "window":
-                    self._runs[merge.wants].window_size = 0
+                    run.window_size = 0
 
     def _go_on(self, place: int, file: OpenFile | None) -> None:
         run = self._runs[place]
@@ -199,6 +195,13 @@ class Merge:
         run.next = run.window_size = 0
         run.at = run.end = ffi.NULL
         run.seeks, run.state = 1, lib.KLK_SST_ADVANCE
+
+
+def _allocate(struct: Any, held: dict[str, Any], name: str, size: int) -> None:
+    """Gives a struct memory for a name, and keeps it alive in held."""
+    held[name] = memory = uncleared("uint8_t[]", size)
+    setattr(struct, name, memory)
+    setattr(struct, f"{name}_max", size)
 
 
 class _Columns:
@@ -216,19 +219,14 @@ class _Columns:
             setattr(merge, name, memory)
         merge.pairs, merge.pairs_max, merge.bytes_max = 0, pairs_max, bytes_max
         for name in ("keys", "values"):
-            self._allocate(name, size)
-
-    def _allocate(self, name: str, size: int) -> None:
-        self._buffers[name] = memory = uncleared("uint8_t[]", size)
-        setattr(self._merge, name, memory)
-        setattr(self._merge, f"{name}_max", size)
+            _allocate(merge, self._buffers, name, size)
 
     def grow(self, name: str, size: int) -> None:
         """Makes room for a pair that is larger than what was left."""
         if size > COLUMN_BYTES_MAX:
             raise MergeFailed(EUNKNOWN, self._merge.wants, 0)
         old, used = self._buffers[name], self._used(name)
-        self._allocate(name, size)
+        _allocate(self._merge, self._buffers, name, size)
         ffi.memmove(self._buffers[name], old, used)
 
     def _used(self, name: str) -> int:

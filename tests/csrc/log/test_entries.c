@@ -3,42 +3,6 @@
 
 enum { COUNT = 5, SIZE = 40 };
 
-static struct klk_messages make_messages(uint32_t bytes, uint32_t frames) {
-    struct klk_messages out = {0};
-    out.bytes = exact(bytes);
-    out.offsets = exact((frames + 1) * sizeof *out.offsets);
-    out.firsts = exact((frames + 1) * sizeof *out.firsts);
-    out.bytes_max = bytes;
-    out.frames_max = frames;
-    out.offsets[0] = out.firsts[0] = 0;
-    return out;
-}
-
-static void free_messages(struct klk_messages *out) {
-    free(out->bytes);
-    free(out->offsets);
-    free(out->firsts);
-}
-
-static uint8_t *make_block(size_t *size) {
-    uint8_t tags[COUNT], data[COUNT * SIZE], reqids[COUNT * KLK_REQID_SIZE];
-    uint32_t sizes[COUNT];
-    size_t payload = 0, reqids_size = 0;
-    memset(data, 'd', sizeof data);
-    memset(reqids, 'r', sizeof reqids);
-    for (uint32_t i = 0; i < COUNT; i++) {
-        tags[i] = i % 2 ? KLK_TAG_REQID : 2;
-        sizes[i] = SIZE;
-        reqids_size += i % 2 ? KLK_REQID_SIZE : 0;
-        payload += klk_record_size(SIZE, (int)(i % 2));
-    }
-    *size = klk_block_size(payload);
-    uint8_t *block = exact(*size);
-    REQUIRE(klk_block_encode(7, 3, COUNT, tags, sizes, reqids, reqids_size, data, sizeof data,
-                             block, *size) == (ssize_t)*size);
-    return block;
-}
-
 static struct klk_entries wanted(uint64_t index, uint64_t last_index, uint64_t bytes_max,
                                  uint32_t count_max) {
     struct klk_entries entries = {index, last_index, 0, bytes_max, 0, count_max};
@@ -63,17 +27,17 @@ static void test_room(const uint8_t *block, size_t size) {
     }
     /* out grows by one frame or a few bytes at a time; no entry is written twice. */
     entries = wanted(7, 11, 1 << 20, 99);
-    struct klk_messages out = make_messages(ENTRY, COUNT);
+    struct klk_messages out = messages_new(ENTRY, COUNT);
     REQUIRE(klk_entries_add(&entries, block, size, &out) == KLK_EFULL);
     REQUIRE(entries.index == 8 && out.frames == 1 && out.messages == 0);
-    free_messages(&out);
+    messages_free(&out);
     entries = wanted(7, 11, 1 << 20, 99);
-    out = make_messages(COUNT * ENTRY, COUNT);
+    out = messages_new(COUNT * ENTRY, COUNT);
     REQUIRE(klk_entries_add(&entries, block, size, &out) == KLK_OK);
     REQUIRE(out.frames == COUNT && out.offsets[COUNT] == COUNT * ENTRY);
     REQUIRE(out.bytes[KLK_REQID_SIZE] == 2 && out.bytes[KLK_REQID_SIZE + 1] == 3);
     REQUIRE(out.bytes[ENTRY] == 'r' && out.bytes[0] == 0);
-    free_messages(&out);
+    messages_free(&out);
 }
 
 static void test_damage(const uint8_t *block, size_t size) {
@@ -88,9 +52,9 @@ static void test_damage(const uint8_t *block, size_t size) {
             uint8_t *copy = exact_copy(block, size);
             copy[at] = (uint8_t)(copy[at] ^ 1u << bit);
             struct klk_entries entries = wanted(7, 99, 1 << 20, 99);
-            struct klk_messages out = make_messages(4096, 64);
+            struct klk_messages out = messages_new(4096, 64);
             (void)klk_entries_add(&entries, copy, size, &out);
-            free_messages(&out);
+            messages_free(&out);
             free(copy);
         }
     }
@@ -98,7 +62,7 @@ static void test_damage(const uint8_t *block, size_t size) {
 
 int main(void) {
     size_t size;
-    uint8_t *block = make_block(&size);
+    uint8_t *block = exact_block(7, COUNT, SIZE, (const uint8_t *)"rrrrrrrrrrrr", &size);
     test_room(block, size);
     test_damage(block, size);
     free(block);

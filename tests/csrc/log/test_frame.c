@@ -50,7 +50,7 @@ static void read_everything(const uint8_t *data, size_t size) {
     uint32_t *walked = exact(3 * sizeof *walked * (count + 1));
     if (header.count == count) {
         (void)klk_block_walk(copy, size, walked);
-        uint8_t *states = exact(klk_block_states_size(copy, size) + 1);
+        uint8_t *states = exact(2 * size);
         (void)klk_block_states(copy, size, 0, states, counts);
         free(states);
     }
@@ -60,12 +60,6 @@ static void read_everything(const uint8_t *data, size_t size) {
     (void)klk_block_slice(copy, size, header.first_index, last, slice);
     (void)klk_block_slice(copy, size, header.first_index + 1, last, slice);
     free(slice);
-    size_t capacity = klk_block_entries_size(copy, size);
-    uint8_t *entries = exact(capacity + 1);
-    uint32_t *sizes = exact((count + 1) * sizeof *sizes);
-    (void)klk_block_entries(copy, size, header.first_index, last, entries, capacity, sizes);
-    free(entries);
-    free(sizes);
     struct klk_record record;
     (void)klk_record_read(copy, size, &record);
     free(copy);
@@ -93,30 +87,27 @@ static void test_round_trip(void) {
 /* Block -> entries in the specification's form -> blocks; an entry without data is refused. */
 static void test_entries(void) {
     struct block block = make_block(1, 3);
-    size_t capacity = klk_block_entries_size(block.data, block.size);
-    uint8_t *entries = exact(capacity);
-    uint32_t sizes[COUNT], used = 0;
-    ssize_t size =
-        klk_block_entries(block.data, block.size, 2, COUNT, entries, capacity, sizes);
-    REQUIRE(size > 0);
-    REQUIRE(klk_block_entries(block.data, block.size, 2, COUNT, entries, (size_t)size - 1,
-                              sizes) == KLK_ESPACE);
-    uint8_t *joined = exact_copy(entries, (size_t)size);
-    uint8_t *back = exact(klk_block_size((size_t)size));
+    struct klk_entries entries = {2, COUNT, 0, UINT64_MAX, 0, COUNT};
+    struct klk_messages frames = messages_new(4096, COUNT);
+    REQUIRE(klk_entries_add(&entries, block.data, block.size, &frames) == KLK_OK);
+    uint32_t sizes[COUNT], used = 0, size = klk_messages_bytes(&frames);
+    for (int i = 0; i < COUNT - 1; i++) sizes[i] = frames.offsets[i + 1] - frames.offsets[i];
+    uint8_t *joined = exact_copy(frames.bytes, size);
+    uint8_t *back = exact(klk_block_size(size));
     uint8_t *slice = exact(block.size);
-    ssize_t found = klk_block_from_entries(2, joined, (size_t)size, sizes, COUNT - 1, back, &used);
+    ssize_t found = klk_block_from_entries(2, joined, size, sizes, COUNT - 1, back, &used);
     REQUIRE(used == COUNT - 1);
     REQUIRE(found == klk_block_slice(block.data, block.size, 2, COUNT, slice));
     REQUIRE(memcmp(slice, back, (size_t)found) == 0);
-    REQUIRE(klk_block_from_entries(2, joined, (size_t)size - 1, sizes, COUNT - 1, back, &used) ==
+    REQUIRE(klk_block_from_entries(2, joined, size - 1, sizes, COUNT - 1, back, &used) ==
             KLK_EINVAL);
     sizes[0] = KLK_ENTRY_PREFIX;
-    REQUIRE(klk_block_from_entries(2, joined, (size_t)size, sizes, COUNT - 1, back, &used) ==
+    REQUIRE(klk_block_from_entries(2, joined, size, sizes, COUNT - 1, back, &used) ==
             KLK_ECORRUPT);
     free(joined);
     free(back);
     free(slice);
-    free(entries);
+    messages_free(&frames);
     free(block.data);
 }
 

@@ -1,59 +1,11 @@
 /* csrc/log/reads.c on exact-size heap buffers, with full outgoing messages and nearly full rings:
  * no access outside the buffers, and exactly one answer for every received read. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "api.h"
-
-#define CHECK(condition)                                           \
-    do {                                                           \
-        if (!(condition)) {                                        \
-            printf("%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-            exit(1);                                               \
-        }                                                          \
-    } while (0)
+#include "exact.h"
 
 enum { ROUNDS = 3000, MESSAGES = 20, RING = 2048 };
 
 static const uint8_t READ_INDEX[] = {0x6b, 0x52};
 static const uint8_t REFUSAL[] = {0xa2, 'n', '1'};
-
-static struct klk_messages messages_new(uint32_t bytes_max, uint32_t frames_max) {
-    struct klk_messages messages = {.bytes = malloc(bytes_max),
-                                    .offsets = calloc(frames_max + 1, sizeof(uint32_t)),
-                                    .firsts = calloc(frames_max + 1, sizeof(uint32_t)),
-                                    .bytes_max = bytes_max,
-                                    .frames_max = frames_max};
-    return messages;
-}
-
-static void messages_free(struct klk_messages *messages) {
-    free(messages->bytes);
-    free(messages->offsets);
-    free(messages->firsts);
-}
-
-static void messages_clear(struct klk_messages *messages) {
-    messages->frames = messages->messages = 0;
-}
-
-static void frame_add(struct klk_messages *messages, const void *data, size_t size) {
-    uint32_t offset = messages->offsets[messages->frames];
-    if (size) memcpy(messages->bytes + offset, data, size);
-    messages->offsets[++messages->frames] = offset + (uint32_t)size;
-}
-
-/* A copy in a buffer of exactly this size. */
-static struct klk_messages messages_exact(const struct klk_messages *from) {
-    struct klk_messages exact = messages_new(from->offsets[from->frames], from->frames);
-    memcpy(exact.bytes, from->bytes, exact.bytes_max);
-    memcpy(exact.offsets, from->offsets, (from->frames + 1) * sizeof(uint32_t));
-    memcpy(exact.firsts, from->firsts, (from->messages + 1) * sizeof(uint32_t));
-    exact.frames = from->frames;
-    exact.messages = from->messages;
-    return exact;
-}
 
 /* A message of up to six frames, most of them a read or nearly one. */
 static void message_add(struct klk_messages *messages) {
@@ -61,18 +13,19 @@ static void message_add(struct klk_messages *messages) {
     memset(bytes, 7, sizeof bytes);
     int frames = rand() % 4 ? 4 + rand() % 2 : 1 + rand() % 6;
     for (int frame = 0; frame < frames; frame++) {
-        if (rand() % 50 == 0) frame_add(messages, bytes, (size_t)(rand() % 256));
-        else if (frame == 0) frame_add(messages, bytes, rand() % 20 ? 5 : (size_t)(rand() % 256));
-        else if (frame == 1) frame_add(messages, bytes, (size_t)(rand() % 14));
-        else if (frame == 2) frame_add(messages, READ_INDEX, sizeof READ_INDEX);
-        else if (frame == 3) frame_add(messages, "demo", 4);
+        uint32_t any = (uint32_t)(rand() % 256);
+        if (rand() % 50 == 0) klk_messages_frame(messages, bytes, any);
+        else if (frame == 0) klk_messages_frame(messages, bytes, rand() % 20 ? 5 : any);
+        else if (frame == 1) klk_messages_frame(messages, bytes, (uint32_t)(rand() % 14));
+        else if (frame == 2) klk_messages_frame(messages, READ_INDEX, sizeof READ_INDEX);
+        else if (frame == 3) klk_messages_frame(messages, "demo", 4);
         else {
             bytes[0] = (uint8_t)(rand() % 3);
-            frame_add(messages, bytes, 1);
+            klk_messages_frame(messages, bytes, 1);
             bytes[0] = 7;
         }
     }
-    messages->firsts[++messages->messages] = messages->frames;
+    klk_messages_end(messages);
 }
 
 static uint64_t answered; /* with an index or a refusal, not with a reminder */
@@ -81,22 +34,21 @@ static uint64_t answered; /* with an index or a refusal, not with a reminder */
 static void answers_take(struct klk_messages *out, int reminders) {
     for (uint32_t m = 0; m < out->messages; m++) {
         uint32_t first = out->firsts[m];
-        CHECK(out->firsts[m + 1] - first == 5);
-        CHECK(memcmp(out->bytes + out->offsets[first + 2], READ_INDEX, 2) == 0);
+        REQUIRE(out->firsts[m + 1] - first == 5);
+        REQUIRE(memcmp(out->bytes + out->offsets[first + 2], READ_INDEX, 2) == 0);
         uint32_t size = out->offsets[first + 5] - out->offsets[first + 4];
-        CHECK(reminders ? size == 0 : size >= 1 && size <= 8);
+        REQUIRE(reminders ? size == 0 : size >= 1 && size <= 8);
         answered += !reminders;
     }
-    uint32_t bytes_max = 2 * out->bytes_max, frames_max = 2 * out->frames_max;
-    messages_free(out);
-    *out = messages_new(bytes_max, frames_max);
+    out->frames = out->messages = 0;
+    messages_grow(out, 2 * out->bytes_max, 2 * out->frames_max);
 }
 
 static void take_some(struct klk_reads *reads, const struct klk_reads_view *view) {
     struct klk_messages arena = messages_new(1 << 16, 1 << 10), out = messages_new(16, 4);
     int count = rand() % MESSAGES;
     for (int i = 0; i < count; i++) message_add(&arena);
-    struct klk_messages exact = messages_exact(&arena);
+    struct klk_messages exact = messages_copy(&arena, klk_messages_bytes(&arena), arena.frames);
     uint32_t *numbers = malloc(sizeof *numbers * (size_t)count);
     uint32_t left = (uint32_t)count;
     for (uint32_t i = 0; i < left; i++) numbers[i] = i;
@@ -135,13 +87,12 @@ int main(void) {
             answers_take(&out, reminders);
         answers_take(&out, reminders);
         view.round += (uint64_t)(rand() % 2);
-        messages_clear(&out);
         messages_free(&out);
         uint64_t waiting = reads.readers[0].waiting + reads.readers[1].waiting;
-        CHECK(reads.counters[KLK_READS_RECEIVED] == answered + waiting);
+        REQUIRE(reads.counters[KLK_READS_RECEIVED] == answered + waiting);
     }
-    CHECK(reads.counters[KLK_READS_OVER] > 100 && answered > 1000);
-    CHECK(reads.counters[KLK_READS_DROPPED] > 100 && reads.counters[KLK_READS_ASTRAY] > 100);
+    REQUIRE(reads.counters[KLK_READS_OVER] > 100 && answered > 1000);
+    REQUIRE(reads.counters[KLK_READS_DROPPED] > 100 && reads.counters[KLK_READS_ASTRAY] > 100);
     for (int wait = 0; wait < 2; wait++) free(reads.readers[wait].ring);
     return 0;
 }

@@ -1,72 +1,13 @@
 /* csrc/log/updates.c and reqids.c on exact-size heap buffers that grow on request, with valid and
  * invalid packs and updates: no access outside the buffers, and every accepted update is in exactly
  * one block, in the table, and answered once. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "api.h"
-
-#define CHECK(condition)                                           \
-    do {                                                           \
-        if (!(condition)) {                                        \
-            printf("%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-            exit(1);                                               \
-        }                                                          \
-    } while (0)
+#include "exact.h"
 
 enum { NOW_S = 1800000000, ROUNDS = 200, MESSAGES = 40 };
 
-static struct klk_messages messages_new(uint32_t bytes_max, uint32_t frames_max) {
-    struct klk_messages messages = {.bytes = malloc(bytes_max),
-                                    .offsets = calloc(frames_max + 1, sizeof(uint32_t)),
-                                    .firsts = calloc(frames_max + 1, sizeof(uint32_t)),
-                                    .bytes_max = bytes_max,
-                                    .frames_max = frames_max};
-    return messages;
-}
-
-static void messages_free(struct klk_messages *messages) {
-    free(messages->bytes);
-    free(messages->offsets);
-    free(messages->firsts);
-}
-
-static void messages_double(struct klk_messages *messages) {
-    struct klk_messages grown = messages_new(2 * messages->bytes_max, 2 * messages->frames_max);
-    memcpy(grown.bytes, messages->bytes, messages->offsets[messages->frames]);
-    memcpy(grown.offsets, messages->offsets, (messages->frames + 1) * sizeof(uint32_t));
-    memcpy(grown.firsts, messages->firsts, (messages->messages + 1) * sizeof(uint32_t));
-    grown.frames = messages->frames;
-    grown.messages = messages->messages;
-    messages_free(messages);
-    *messages = grown;
-}
-
-static void frame_add(struct klk_messages *messages, const void *data, size_t size) {
-    uint32_t offset = messages->offsets[messages->frames];
-    if (size) memcpy(messages->bytes + offset, data, size);
-    messages->offsets[++messages->frames] = offset + (uint32_t)size;
-}
-
-static void message_end(struct klk_messages *messages) {
-    messages->firsts[++messages->messages] = messages->frames;
-}
-
-/* A copy in a buffer of exactly this size. */
-static struct klk_messages messages_exact(const struct klk_messages *from) {
-    struct klk_messages exact = messages_new(from->offsets[from->frames], from->frames);
-    memcpy(exact.bytes, from->bytes, exact.bytes_max);
-    memcpy(exact.offsets, from->offsets, (from->frames + 1) * sizeof(uint32_t));
-    memcpy(exact.firsts, from->firsts, (from->messages + 1) * sizeof(uint32_t));
-    exact.frames = from->frames;
-    exact.messages = from->messages;
-    return exact;
-}
-
 static void shard_move(struct klk_reqids *reqids, int shard, uint32_t size) {
     struct klk_reqid_slot *old = reqids->shards[shard].slots;
-    CHECK(klk_reqids_move(reqids, shard, malloc(size * sizeof *old), size) == KLK_OK);
+    REQUIRE(klk_reqids_move(reqids, shard, malloc(size * sizeof *old), size) == KLK_OK);
     free(old);
 }
 
@@ -110,31 +51,31 @@ static void message_random(struct klk_messages *messages) {
     static uint8_t bytes[4096];
     uint8_t reqid[12];
     size_t first = 0, size;
-    frame_add(messages, "routing id", (size_t)(1 + rand() % 10));
+    klk_messages_frame(messages, "routing id", (uint32_t)(1 + rand() % 10));
     switch (rand() % 5) {
         case 0:
         case 1:
-            frame_add(messages, reqid_random(reqid), rand() % 20 ? 12 : 11);
-            frame_add(messages, "=", 1);
-            if (rand() % 2) frame_add(messages, "demo", rand() % 10 ? 4 : 3);
-            frame_add(messages, bytes, (size_t)(rand() % 300));
+            klk_messages_frame(messages, reqid_random(reqid), rand() % 20 ? 12 : 11);
+            klk_messages_frame(messages, "=", 1);
+            if (rand() % 2) klk_messages_frame(messages, "demo", rand() % 10 ? 4 : 3);
+            klk_messages_frame(messages, bytes, (uint32_t)(rand() % 300));
             break;
         case 2:
         case 3:
             size = records_random(bytes, &first);
-            frame_add(messages, bytes + first, 12);
-            frame_add(messages, "k=", 2);
-            frame_add(messages, "demo", 4);
-            frame_add(messages, reqid_random(reqid), rand() % 3 ? 0 : 12);
-            frame_add(messages, bytes, size);
+            klk_messages_frame(messages, bytes + first, 12);
+            klk_messages_frame(messages, "k=", 2);
+            klk_messages_frame(messages, "demo", 4);
+            klk_messages_frame(messages, reqid_random(reqid), rand() % 3 ? 0 : 12);
+            klk_messages_frame(messages, bytes, (uint32_t)size);
             break;
         default:
             for (int i = rand() % 5; i > 0; i--) {
                 const char *text = i % 2 ? "k=demo_______" : "=123456789abc";
-                frame_add(messages, text, (size_t)(rand() % 13));
+                klk_messages_frame(messages, text, (uint32_t)(rand() % 13));
             }
     }
-    message_end(messages);
+    klk_messages_end(messages);
 }
 
 struct intake {
@@ -147,9 +88,10 @@ struct intake {
 
 static void make_room(struct intake *intake, int code) {
     struct klk_updates *updates = intake->updates;
-    CHECK(code == KLK_EGROW || code == KLK_EFULL || code == KLK_ESPACE);
+    REQUIRE(code == KLK_EGROW || code == KLK_EFULL || code == KLK_ESPACE);
     if (code == KLK_EGROW) reqids_grow(intake->reqids);
-    if (code == KLK_EFULL) messages_double(&intake->out);
+    if (code == KLK_EFULL)
+        messages_grow(&intake->out, 2 * intake->out.bytes_max, 2 * intake->out.frames_max);
     if (code != KLK_ESPACE) return;
     uint8_t *blocks = malloc(updates->blocks_need);
     if (updates->records) memcpy(blocks, updates->blocks, updates->used);
@@ -162,7 +104,8 @@ static void take(struct intake *intake, uint64_t now_ms) {
     struct klk_messages messages = messages_new(1 << 18, 1 << 12);
     int count = rand() % MESSAGES;
     for (int i = 0; i < count; i++) message_random(&messages);
-    struct klk_messages arena = messages_exact(&messages);
+    struct klk_messages arena =
+        messages_copy(&messages, klk_messages_bytes(&messages), messages.frames);
     struct klk_updates_view view = {.refusal = (const uint8_t *)"\xc0",
                                     .refusal_size = 1,
                                     .leader = rand() % 20 != 0,
@@ -177,8 +120,8 @@ static void take(struct intake *intake, uint64_t now_ms) {
     while ((code = klk_updates_receive(intake->updates, &arena, &view, &intake->out, others,
                                     &others_count)) != KLK_OK)
         make_room(intake, code);
-    CHECK(others_count <= (uint32_t)count);
-    CHECK(intake->updates->counters[KLK_UPDATES_TAKEN] - taken ==
+    REQUIRE(others_count <= (uint32_t)count);
+    REQUIRE(intake->updates->counters[KLK_UPDATES_TAKEN] - taken ==
           intake->updates->records - records);
     intake->others += others_count;
     free(others);
@@ -195,15 +138,15 @@ static void propose(struct intake *intake) {
         struct klk_header header;
         uint8_t *exact = malloc((size_t)size);
         memcpy(exact, block, (size_t)size);
-        CHECK(klk_block_check(exact, (size_t)size, &header) == size);
-        CHECK(header.count == count && header.first_index == intake->next_index);
+        REQUIRE(klk_block_check(exact, (size_t)size, &header) == size);
+        REQUIRE(header.count == count && header.first_index == intake->next_index);
         size_t offset = KLK_HEADER_SIZE;
         for (uint32_t i = 0; i < count; i++) {
             struct klk_record record;
             ssize_t used = klk_record_read(exact + offset, (size_t)size - offset, &record);
-            CHECK(used > 0 && record.reqid);
+            REQUIRE(used > 0 && record.reqid);
             uint64_t found = klk_reqids_find(intake->reqids, record.reqid);
-            CHECK(found == intake->next_index + i ||
+            REQUIRE(found == intake->next_index + i ||
                   (!found && reqid_seconds(record.reqid) <= intake->reqids->forgotten_s));
             offset += (size_t)used;
         }
@@ -214,11 +157,11 @@ static void propose(struct intake *intake) {
         while ((code = klk_reqids_add(intake->reqids, exact, (size_t)size, &at, &index,
                                       &newest_s)) == KLK_EGROW)
             reqids_grow(intake->reqids);
-        CHECK(code == KLK_OK && index == intake->next_index + count);
+        REQUIRE(code == KLK_OK && index == intake->next_index + count);
         free(exact);
         intake->next_index += count;
     }
-    CHECK(size == 0);
+    REQUIRE(size == 0);
 }
 
 static void answer(struct intake *intake, int what, uint64_t now_ms) {
@@ -232,8 +175,8 @@ static void answer(struct intake *intake, int what, uint64_t now_ms) {
         if (code != KLK_OK) make_room(intake, code);
     } while (code != KLK_OK);
     if (what == 2) {
-        CHECK(!intake->updates->waiting && !intake->updates->inflight);
-        CHECK(!intake->updates->inflight_bytes);
+        REQUIRE(!intake->updates->waiters.waiting && !intake->updates->inflight);
+        REQUIRE(!intake->updates->inflight_bytes);
         klk_reqids_truncate(intake->reqids, intake->next_index - 1);
     }
 }
@@ -258,8 +201,8 @@ static void carry(const struct klk_reqids *reqids, uint64_t last_index, unsigned
     size_t size = reqids->count * sizeof(struct klk_reqid_slot), offset = 0;
     struct klk_reqid_slot *slots = malloc(size), *again = malloc(size);
     int64_t count = klk_reqids_export(reqids, last_index, slots, reqids->count);
-    CHECK(count >= 0 && (uint64_t)count == reqids->count);
-    if (count > 0) CHECK(klk_reqids_export(reqids, last_index, again, (uint64_t)count - 1) < 0);
+    REQUIRE(count >= 0 && (uint64_t)count == reqids->count);
+    if (count > 0) REQUIRE(klk_reqids_export(reqids, last_index, again, (uint64_t)count - 1) < 0);
     for (int flipped = 0; flipped < 2; flipped++) {
         struct klk_reqids *other = reqids_new(seed + 1);
         uint64_t index = 0;
@@ -274,11 +217,11 @@ static void carry(const struct klk_reqids *reqids, uint64_t last_index, unsigned
         while ((code = klk_reqids_import(other, last_index, (uint8_t *)slots, size, &offset,
                                          &index)) == KLK_EGROW)
             reqids_grow(other);
-        CHECK(code == KLK_OK || (flipped && code == KLK_ECORRUPT));
+        REQUIRE(code == KLK_OK || (flipped && code == KLK_ECORRUPT));
         if (code == KLK_OK) {
-            CHECK(other->count == reqids->count && index <= last_index);
-            CHECK(klk_reqids_export(other, last_index, again, other->count) == count);
-            CHECK(size == 0 || memcmp(slots, again, size) == 0);
+            REQUIRE(other->count == reqids->count && index <= last_index);
+            REQUIRE(klk_reqids_export(other, last_index, again, other->count) == count);
+            REQUIRE(size == 0 || memcmp(slots, again, size) == 0);
         }
         reqids_free(other);
     }
@@ -301,8 +244,7 @@ static void run(unsigned seed, uint64_t *reached) {
                                            .ttl_s = 90,
                                            .inflight_max = 300,
                                            .inflight_bytes_max = 40000,
-                                           .waiters = malloc(4096),
-                                           .waiters_max = 4096};
+                                           .waiters = {malloc(4096), 4096, 0, 0, 0, 0}};
     for (uint64_t round = 0; round < ROUNDS; round++) {
         take(&intake, round * 30);
         if (rand() % 2) propose(&intake);
@@ -314,10 +256,10 @@ static void run(unsigned seed, uint64_t *reached) {
     }
     for (int counter = 0; counter < KLK_UPDATES_COUNTERS; counter++)
         reached[counter] += intake.updates->counters[counter];
-    CHECK(intake.others > 0);
+    REQUIRE(intake.others > 0);
     reqids_free(intake.reqids);
     free(intake.updates->blocks);
-    free(intake.updates->waiters);
+    free(intake.updates->waiters.ring);
     free(intake.updates);
     messages_free(&intake.out);
     free(ident);
@@ -326,6 +268,6 @@ static void run(unsigned seed, uint64_t *reached) {
 int main(void) {
     uint64_t reached[KLK_UPDATES_COUNTERS] = {0};
     for (unsigned seed = 1; seed <= 20; seed++) run(seed, reached);
-    for (int counter = 0; counter < KLK_UPDATES_COUNTERS; counter++) CHECK(reached[counter] > 20);
+    for (int counter = 0; counter < KLK_UPDATES_COUNTERS; counter++) REQUIRE(reached[counter] > 20);
     return 0;
 }

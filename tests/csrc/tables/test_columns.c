@@ -34,24 +34,8 @@ static void free_columns(struct klk_columns *columns) {
 
 /* Every second record has a reqid of 2^24 + 2 s. */
 static uint8_t *make_block(uint64_t first_index, size_t *size) {
-    uint8_t tags[COUNT], data[COUNT * SIZE], reqids[COUNT * KLK_REQID_SIZE];
-    uint32_t sizes[COUNT];
-    size_t payload = 0, reqids_size = 0;
-    memset(data, 'd', sizeof data);
-    memset(reqids, 0, sizeof reqids);
-    for (uint32_t i = 0; i < COUNT; i++) {
-        tags[i] = i % 2 ? KLK_TAG_REQID : 2;
-        sizes[i] = SIZE;
-        reqids[i * KLK_REQID_SIZE] = 1;
-        reqids[i * KLK_REQID_SIZE + 3] = 2;
-        reqids_size += i % 2 ? KLK_REQID_SIZE : 0;
-        payload += klk_record_size(SIZE, (int)(i % 2));
-    }
-    *size = klk_block_size(payload);
-    uint8_t *block = exact(*size);
-    REQUIRE(klk_block_encode(first_index, 3, COUNT, tags, sizes, reqids, reqids_size, data,
-                             sizeof data, block, *size) == (ssize_t)*size);
-    return block;
+    static const uint8_t reqid[KLK_REQID_SIZE] = {1, 0, 0, 2};
+    return exact_block(first_index, COUNT, SIZE, reqid, size);
 }
 
 static void test_two_blocks(void) {

@@ -1,15 +1,11 @@
 /* csrc/tables/ops.c on exact-size heap buffers: every cut, every capacity, every wrong size. */
+#include "bytes.h"
 #include "exact.h"
 
 enum { PAIRS = 3, SIZES = 2 * PAIRS };
 
 static const uint32_t PAIR_SIZES[SIZES] = {3, 0, 1, 12, 65536, 100};
 
-static void put_u32(uint8_t *out, uint32_t value) {
-    for (int i = 0; i < 4; i++) out[i] = (uint8_t)(value >> 8 * i);
-}
-
-/* Calls with buffers of exactly these sizes; the format's characters must be those expected. */
 static ssize_t format(const uint8_t *data, size_t size, uint32_t count, int columns,
                       size_t capacity, const char *expected) {
     uint8_t *in = exact_copy(data, size);
@@ -29,7 +25,7 @@ static ssize_t format(const uint8_t *data, size_t size, uint32_t count, int colu
 static void test_sizes(void) {
     size_t total = 4 * SIZES + 3 + 1 + 12 + 65536 + 100;
     uint8_t *data = exact(total);
-    for (int i = 0; i < SIZES; i++) put_u32(data + 4 * i, PAIR_SIZES[i]);
+    for (int i = 0; i < SIZES; i++) klk_put_u32(data + 4 * i, PAIR_SIZES[i]);
     const char *expected = "<3s0s1s12s65536s100s";
     size_t room = 1 + SIZES * KLK_FORMAT_ITEM_MAX;
     format(data, total, PAIRS, 2, room, expected);
@@ -46,11 +42,11 @@ static void test_sizes(void) {
     REQUIRE(format(data, total, PAIRS, 1, room, NULL) == KLK_ECORRUPT);
     REQUIRE(klk_sizes_check(data, SIZES, 2) == KLK_OK);
     REQUIRE(klk_sizes_check(data, SIZES, 1) == KLK_ECORRUPT);
-    put_u32(data, KLK_KEY_BYTES_MAX + 1);
+    klk_put_u32(data, KLK_KEY_BYTES_MAX + 1);
     REQUIRE(format(data, total, PAIRS, 2, room, NULL) == KLK_ECORRUPT);
     REQUIRE(klk_sizes_check(data, SIZES, 2) == KLK_ECORRUPT);
-    put_u32(data, 3);
-    put_u32(data + 4, KLK_VALUE_BYTES_MAX + 1);
+    klk_put_u32(data, 3);
+    klk_put_u32(data + 4, KLK_VALUE_BYTES_MAX + 1);
     REQUIRE(format(data, total, PAIRS, 2, room, NULL) == KLK_ECORRUPT);
     REQUIRE(klk_sizes_check(data, SIZES, 2) == KLK_ECORRUPT);
     free(data);
@@ -61,7 +57,7 @@ static void test_offsets(void) {
     enum { COUNT = 3, SIZE = 107 };
     uint8_t *offsets = exact(4 * (COUNT + 1));
     const uint32_t right[] = {0, 7, 7, SIZE};
-    for (int i = 0; i <= COUNT; i++) put_u32(offsets + 4 * i, right[i]);
+    for (int i = 0; i <= COUNT; i++) klk_put_u32(offsets + 4 * i, right[i]);
     for (size_t capacity = 0; capacity <= 1 + COUNT * KLK_FORMAT_ITEM_MAX; capacity++) {
         char *out = exact(capacity);
         ssize_t used = klk_offsets_format(offsets, COUNT, SIZE, out, capacity);
@@ -72,18 +68,18 @@ static void test_offsets(void) {
     char out[64];
     REQUIRE(klk_offsets_format(offsets, COUNT, SIZE + 1, out, sizeof out) == KLK_ECORRUPT);
     REQUIRE(klk_offsets_format(offsets, COUNT, SIZE - 1, out, sizeof out) == KLK_ECORRUPT);
-    put_u32(offsets + 8, 6);
+    klk_put_u32(offsets + 8, 6);
     REQUIRE(klk_offsets_format(offsets, COUNT, SIZE, out, sizeof out) == KLK_ECORRUPT);
-    put_u32(offsets + 8, 7);
-    put_u32(offsets, 1);
+    klk_put_u32(offsets + 8, 7);
+    klk_put_u32(offsets, 1);
     REQUIRE(klk_offsets_format(offsets, COUNT, SIZE, out, sizeof out) == KLK_ECORRUPT);
     free(offsets);
     uint8_t *long_item = exact(8);
-    put_u32(long_item, 0);
-    put_u32(long_item + 4, KLK_VALUE_BYTES_MAX + 1);
+    klk_put_u32(long_item, 0);
+    klk_put_u32(long_item + 4, KLK_VALUE_BYTES_MAX + 1);
     REQUIRE(klk_offsets_format(long_item, 1, KLK_VALUE_BYTES_MAX + 1u, out, sizeof out) ==
             KLK_ECORRUPT);
-    put_u32(long_item + 4, KLK_VALUE_BYTES_MAX);
+    klk_put_u32(long_item + 4, KLK_VALUE_BYTES_MAX);
     REQUIRE(klk_offsets_format(long_item, 1, KLK_VALUE_BYTES_MAX, out, sizeof out) ==
             1 + KLK_FORMAT_ITEM_MAX);
     free(long_item);
@@ -108,22 +104,14 @@ static void test_messages(void) {
     uint8_t *data = exact_copy((const uint8_t *)"aabbbbbbc", SIZE);
     for (uint32_t bytes = 0; bytes <= SIZE + 1; bytes++)
         for (uint32_t frames = 0; frames <= FRAMES + 1; frames++) {
-            struct klk_messages out = {0};
-            out.bytes = exact(bytes);
-            out.offsets = exact((frames + 1) * sizeof *out.offsets);
-            out.firsts = exact((frames + 1) * sizeof *out.firsts);
-            out.bytes_max = bytes;
-            out.frames_max = frames;
-            out.offsets[0] = out.firsts[0] = 0;
+            struct klk_messages out = messages_new(bytes, frames);
             int fits = bytes >= SIZE && frames >= FRAMES;
             REQUIRE(klk_messages_add(&out, sizes, FRAMES, data, SIZE - 1) == KLK_EINVAL);
             REQUIRE(klk_messages_add(&out, sizes, FRAMES, data, SIZE) ==
                     (fits ? KLK_OK : KLK_EFULL));
             REQUIRE(out.frames == (fits ? FRAMES : 0) && out.messages == 0);
             if (fits) REQUIRE(out.offsets[3] == 8 && memcmp(out.bytes, data, SIZE) == 0);
-            free(out.bytes);
-            free(out.offsets);
-            free(out.firsts);
+            messages_free(&out);
         }
     free(data);
 }

@@ -6,31 +6,6 @@ enum { ROUNDS = 20000, FRAMES_MAX = 40, BYTES_MAX = 4096 };
 static uint32_t seed = 2463534242u;
 static unsigned shapes[3];
 
-static struct klk_messages room(uint32_t bytes, uint32_t frames) {
-    struct klk_messages out = {0};
-    out.bytes = exact(bytes);
-    out.offsets = exact((frames + 1) * sizeof *out.offsets);
-    out.firsts = exact((frames + 1) * sizeof *out.firsts);
-    out.bytes_max = bytes;
-    out.frames_max = frames;
-    out.offsets[0] = out.firsts[0] = 0;
-    return out;
-}
-
-static void give_back(struct klk_messages *out) {
-    free(out->bytes);
-    free(out->offsets);
-    free(out->firsts);
-}
-
-static void add(struct klk_messages *out, const void *data, uint32_t size) {
-    REQUIRE(out->frames < out->frames_max);
-    uint32_t offset = out->offsets[out->frames];
-    REQUIRE(offset + size <= out->bytes_max);
-    if (size) memcpy(out->bytes + offset, data, size);
-    out->offsets[++out->frames] = offset + size;
-}
-
 static uint32_t dice(uint32_t sides) { return next_random(&seed) % sides; }
 
 /* A header that is right more often than not. */
@@ -45,7 +20,7 @@ static void add_header(struct klk_messages *out, int packed) {
     if (!dice(20)) header[dice(48)] ^= (uint8_t)(1u << dice(8));
     uint32_t size = sizes[dice(sizeof sizes)];
     if (packed) size = at + 21;
-    add(out, header, size);
+    klk_messages_frame(out, header, size);
 }
 
 static void add_column(struct klk_messages *out, uint32_t items) {
@@ -53,50 +28,50 @@ static void add_column(struct klk_messages *out, uint32_t items) {
     for (uint32_t i = 1; i <= items; i++) offsets[i] = size += 1 + dice(5);
     if (!dice(10)) offsets[dice(8)] = dice(3) ? dice(40) : UINT32_MAX;
     uint8_t junk[64] = {'c'};
-    add(out, offsets, 4 * (items + 1) - (dice(20) ? 0 : dice(4)));
-    add(out, junk, size);
+    klk_messages_frame(out, offsets, 4 * (items + 1) - (dice(20) ? 0 : dice(4)));
+    klk_messages_frame(out, junk, size);
 }
 
 static void add_message(struct klk_messages *out, int routed) {
     uint8_t junk[300] = {'j'};
     int packed = dice(3) == 0;
-    if (routed) add(out, "id", 2);
-    if (routed && dice(2)) add(out, NULL, 0);
+    if (routed) klk_messages_frame(out, "id", 2);
+    if (routed && dice(2)) klk_messages_frame(out, NULL, 0);
     if (dice(30)) add_header(out, packed);
-    if (dice(30)) add(out, junk, dice(20) ? 4 : dice(9));
+    if (dice(30)) klk_messages_frame(out, junk, dice(20) ? 4 : dice(9));
     if (packed) {
         uint32_t items = dice(7);
         add_column(out, items);
         add_column(out, dice(10) ? items : dice(7));
     } else {
         for (uint32_t frames = dice(7); frames; frames--)
-            add(out, junk, dice(9) ? 8 : dice(300));
+            klk_messages_frame(out, junk, dice(9) ? 8 : dice(300));
     }
-    if (out->frames == out->firsts[out->messages]) add(out, junk, 1);
-    out->firsts[++out->messages] = out->frames;
+    if (out->frames == out->firsts[out->messages]) klk_messages_frame(out, junk, 1);
+    klk_messages_end(out);
 }
 
 static void forward(const struct klk_messages *arena, const struct klk_request *requests,
                     const uint32_t *positions, uint32_t count) {
-    struct klk_messages out = room(dice(2) ? BYTES_MAX : dice(200), FRAMES_MAX + 2 * count);
+    struct klk_messages out = messages_new(dice(2) ? BYTES_MAX : dice(200), FRAMES_MAX + 2 * count);
     uint32_t done = 0;
     int result = klk_requests_forward(arena, requests, positions, count, &done, 1, &out);
     REQUIRE(result == (done == count ? KLK_OK : KLK_EFULL) && out.messages == done);
-    give_back(&out);
-    out = room(dice(2) ? BYTES_MAX : dice(60), dice(3 * count + 1));
+    messages_free(&out);
+    out = messages_new(dice(2) ? BYTES_MAX : dice(60), dice(3 * count + 1));
     done = 0;
     result = klk_requests_acknowledge(arena, requests, positions, count, &done, &out);
     REQUIRE(result == (done == count ? KLK_OK : KLK_EFULL) && out.messages == done);
-    give_back(&out);
+    messages_free(&out);
 }
 
 static void one_round(void) {
     int routed = (int)dice(2);
-    struct klk_messages building = room(BYTES_MAX, FRAMES_MAX);
+    struct klk_messages building = messages_new(BYTES_MAX, FRAMES_MAX);
     uint32_t messages = dice(3);
     while (building.messages < messages) add_message(&building, routed);
-    struct klk_messages arena = building;
-    arena.bytes = exact_copy(building.bytes, building.offsets[building.frames]);
+    struct klk_messages arena =
+        messages_copy(&building, klk_messages_bytes(&building), building.frames);
     struct klk_request *requests = exact(messages * sizeof *requests);
     uint32_t positions[2], usual = 0;
     size_t total = 0;
@@ -117,8 +92,8 @@ static void one_round(void) {
     }
     if (usual) forward(&arena, requests, positions, usual);
     free(requests);
-    free(arena.bytes);
-    give_back(&building);
+    messages_free(&arena);
+    messages_free(&building);
 }
 
 int main(void) {
