@@ -67,14 +67,7 @@ class FarmTarget(NamedTuple):
     secret_file: str | None  # None: the command asks at the terminal.
     ca: str | None
     tuning: FarmTuning
-    by_topology: bool
-
-
-def resolve_farm(options: FarmOptions, needs_admin: bool) -> FarmTarget:
-    """The target from --url or from a topology. needs_admin: the command changes the farm.
-    Raises CliError.
-    """
-    return _target_of_urls(options) if options.urls else _target_of_topology(options, needs_admin)
+    start: str = ""  # The way out when no server answers; empty with --url.
 
 
 def _target_of_urls(options: FarmOptions) -> FarmTarget:
@@ -88,13 +81,13 @@ def _target_of_urls(options: FarmOptions) -> FarmTarget:
     )
     if not options.user and not tuning.insecure_jraft:
         raise CliError("--user: missing; --url needs a user")
-    name = options.farm or "farm"
-    user, secret_file = options.user or "", options.secret_file
-    source = ", ".join(options.urls)
-    return FarmTarget(source, options.urls, name, user, secret_file, options.ca, tuning, False)
+    who = options.user or "", options.secret_file
+    name, source = options.farm or "farm", ", ".join(options.urls)
+    return FarmTarget(source, options.urls, name, *who, options.ca, tuning)
 
 
 def _target_of_topology(options: FarmOptions, needs_admin: bool) -> FarmTarget:
+    """needs_admin: the command changes the farm. Raises CliError."""
     from ...actors.runtime.run_dir import home
     from ...actors.topology.farm import endpoint_of
 
@@ -106,18 +99,14 @@ def _target_of_topology(options: FarmOptions, needs_admin: bool) -> FarmTarget:
     name = _farm_name(options.farm, path, topology.farms)
     settings_of = {name: node.farm for name, node in topology.nodes.items() if node.farm}
     servers = topology.farms[name].servers
-    endpoints = {
-        number: endpoint_of(settings_of[server]) if server in settings_of else server
-        for number, server in servers.items()
-    }
-    settings = next(
-        (settings_of[server] for server in servers.values() if server in settings_of), None
-    )
-    if settings is None:
+    own = {number: settings_of[node] for number, node in servers.items() if node in settings_of}
+    endpoints = {**servers, **{number: endpoint_of(found) for number, found in own.items()}}
+    if not own:
         raise CliError(f"{path}: no node serves the farm {name}; give a server with --url")
+    settings = next(iter(own.values()))
     tuning = FarmTuning(
-        settings.tls, settings.server_name, settings.proxy, settings.i2p, settings.insecure_jraft,
-    )  # fmt: skip
+        settings.tls, settings.server_name, settings.proxy, settings.i2p, settings.insecure_jraft
+    )
 
     def absolute(file: str) -> str | None:
         return str(home(path) / Path(file).expanduser()) if file else None
@@ -137,7 +126,8 @@ def _target_of_topology(options: FarmOptions, needs_admin: bool) -> FarmTarget:
         else:
             raise CliError(f"--user: missing; {path}: you cannot read the servers' secret_file")
     ca = options.ca or absolute(settings.ca_file)
-    return FarmTarget(path, endpoints, name, user or "", secret_file, ca, tuning, True)
+    start = f" start it: supervisor start {path}"
+    return FarmTarget(path, endpoints, name, user or "", secret_file, ca, tuning, start)
 
 
 def _farm_name(name: str | None, path: str, farms: Mapping[str, Any]) -> str:
@@ -184,7 +174,7 @@ def password_of(secret_file: str | None, prompt: str) -> str:
 @contextmanager
 def open_farm(options: FarmOptions, needs_admin: bool = False) -> Iterator[Farm]:
     """A Farm for one command. Errors end the command with one line."""
-    target = resolve_farm(options, needs_admin)
+    target = _target_of_urls(options) if options.urls else _target_of_topology(options, needs_admin)
     password = None
     if not target.tuning.insecure_jraft:
         prompt = f"Password of {target.user} for the farm {target.farm}"
@@ -214,9 +204,8 @@ def open_farm(options: FarmOptions, needs_admin: bool = False) -> Iterator[Farm]
 @contextmanager
 def report_farm_errors(target: FarmTarget) -> Iterator[None]:
     """Turns errors of the farm into CliError."""
-    way_out = f" start it: supervisor start {target.source}" if target.by_topology else ""
     ways_out: dict[type[Error], str] = {
-        FarmUnavailable: way_out,
+        FarmUnavailable: target.start,
         FarmNoLeader: " see kelek farm servers",
     }
     with report_errors(f"{target.source}: farm {target.farm}", ways_out):

@@ -186,18 +186,18 @@ def test_urls(farm: FarmServers) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "by_topology", "said"),
+    ("error", "said"),
     [
-        (kelek.FarmUnavailable("refused"), True, "refused start it: supervisor start t.yaml"),
-        (kelek.FarmNoLeader("no leader"), True, "no leader see kelek farm servers"),
-        (kelek.FarmUntrusted("bad"), True, "bad"),
-        (kelek.FarmTimeout("late; it may still happen"), True, "late; it may still happen"),
-        (kelek.FarmCompacted(70), True, "the entries before 70 are no longer kept"),
+        (kelek.FarmUnavailable("refused"), "refused start it"),
+        (kelek.FarmNoLeader("no leader"), "no leader see kelek farm servers"),
+        (kelek.FarmUntrusted("bad"), "bad"),
+        (kelek.FarmTimeout("late; it may still happen"), "late; it may still happen"),
+        (kelek.FarmCompacted(70), "the entries before 70 are no longer kept"),
     ],
 )
-def test_what_goes_wrong_is_one_line(error: Exception, by_topology: bool, said: str) -> None:
+def test_what_goes_wrong_is_one_line(error: Exception, said: str) -> None:
     tuning = kelek.FarmTuning()
-    found = FarmTarget("t.yaml", (), "farm", "u", None, None, tuning, by_topology)
+    found = FarmTarget("t.yaml", (), "farm", "u", None, None, tuning, " start it")
     with (
         pytest.raises(CliError, match=r"^t\.yaml: farm farm: ") as ending,
         report_farm_errors(found),
