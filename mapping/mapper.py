@@ -8,8 +8,9 @@ import ctypes
 import os
 import struct
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from . import sandbox
 
@@ -40,14 +41,42 @@ class MapperError(Exception):
     """The mapper failed; the text is the reason."""
 
 
-class Mapper(Protocol):
+class Mapper(ABC):
     """A loaded mapper. Each call may raise MapperError."""
 
-    def start(self, parameters: bytes) -> None: ...
+    @abstractmethod
+    def has(self, name: str) -> bool: ...
 
-    def map(self, records: bytes) -> bytes: ...
+    @abstractmethod
+    def call(self, name: str, *arguments: int) -> int: ...
 
-    def end(self) -> bytes: ...
+    @abstractmethod
+    def copy(self, data: bytes) -> int:
+        """Copies data into the mapper's memory and returns its address."""
+
+    @abstractmethod
+    def read_output(self, size: int) -> bytes: ...
+
+    def start(self, parameters: bytes) -> None:
+        if self.has("kelek_start"):
+            code = self.call("kelek_start", self.copy(parameters), len(parameters))
+            if code != 0:
+                raise MapperError(f"kelek_start refused its parameters with {code}")
+
+    def map(self, records: bytes) -> bytes:
+        return self._output(self.call("kelek_map", self.copy(records), len(records)))
+
+    def end(self) -> bytes:
+        return self._output(self.call("kelek_end")) if self.has("kelek_end") else b""
+
+    def _output(self, size: int) -> bytes:
+        if size < 0:
+            raise MapperError(f"the mapper gave up with {size}")
+        if size > OUTPUT_BYTES_MAX:
+            raise MapperError(
+                f"the mapper's output for one batch has {size} bytes, at most {OUTPUT_BYTES_MAX}"
+            )
+        return self.read_output(size)
 
 
 class WasmEngine:
@@ -68,7 +97,7 @@ class WasmEngine:
         return WasmMapper(self, module)
 
 
-class WasmMapper:
+class WasmMapper(Mapper):
     """A module in its own store. Each call starts with full fuel."""
 
     def __init__(self, engine: WasmEngine, module: bytes) -> None:
@@ -106,7 +135,10 @@ class WasmMapper:
             raise MapperError(f"the module does not export the {kind.__name__.lower()} '{name}'")
         return found
 
-    def _call(self, name: str, *arguments: int) -> int:
+    def has(self, name: str) -> bool:
+        return self._exports.get(name) is not None
+
+    def call(self, name: str, *arguments: int) -> int:
         self._store.set_fuel(FUEL)
         try:
             result = self._exports[name](self._store, *arguments)
@@ -116,31 +148,15 @@ class WasmMapper:
             raise MapperError(f"{name} does not return a 32-bit integer")
         return result
 
-    def _pass(self, data: bytes) -> int:
-        """Copies data into the module's memory and returns its address."""
-        address = self._call("kelek_alloc", len(data)) & 0xFFFFFFFF
+    def copy(self, data: bytes) -> int:
+        address = self.call("kelek_alloc", len(data)) & 0xFFFFFFFF
         if address == 0 or address + len(data) > self._memory.data_len(self._store):
             raise MapperError(f"kelek_alloc gave no room for {len(data)} bytes")
         self._memory.write(self._store, data, address)
         return address
 
-    def start(self, parameters: bytes) -> None:
-        if self._exports.get("kelek_start") is None:
-            return
-        code = self._call("kelek_start", self._pass(parameters), len(parameters))
-        _check_started(code)
-
-    def map(self, records: bytes) -> bytes:
-        return self._output(self._call("kelek_map", self._pass(records), len(records)))
-
-    def end(self) -> bytes:
-        if self._exports.get("kelek_end") is None:
-            return b""
-        return self._output(self._call("kelek_end"))
-
-    def _output(self, size: int) -> bytes:
-        _check_output(size)
-        start = self._call("kelek_output") & 0xFFFFFFFF
+    def read_output(self, size: int) -> bytes:
+        start = self.call("kelek_output") & 0xFFFFFFFF
         if start + size > self._memory.data_len(self._store):
             raise MapperError("kelek_output points behind the module's memory")
         return bytes(self._memory.read(self._store, start, start + size))
@@ -168,7 +184,7 @@ class NativeEngine:
         return NativeMapper(self, module)
 
 
-class NativeMapper:
+class NativeMapper(Mapper):
     """Bitcode compiled for this processor. Only the locked process confines it."""
 
     _SIGNATURES: dict[str, tuple[Any, ...]] = {
@@ -197,43 +213,21 @@ class NativeMapper:
             if name in defined
         }
 
-    def _pass(self, data: bytes) -> int:
-        address = self._functions["kelek_alloc"](len(data))
+    def has(self, name: str) -> bool:
+        return name in self._functions
+
+    def call(self, name: str, *arguments: int) -> int:
+        return int(self._functions[name](*arguments) or 0)  # None: a null pointer.
+
+    def copy(self, data: bytes) -> int:
+        address = self.call("kelek_alloc", len(data))
         if not address:
             raise MapperError(f"kelek_alloc gave no room for {len(data)} bytes")
         ctypes.memmove(address, data, len(data))
-        return int(address)
+        return address
 
-    def start(self, parameters: bytes) -> None:
-        if "kelek_start" in self._functions:
-            code = self._functions["kelek_start"](self._pass(parameters), len(parameters))
-            _check_started(code)
-
-    def map(self, records: bytes) -> bytes:
-        return self._output(self._functions["kelek_map"](self._pass(records), len(records)))
-
-    def end(self) -> bytes:
-        if "kelek_end" not in self._functions:
-            return b""
-        return self._output(self._functions["kelek_end"]())
-
-    def _output(self, size: int) -> bytes:
-        _check_output(size)
-        return ctypes.string_at(self._functions["kelek_output"](), size) if size else b""
-
-
-def _check_started(code: int) -> None:
-    if code != 0:
-        raise MapperError(f"kelek_start refused its parameters with {code}")
-
-
-def _check_output(size: int) -> None:
-    if size < 0:
-        raise MapperError(f"the mapper gave up with {size}")
-    if size > OUTPUT_BYTES_MAX:
-        raise MapperError(
-            f"the mapper's output for one batch has {size} bytes, at most {OUTPUT_BYTES_MAX}"
-        )
+    def read_output(self, size: int) -> bytes:
+        return ctypes.string_at(self.call("kelek_output"), size) if size else b""
 
 
 def _line(error: BaseException) -> str:
