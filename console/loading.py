@@ -1,17 +1,14 @@
 """Files that commands load: how they are opened, and the progress of a load."""
 
 import io
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-import click
-
 from .cli_errors import FAILED, INTERRUPTED, CliError
-from .render import BAR_STEPS, stdin
+from .render import progress_bar, progress_line, stdin
 
 
 @dataclass(slots=True)
@@ -56,6 +53,17 @@ def open_file(name: str) -> Iterator[LoadedFile]:
         yield LoadedFile(name, file, size)
 
 
+def read_file(name: str, bytes_max: int, way_out: str = "") -> bytes:
+    """A file, or standard input: one byte more than bytes_max if it is larger. Raises CliError."""
+    try:
+        if name == "-":
+            return stdin().read(bytes_max + 1)
+        with Path(name).open("rb") as file:
+            return file.read(bytes_max + 1)
+    except OSError as error:
+        raise CliError(f"{name}: {error.strerror}{way_out}") from error
+
+
 @contextmanager
 def reporting_progress(
     file: LoadedFile,
@@ -89,22 +97,10 @@ def reporting_progress(
 @contextmanager
 def drawn_progress(file: LoadedFile, noun: str) -> Iterator[Callable[[int], object]]:
     """A progress bar over the size of the file; none without a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda count: None
-        return
     if not file.size:
-        yield lambda count: click.echo(f"\r{count:,} {noun}", nl=False, err=True)
-        click.echo(err=True)
+        with progress_line() as show:
+            yield lambda count: show(f"{count:,} {noun}")
         return
-    steps = max(1, file.size // BAR_STEPS)
-    with click.progressbar(
-        length=file.size, file=sys.stderr, label="loading", update_min_steps=steps
-    ) as bar:
-
-        def on_committed(count: int) -> None:
-            bar.label = f"{count:,} {noun}"
-            # Reading is ahead of the commits.
-            position = file.position * count // max(file.count, 1)
-            bar.update(max(0, position - bar.pos))
-
-        yield on_committed
+    with progress_bar("loading", file.size) as draw:
+        # Reading is ahead of the commits.
+        yield lambda count: draw(file.position * count // max(file.count, 1), f"{count:,} {noun}")

@@ -112,13 +112,28 @@ def percentiles_ms(
 
 
 @contextmanager
-def progress_bar(label: str, length: int | None) -> Iterator[Callable[[int], None]]:
-    """A progress bar on a terminal; the function that it yields takes the position."""
+def progress_bar(label: str, length: int | None) -> Iterator[Callable[..., None]]:
+    """A progress bar on a terminal; the function that it yields takes the position, and a label."""
     if not length or not sys.stderr.isatty():
-        yield lambda position: None
+        yield lambda position, label="": None
         return
     steps = max(1, length // BAR_STEPS)
     with click.progressbar(
         length=length, label=label, file=sys.stderr, update_min_steps=steps
     ) as bar:
-        yield lambda position: bar.update(max(0, min(position, length) - bar.pos))
+
+        def draw(position: int, label: str = label) -> None:
+            bar.label = label
+            bar.update(max(0, min(position, length) - bar.pos))
+
+        yield draw
+
+
+@contextmanager
+def progress_line() -> Iterator[Callable[[str], None]]:
+    """A line on a terminal; the function that it yields writes over it."""
+    if not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    yield lambda text: click.echo(f"\r{text}", nl=False, err=True)
+    click.echo(err=True)

@@ -9,18 +9,7 @@ import click
 from ..cli_errors import FAILED
 from ..options import command
 from ..render import show_table
-from .supervisor_client import (
-    EXIT_NOTHING,
-    OUTPUT,
-    NodeOptions,
-    drift_of,
-    foreign_rows,
-    has_full_disk,
-    leaderless_of,
-    path_of,
-    role_of,
-    settled_rows_of,
-)
+from . import supervisor_client as client
 
 COLUMNS = {
     "node": "NODE",
@@ -47,16 +36,16 @@ NOTES = {
 
 
 @command
-def status(options: NodeOptions, output: str = OUTPUT) -> None:
+def status(options: client.NodeOptions, output: str = client.OUTPUT) -> None:
     """Shows every process that runs here, and members of other implementations.
 
     Exit code 0: all are ready and can work; 1: not, or a log has no leader; 3: nothing runs.
     """
-    path = path_of(options.topology)
-    rows = settled_rows_of(path, options.nodes)
+    path = client.path_of(options.topology)
+    rows = client.settled_rows_of(path, options.nodes)
     problems = _problems(rows)
     if not options.nodes:
-        rows += foreign_rows(rows)
+        rows += client.foreign_rows(rows)
     if output == "json":
         text = {"topology": path, "processes": rows, "problems": problems}
         click.echo(json.dumps(text, indent=2))
@@ -65,22 +54,22 @@ def status(options: NodeOptions, output: str = OUTPUT) -> None:
         for key, word in NOTES.items():
             for line in sorted({f"{row['node']}: {row[key]}" for row in rows if row.get(key)}):
                 click.echo(f"{word} {line}")
-        for line in [*problems, *(f"drift {line}" for line in drift_of(rows))]:
+        for line in [*problems, *(f"drift {line}" for line in client.drift_of(rows))]:
             click.echo(line)
     else:
         click.echo(f"no node of {path} runs here; `supervisor start` starts it")
     if not rows:
-        sys.exit(EXIT_NOTHING)
+        sys.exit(client.EXIT_NOTHING)
     if problems or any(row["state"] not in ("ready", None) for row in rows):
         sys.exit(FAILED)
 
 
 def _problems(rows: list[dict[str, Any]]) -> list[str]:
     """Problems of processes that are ready."""
-    full = sorted({row["node"] for row in rows if has_full_disk(row)})
+    full = sorted({row["node"] for row in rows if client.has_full_disk(row)})
     read_only = {f"{row['node']}: {row['read_only']}" for row in rows if row.get("read_only")}
     return [
-        *(f"no leader {log}" for log in leaderless_of(rows)),
+        *(f"no leader {log}" for log in client.leaderless_of(rows)),
         *(f"disk full {node}: its log continues by itself once there is room" for node in full),
         *(f"read-only {line}" for line in sorted(read_only)),
     ]
@@ -109,8 +98,8 @@ def _shown(row: dict[str, Any], key: str) -> Any:
     if key == "role":
         return row.get("name", row["role"])  # Several processes may have one role.
     if key == "raft_role" and key in row:
-        return role_of(row)
-    if key == "state" and row.get(key) == "ready" and has_full_disk(row):
+        return client.role_of(row)
+    if key == "state" and row.get(key) == "ready" and client.has_full_disk(row):
         return "disk-full"
     value = row.get(key)
     return _uptime_text(value) if key == "uptime" and value is not None else value

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
@@ -12,8 +11,9 @@ from ...clients.farm.farm import Farm
 from ...clients.farm.values import checked_endpoint, checked_hash
 from .. import completion
 from ..cli_errors import CliError
+from ..loading import read_file
 from ..options import argument, command, option
-from ..render import show, stdin
+from ..render import show
 from .target import FarmOptions, open_farm
 
 FILE_BYTES_MAX = 1 << 20
@@ -140,15 +140,9 @@ def import_(
 
 def read_configuration(file: str) -> dict[str, Any]:
     """Raises CliError."""
+    data = read_file(file, FILE_BYTES_MAX)
     try:
-        if file == "-":
-            data = stdin().read(FILE_BYTES_MAX + 1)
-        else:
-            with Path(file).open("rb") as opened:
-                data = opened.read(FILE_BYTES_MAX + 1)
         found = json.loads(data) if len(data) <= FILE_BYTES_MAX else None
-    except OSError as error:
-        raise CliError(f"{file}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise CliError(f"{file}: not JSON: {error}") from error
     if not isinstance(found, dict):

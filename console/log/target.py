@@ -6,9 +6,7 @@ from contextlib import contextmanager
 from ...actors.topology.schema import NAME, NAME_RULE
 from ...clients.errors import Error, LogCompacted, LogNoLeader, LogTimeout, LogUnavailable
 from ...clients.log.log import Log
-from ...clients.log.operations import (
-    LogTuning,
-)
+from ...clients.log.operations import LogTuning
 from ...clients.node.discovery import cluster_of
 from ...protocols.failover.limits import REACH_MS
 from ...protocols.zre import services

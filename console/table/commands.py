@@ -17,6 +17,7 @@ from ...protocols.zerodb.wire.values import (
     TABLE_MAX,
     TableOptions,
 )
+from .. import render
 from ..cli_errors import FAILED, CliError
 from ..options import (
     DATA,
@@ -32,19 +33,6 @@ from ..options import (
     argument,
     command,
     option,
-)
-from ..render import (
-    data_json,
-    data_text,
-    pair_json,
-    pair_text,
-    per_second,
-    percentiles_ms,
-    printer,
-    show,
-    show_json,
-    stdin,
-    timed_ms,
 )
 from .target import open_table, resolve_tables
 
@@ -72,11 +60,11 @@ SIZE = Size()
 
 
 class TableProperties(NamedTuple):
-    cache: int | None = option("--cache", type=SIZE, metavar="SIZE",
+    cache_bytes: int | None = option("--cache", type=SIZE, metavar="SIZE",
                                help="Size of the block cache.")  # fmt: skip
-    block: int | None = option("--block", type=SIZE, metavar="SIZE",
+    block_bytes: int | None = option("--block", type=SIZE, metavar="SIZE",
                                help="Size of a block on disk.")  # fmt: skip
-    write_buffer: int | None = option("--write-buffer", type=SIZE, metavar="SIZE",
+    write_buffer_bytes: int | None = option("--write-buffer", type=SIZE, metavar="SIZE",
                                       help="Size of a memtable.")  # fmt: skip
     bloom_bits: int | None = option("--bloom-bits", type=click.IntRange(0, 64), metavar="N",
                                     help="Bits per key of a bloom filter.")  # fmt: skip
@@ -90,19 +78,15 @@ def open(options: ServerOptions, properties: TableProperties, number: int = TABL
 
     The first write to a table creates it with the default options.
     """
-    given = {
-        "cache_bytes": properties.cache,
-        "block_bytes": properties.block,
-        "write_buffer_bytes": properties.write_buffer,
-        "bloom_bits": properties.bloom_bits,
-    }
+    given = properties._asdict()
+    compression = not given.pop("no_compression")
     for (name, value), (_, smallest, largest) in zip(given.items(), OPTION_LIMITS, strict=True):
         if value is not None and not smallest <= value <= largest:
             option = f"--{name.removesuffix('_bytes').replace('_', '-')}"
             raise CliError(f"{option}: {value} is not in the range {smallest} to {largest}")
     chosen = {name: value for name, value in given.items() if value is not None}
     with open_table(number, options) as table:
-        table.open(TableOptions(**chosen, compression=not properties.no_compression))
+        table.open(TableOptions(**chosen, compression=compression))
 
 
 class PutRequest(NamedTuple):
@@ -123,7 +107,7 @@ def put(options: WriteOptions, request: PutRequest, number: int = TABLE) -> None
     concurrent callers, one succeeds.
     """
     key, expected = request.key, request.expected
-    value = stdin().read() if request.value == b"-" else request.value
+    value = render.stdin().read() if request.value == b"-" else request.value
     check(key, value)
     if request.if_absent and expected is not None:
         raise CliError("--if-equal: --if-absent is given too; leave one of them out")
@@ -140,7 +124,7 @@ def put(options: WriteOptions, request: PutRequest, number: int = TABLE) -> None
         result = table.commit(batch)
     if not result.succeeded:
         held = "does not exist" if result.values[0] is None else f"holds {shown(result.values[0])}"
-        raise CliError(f"{data_text(key)}: nothing was stored, it {held}", FAILED)
+        raise CliError(f"{render.data_text(key)}: nothing was stored, it {held}", FAILED)
 
 
 def check(key: bytes, value: bytes = b"") -> None:
@@ -153,7 +137,7 @@ def check(key: bytes, value: bytes = b"") -> None:
 
 def shown(value: bytes) -> str:
     """A value for an error message."""
-    text = data_text(value[:40])
+    text = render.data_text(value[:40])
     return f"'{text}'" if len(value) <= 40 else f"'{text}...' of {len(value)} bytes"
 
 
@@ -178,12 +162,12 @@ def get(
     pairs = list(zip(keys, found, strict=True))
     for key, value in pairs:
         if options.output == "json":
-            show_json({**data_json("key", key), **data_json("value", value)})
+            render.show_json({**render.data_json("key", key), **render.data_json("value", value)})
         elif value is not None and len(keys) == 1:
             click.echo(value, nl=not (raw or value.endswith(b"\n")))
         elif value is not None:
-            click.echo(pair_text(key, value))
-    missing = [data_text(key) for key, value in pairs if value is None]
+            click.echo(render.pair_text(key, value))
+    missing = [render.data_text(key) for key, value in pairs if value is None]
     if missing:
         way_out = f"list the keys: kelek table scan {number}"
         raise CliError(f"table {number}: no key {', '.join(missing)}; {way_out}", FAILED)
@@ -225,11 +209,13 @@ def scan(
     bounds, limit, reverse = key_range.bounds(), request.limit, request.reverse
     with open_table(number, options) as table:
         if request.keys_only:
-            show_key = printer(options.output, partial(data_json, "key"), data_text)
+            show_key = render.printer(
+                options.output, partial(render.data_json, "key"), render.data_text
+            )
             for key in table.keys(**bounds, limit=limit, reverse=reverse):
                 show_key(key)
             return
-        line = pair_json if options.output == "json" else pair_text
+        line = render.pair_json if options.output == "json" else render.pair_text
         for page in table.scan_pages(**bounds, limit=limit, reverse=reverse):
             click.echo("\n".join(line(key, value) for key, value in page))
 
@@ -239,7 +225,7 @@ def count(options: ReadOptions, key_range: KeyRange, number: int = TABLE) -> Non
     """Prints the number of keys."""
     with open_table(number, options) as table:
         found = table.count(**key_range.bounds())
-    show(options.output, {"table": number, "keys": found}, found)
+    render.show(options.output, {"table": number, "keys": found}, found)
 
 
 @command
@@ -303,7 +289,9 @@ def info(
     for table_number, details in known.items():
         lines.append(f"table {table_number}")
         lines += (f"  {name:<24} {value}" for name, value in flat(details).items())
-    show(options.output, {"url": server.url, "server": server.software, "tables": known}, *lines)
+    render.show(
+        options.output, {"url": server.url, "server": server.software, "tables": known}, *lines
+    )
     if number is not None and not known:
         way_out = f"the first put creates it: kelek table put {number} KEY VALUE"
         raise CliError(f"table {number}: does not exist; {way_out}", FAILED)
@@ -333,7 +321,7 @@ def watch(
 
     To go on later, give --after the index of the last change printed.
     """
-    show_change = printer(options.output, change_json, change_text)
+    show_change = render.printer(options.output, change_json, change_text)
     with open_table(number, options) as table:
         for change in table.watch(**key_range.bounds(), after=after):
             show_change(change)
@@ -342,19 +330,22 @@ def watch(
 
 def change_text(change: Change) -> str:
     if change.end is not None:
-        first, last = data_text(change.key) or "the first", data_text(change.end) or "the last"
+        first, last = (
+            render.data_text(change.key) or "the first",
+            render.data_text(change.end) or "the last",
+        )
         return f"{change.index:>8}  deleted from {first} to below {last}"
-    value = "deleted" if change.value is None else f"= {data_text(change.value)}"
-    return f"{change.index:>8}  {data_text(change.key)}  {value}"
+    value = "deleted" if change.value is None else f"= {render.data_text(change.value)}"
+    return f"{change.index:>8}  {render.data_text(change.key)}  {value}"
 
 
 def change_json(change: Change) -> dict[str, object]:
     if change.end is not None:
-        place = {**data_json("start", change.key), **data_json("end", change.end)}
+        place = {**render.data_json("start", change.key), **render.data_json("end", change.end)}
         return {"index": change.index, "deleted": True, **place}
-    kept = data_json("value", change.value)
+    kept = render.data_json("value", change.value)
     deleted = {"deleted": True} if change.value is None else kept
-    return {"index": change.index, **data_json("key", change.key), **deleted}
+    return {"index": change.index, **render.data_json("key", change.key), **deleted}
 
 
 class BenchLoad(NamedTuple):
@@ -376,14 +367,14 @@ def bench(options: LoadOptions, load: BenchLoad, number: int = TABLE) -> None:
         table.delete_range(prefix=BENCH_PREFIX)  # Excludes the search for a server.
         figures: dict[str, Any] = {"pairs": pairs, "bytes": load.size}
         keys = (BENCH_PREFIX + b"%012d" % n for n in range(pairs))
-        puts_ms = timed_ms(lambda: table.put_many((key, value) for key in keys))
-        scan_ms = timed_ms(lambda: [None for _ in table.scan_pages(prefix=BENCH_PREFIX)])
-        figures["put_per_s"] = per_second(pairs, puts_ms / 1000)
-        figures["scan_per_s"] = per_second(pairs, scan_ms / 1000)
+        puts_ms = render.timed_ms(lambda: table.put_many((key, value) for key in keys))
+        scan_ms = render.timed_ms(lambda: [None for _ in table.scan_pages(prefix=BENCH_PREFIX)])
+        figures["put_per_s"] = render.per_second(pairs, puts_ms / 1000)
+        figures["scan_per_s"] = render.per_second(pairs, scan_ms / 1000)
         alone = [BENCH_PREFIX + b"%012d" % (n * 7919 % pairs) for n in range(load.alone)]
         for name, once in (("put", lambda key: table.put(key, value)), ("get", table.get)):
-            times_ms = [timed_ms(partial(once, key)) for key in alone]
-            figures |= percentiles_ms(times_ms, f"{name}_")
+            times_ms = [render.timed_ms(partial(once, key)) for key in alone]
+            figures |= render.percentiles_ms(times_ms, f"{name}_")
         table.delete_range(prefix=BENCH_PREFIX)
     what = f"{pairs:,} x {load.size} B"
     lines = [
@@ -393,4 +384,4 @@ def bench(options: LoadOptions, load: BenchLoad, number: int = TABLE) -> None:
     for name in ("put", "get") if alone else ():
         p50, p99 = figures[f"{name}_p50_ms"], figures[f"{name}_p99_ms"]
         lines.append(f"{name:<9} {len(alone):,} alone  p50 {p50} ms  p99 {p99} ms")
-    show(options.output, figures, *lines)
+    render.show(options.output, figures, *lines)

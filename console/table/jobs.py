@@ -4,11 +4,8 @@ Each node numbers its own jobs.
 """
 
 import asyncio
-import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import click
@@ -27,22 +24,10 @@ from ...protocols.zerodb.wire.values import (
     THREADS_MAX,
 )
 from ..cli_errors import FAILED, INTERRUPTED, CliError
-from ..options import (
-    DATA,
-    TABLE,
-    KeyRange,
-    OutputOptions,
-    ServerOptions,
-    argument,
-    command,
-    option,
-)
-from ..render import show, show_json, show_table, stdin
-from .target import (
-    check_local,
-    open_table,
-    resolve_tables,
-)
+from ..loading import read_file
+from ..options import DATA, TABLE, KeyRange, OutputOptions, ServerOptions, argument, command, option
+from ..render import progress_line, show, show_json, show_table
+from .target import check_local, open_table, resolve_tables
 
 WASM, BITCODE = b"\0asm", b"BC\xc0\xde"
 KINDS = {MAP_TABLE: "map", COPY_TABLE: "copy"}  # All others are range jobs.
@@ -160,14 +145,7 @@ def map_(options: OutputOptions, job: JobRequest, request: MapRequest) -> None:
 
 def read_mapper(name: str) -> bytes:
     """A mapper as WebAssembly or bitcode; WebAssembly text is compiled. Raises CliError."""
-    try:
-        if name == "-":
-            data = stdin().read(MAPPER_BYTES_MAX + 1)
-        else:
-            with Path(name).open("rb") as file:
-                data = file.read(MAPPER_BYTES_MAX + 1)
-    except OSError as error:
-        raise CliError(f"{name}: {error.strerror}; give a mapper that can be read, or -") from error
+    data = read_file(name, MAPPER_BYTES_MAX, "; give a mapper that can be read, or -")
     if len(data) > MAPPER_BYTES_MAX:
         raise CliError(f"{name}: a mapper has at most {MAPPER_BYTES_MAX} bytes")
     if data.startswith((WASM, BITCODE)):
@@ -226,8 +204,13 @@ def follow(job: StartedJob, wait: bool) -> None:
         show(output, {"node": job.node.name, "apid": job.apid}, text)
         return
     try:
-        with progress_line() as draw:
-            statistics = job.table.wait_job(job.apid, progress=draw)
+        with progress_line() as show_line:
+            statistics = job.table.wait_job(
+                job.apid,
+                progress=lambda now: show_line(
+                    f"{int(now['rows']):,} rows read, {int(now['puts']):,} put"
+                ),
+            )
     except KeyboardInterrupt:
         way_out = f"show it: {job.command}; cancel it: {job.command} --end"
         raise CliError(f"{job.name} continues; {way_out}", INTERRUPTED) from None
@@ -256,21 +239,6 @@ def failure_text(job: Job) -> str:
         return f"was {job['state']}; {written}"
     reason = f": {job['reason']}" if job["reason"] else ""
     return f"has failed{reason}; {written}"
-
-
-@contextmanager
-def progress_line() -> Iterator[Callable[[dict[str, str]], None] | None]:
-    """A line with the progress; none without a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-
-    def draw(statistics: dict[str, str]) -> None:
-        rows, puts = int(statistics["rows"]), int(statistics["puts"])
-        click.echo(f"\r{rows:,} rows read, {puts:,} put", nl=False, err=True)
-
-    yield draw
-    click.echo(err=True)
 
 
 # ---- list, show and end jobs ----

@@ -16,11 +16,7 @@ from click.shell_completion import ShellComplete
 
 from ...protocols.zerodb.wire.values import TABLE_MAX
 from ..cli_errors import LazyGroup
-from ..options import (
-    argument,
-    command,
-    topology_option,
-)
+from ..options import argument, command, topology_option
 
 HISTORY_LINES = 10_000
 OWN = ("help", "use", "exit")

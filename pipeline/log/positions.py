@@ -37,8 +37,7 @@ class LogPositions(ABC):
 
     @abstractmethod
     def offset_at(self, index: int) -> Offset:
-        """Returns the offset after the entry at index; its term is 0 if the entry is no longer
-        stored."""
+        """The offset after the entry at index; its term is 0 if the entry is no longer stored."""
 
     def end_of_bytes(self, after: int, last: int, bytes_max: int) -> int:
         """Returns the last index in (after, last] up to which the data have at most bytes_max

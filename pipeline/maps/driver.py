@@ -68,8 +68,7 @@ class DriverPipes:
                 view = view[os.write(self._out, view) :]
 
     def receive(self, wait_s: float | None = None) -> Message | None:
-        """Returns the next message, or None if none comes in that time. Raises EOFError at the
-        end."""
+        """The next message, or None if none comes in that time. Raises EOFError at the end."""
         if not select.select([self._in], [], [], wait_s)[0]:
             return None
         return decode(self._read(int.from_bytes(self._read(SIZE_BYTES), "little")))

@@ -153,8 +153,7 @@ def pairs_of(table: "Table", lease: int, bounds: tuple[bytes, bytes]) -> Iterato
 
 
 def batches(pairs: Iterator[Pair]) -> Iterator[list[bytes]]:
-    """Yields batches of key, value, key, value ..., of the size that a node uses for its
-    mappers."""
+    """Batches of key, value, key, value ..., of the size that a node uses for its mappers."""
     pieces, ended = PairChunks(pairs), False
     while not ended:
         frames: list[bytes] = []

@@ -97,8 +97,7 @@ class TableReader(DataSourceReader):
         ]
 
     def _info(self, table: "Table") -> dict[str, Any] | None:
-        """Returns what the server knows about the table; None if a foreign server does not report
-        it."""
+        """What the server knows about the table; None if a foreign server does not report it."""
         from ...protocols.zerodb.wire.values import FEATURE_TABLE_INFO
 
         server = table.server()
@@ -227,8 +226,7 @@ class SnapshotReader:
     def _local(
         self, found: Any, bounds: Range
     ) -> Generator[pa.RecordBatch, None, tuple[bytes, bool]]:
-        """Yields local batches. Returns the next key to read over the network, and whether all is
-        read."""
+        """Local batches. Returns the next key to read over the network, and whether all is read."""
         from .local_read import EndedEarly, LocalRead, batches
 
         start, options = bounds.start, self._query.options

@@ -119,8 +119,7 @@ def prepare(query: SnapshotQuery) -> None:
 
 
 def agreed(query: SnapshotQuery) -> Snapshot:
-    """Returns the snapshot that all tasks of this query read. Raises PipelineError and
-    TableError."""
+    """The snapshot that all tasks of this query read. Raises PipelineError and TableError."""
     key, claim = query.key, TAKING + os.urandom(16)
     timeout_s = query.options.timeout_ms / 1000
     # If the task that takes it was killed, the others wait until its claim expires.
@@ -144,8 +143,7 @@ def agreed(query: SnapshotQuery) -> Snapshot:
 
 
 def noted(note: bytes) -> Snapshot | None:
-    """Returns the snapshot that a note names; None if it is being taken or the note is
-    malformed."""
+    """The snapshot that a note names; None if it is being taken or the note is malformed."""
     if not note.startswith(TAKEN):
         return None
     try:
