@@ -15,7 +15,8 @@ from ..native.net.sockets import send_batch
 from ..protocols.errors import LocalProtocolError
 from ..protocols.zre import values
 from ..protocols.zre.codec import connection_of, endpoint_of
-from ..protocols.zre.node import Connect, NodeEffects, NodeMachine, NodeSetup
+from ..protocols.zre.effects import Connect, NodeEffects, NodeSetup
+from ..protocols.zre.node import NodeMachine
 from .clock import monotonic_ms
 from .poll_loop import PollLoop
 from .sockets import Socket, SocketOptions
@@ -121,5 +122,5 @@ class NodeSockets:
         if dealer is not None:
             send_batch(dealer, frames, "keep")
             if len(frames):
-                self.machine.on_full([number])
+                self.machine.on_full(number)
         frames.clear()

@@ -1,7 +1,7 @@
 """The parts of kelek.Node and kelek.AsyncNode that never wait."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from ipaddress import ip_network
@@ -12,7 +12,8 @@ from ...native.net.interfaces import chosen
 from ...net.clock import monotonic_ms
 from ...protocols.errors import LocalProtocolError
 from ...protocols.zre.beacon import own_uuid
-from ...protocols.zre.node import NodeMachine, NodeSetup
+from ...protocols.zre.effects import NodeSetup
+from ...protocols.zre.node import NodeMachine
 from ...protocols.zre.peers import Event, PeerInfo
 from ...protocols.zre.values import (
     BEACON_PORT,
@@ -32,6 +33,7 @@ from .reactor import shared_reactor
 from .reactor_node import NodeConfig, ReactorNode
 
 PATIENCE_MS = 1000
+BATCH_MESSAGES = 512  # Messages that are sent together.
 NAME_CHARACTERS = 6  # Of the UUID, for a node without a name.
 UUID_RANDOM_BYTES = 14
 
@@ -178,27 +180,24 @@ class BaseNode:
     def join(self, group: str) -> None:
         """Joins a group and notifies all peers. Raises ValueError: not a name of 1 to 255
         octets."""
-        with self._locked():
-            self._check_open()
-            try:
-                self._machine.join(group)
-            except LocalProtocolError as error:
-                raise ValueError(str(error)) from error
-            self._reactor.flush(self._reactor_node)
+        self._change(self._machine.join, group)
 
     def leave(self, group: str) -> None:
         """Leaves a group and notifies all peers."""
-        with self._locked():
-            self._check_open()
-            self._machine.leave(group)
-            self._reactor.flush(self._reactor_node)
+        self._change(self._machine.leave, group)
 
     def elect(self, group: str) -> None:
         """Makes this node a candidate in the elections of a group: it gets LEADER events, and
         leader() answers."""
+        self._change(self._machine.elect, group)
+
+    def _change(self, command: Callable[[str], None], group: str) -> None:
         with self._locked():
             self._check_open()
-            self._machine.elect(group)
+            try:
+                command(group)
+            except LocalProtocolError as error:
+                raise ValueError(str(error)) from error
             self._reactor.flush(self._reactor_node)
 
     def leader(self, group: str) -> bytes | None:
@@ -286,7 +285,7 @@ class BaseNode:
                 for count, content in enumerate(contents):
                     if not self._machine.whisper(uuid, content):
                         return -1
-                    if self._is_batch_full(count) and not self._flush():
+                    if not self._flush_batch(count):
                         return count + 1
             except LocalProtocolError as error:
                 raise ValueError(str(error)) from error
@@ -301,16 +300,15 @@ class BaseNode:
             peers = 0
             for count, content in enumerate(contents):
                 peers = self._machine.shout(group, content)
-                if self._is_batch_full(count) and not self._flush():
+                if not self._flush_batch(count):
                     return count + 1, peers
             self._reactor.flush(self._reactor_node)
             return len(contents), peers
 
-    def _is_batch_full(self, count: int) -> bool:
-        """Whether the messages so far form a full batch."""
-        return count % BATCH_MESSAGES == BATCH_MESSAGES - 1
-
-    def _flush(self) -> bool:
+    def _flush_batch(self, count: int) -> bool:
+        """Sends a full batch of messages; False: a peer has no room for more."""
+        if count % BATCH_MESSAGES < BATCH_MESSAGES - 1:
+            return True
         self._reactor.flush(self._reactor_node)
         return not self._reactor_node.unsent
 
@@ -340,9 +338,6 @@ class BaseNode:
             return False
         self._reactor.remove(self._reactor_node)
         return True
-
-
-BATCH_MESSAGES = 512  # Messages that are sent together.
 
 
 def uuid_of(peer: Target) -> bytes:

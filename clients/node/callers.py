@@ -62,6 +62,7 @@ class DeferredCalls:
         self.wake()
 
     def wake(self) -> None:
+        """Ends the wait of the polling thread."""
         with suppress(OSError):  # A wake is pending already, or the reactor is closed.
             self._out.send(b"\0")
 

@@ -79,7 +79,7 @@ class NodeReactor(PollLoop):
                 if self._thread is None:
                     self._close()  # The first node failed: no other one uses this reactor yet.
                 elif self._is_empty:
-                    self.wake()
+                    self._deferred.wake()
 
     def _add(self, config: NodeConfig) -> ReactorNode:
         setup = config.setup._replace(socket_allowance=self._socket_allowance)
@@ -108,7 +108,7 @@ class NodeReactor(PollLoop):
     def remove_later(self, node: ReactorNode) -> None:
         """Removes a node that was dropped; never blocks, callable from a finalizer in any
         thread."""
-        self._defer(lambda: self.remove(node))
+        self._deferred.add(partial(self.remove, node))
 
     def remove_all(self) -> None:
         """Removes all nodes at the process's exit."""
@@ -130,7 +130,7 @@ class NodeReactor(PollLoop):
             node.deadline_ms = None
             del self.nodes[node.endpoint]
             self._closing.append(node)
-            self._defer(lambda: self._close_node(node))
+            self._deferred.add(partial(self._close_node, node))
             node.notify()
             self.changed.notify_all()
 
@@ -171,14 +171,6 @@ class NodeReactor(PollLoop):
             found["unsent_beacons"] = node.beacon_socket.unsent
         return {name: count for name, count in found.items() if count}
 
-    def _defer(self, call: Callable[[], object]) -> None:
-        """Has the polling thread make a call before its next wait."""
-        self._deferred.add(call)
-
-    def wake(self) -> None:
-        """Ends the wait of the polling thread."""
-        self._deferred.wake()
-
     # ---- the polling thread ----
 
     def _run(self) -> None:
@@ -217,7 +209,7 @@ class NodeReactor(PollLoop):
         """
         self._callers.enter()
         if self._polling:
-            self.wake()  # The reactor's thread lets this one poll.
+            self._deferred.wake()  # The reactor's thread lets this one poll.
         try:
             while not is_done():
                 left_ms = IDLE_MS if until_ms is None else until_ms - monotonic_ms()
@@ -257,13 +249,13 @@ class NodeReactor(PollLoop):
 
     def register(self, source: Socket | int) -> None:
         if self._waiting:
-            self._defer(partial(super().register, source))
+            self._deferred.add(partial(super().register, source))
         else:
             super().register(source)
 
     def close_socket(self, socket: Socket, linger_ms: int | None = None) -> None:
         if self._waiting and self.is_watched(socket):
-            self._defer(partial(super().close_socket, socket, linger_ms))
+            self._deferred.add(partial(super().close_socket, socket, linger_ms))
         else:
             super().close_socket(socket, linger_ms)
 
@@ -365,7 +357,7 @@ class NodeReactor(PollLoop):
         after_ms = node.deadline_ms
         sooner = after_ms is not None and (before_ms is None or after_ms < before_ms)
         if node.unsent or sooner or (has_events and self._callers.count):
-            self.wake()
+            self._deferred.wake()
 
     def _flush_dirty(self, now_ms: int) -> bool:
         """Runs the effects of all nodes that were marked; returns whether any has unread events."""

@@ -135,7 +135,7 @@ class ReactorNode(NodeSockets):
             elif now_ms - since_ms > self.patience_ms:
                 del self.unsent[number]
                 frames.clear()
-                self.machine.on_full([number])
+                self.machine.on_full(number)
                 self._reactor.dirty.add(self)
         if not self.unsent:
             self.notify()

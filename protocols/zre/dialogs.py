@@ -4,7 +4,6 @@ node.py receives; it has RFC 20's rules for incoming beacons and messages.
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable
 from ipaddress import ip_address
 
 from ...native.net.zre import Wire
@@ -12,10 +11,7 @@ from ..errors import LocalProtocolError
 from . import codec, gossip, values
 from .beacon import Beacon, encode_beacon
 from .codec import Command, Hello, Ping
-from .effects import CloseLink as CloseLink
-from .effects import Connect as Connect
-from .effects import NodeEffects as NodeEffects
-from .effects import NodeSetup as NodeSetup
+from .effects import CloseLink, Connect, NodeEffects, NodeSetup
 from .limiter import Limiter
 from .peers import Event, EventKind, Peer, PeerInfo, Peers
 from .values import ANSWER_BEACON_MS, Malformed, Version
@@ -216,14 +212,13 @@ class Dialogs:
 
     # ---- lost peers ----
 
-    def on_full(self, numbers: Iterable[int]) -> None:
+    def on_full(self, number: int) -> None:
         """RFC 20: a full send buffer means "peer not responding". The peer is removed, and greeted
         again at its next beacon."""
-        for number in numbers:
-            peer = self.peer_table.numbers.get(number)
-            if peer is not None:
-                self.counters["full"] += 1
-                self._remove(peer)
+        peer = self.peer_table.numbers.get(number)
+        if peer is not None:
+            self.counters["full"] += 1
+            self._remove(peer)
 
     def on_unreachable(self, number: int) -> None:
         """A Connect failed: no socket is left, or the address does not exist here. The peer is

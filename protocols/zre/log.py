@@ -19,17 +19,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..errors import LocalProtocolError
-from .peers import Event, EventKind
+from .peers import Event
 from .values import LOG_COMMAND, LOG_SIGNATURE, STRING_BYTES_MAX, Level, LogEvent, Malformed, Reason
 
 _LAYOUT = struct.Struct(">2sBBBHHQB")
 FRAME_BYTES_MAX = _LAYOUT.size + STRING_BYTES_MAX
-_REPORTED = {
-    EventKind.JOIN: LogEvent.JOIN,
-    EventKind.LEAVE: LogEvent.LEAVE,
-    EventKind.ENTER: LogEvent.ENTER,
-    EventKind.EXIT: LogEvent.EXIT,
-}
 
 
 class Report(NamedTuple):
@@ -54,7 +48,7 @@ def uuid_hash(uuid: bytes) -> int:
 
 def report_of(event: Event, uuid: bytes, unix_ms: int) -> Report | None:
     """A node's report of an event; None: ZRE/LOG has no such event."""
-    said = _REPORTED.get(event.kind)
+    said = LogEvent.__members__.get(event.kind.name)
     if said is None or event.peer is None:
         return None
     peer = event.peer

@@ -16,10 +16,6 @@ from . import codec, gossip, values
 from .beacon import Beacon, encode_beacon
 from .codec import Command, Hello, Join, Leave, Ping, PingOk, Shout, Unknown, Whisper
 from .dialogs import Dialogs
-from .effects import CloseLink as CloseLink
-from .effects import Connect as Connect
-from .effects import NodeEffects as NodeEffects
-from .effects import NodeSetup as NodeSetup
 from .peers import Event, EventKind, Peer, PeerInfo
 from .values import ANSWER_BEACON_MS, SEQUENCES, STATUSES, Malformed, Version
 
@@ -280,15 +276,9 @@ class NodeMachine(Dialogs):
     def _on_command(self, peer: Peer, command: Command, now_ms: int) -> None:
         match command:
             case Whisper(content):
-                if self.setup.gossip and self._is_gossip(peer, content):
-                    self._on_gossip(content[0], now_ms)
-                else:
-                    self._emit(EventKind.WHISPER, peer, "", content)
+                self._on_contents([(peer.slot, None, content)], now_ms)
             case Shout(group, content):
-                if group in self.groups:
-                    self._emit(EventKind.SHOUT, peer, group, content)
-                else:
-                    self.counters["shouts_elsewhere"] += 1
+                self._on_contents([(peer.slot, group.encode(), content)], now_ms)
             case Join(group, status):
                 self._on_join(peer, group)
                 self._check_status(peer, status, now_ms)

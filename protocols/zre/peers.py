@@ -1,7 +1,7 @@
 """The peers of a node, found by number, UUID, mailbox and group."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -75,34 +75,28 @@ class PeerTimes:
     silent_since_ms: int = 0  # ... of the silence since then.
 
 
+@dataclass(slots=True, eq=False)
 class Peer:
     """One peer, from its discovery until its removal."""
 
-    __slots__ = (
-        "allowances", "awaiting_hello", "groups", "info", "is_kelek", "mailbox", "number", "out",
-        "ready", "send_version", "slot", "static", "status", "times", "to", "uuid", "version",
-        "wire",
-    )  # fmt: skip
-
-    def __init__(self, number: int, uuid: bytes | None, mailbox: tuple[str, int]) -> None:
-        self.number = number  # Of its DEALER; new after each return.
-        self.uuid = uuid  # None: a static peer that has not sent anything.
-        self.is_kelek = uuid is not None and is_own_uuid(uuid)
-        self.mailbox = mailbox  # Address and port.
-        self.times = PeerTimes()
-        self.static = False
-        self.version: Version | None = None  # Of its messages; None until its HELLO.
-        self.send_version: Version | None = None  # Of ours; None: no HELLO sent.
-        self.ready = False  # It has greeted us.
-        self.awaiting_hello = False  # We have sent a HELLO, and none has come since.
-        self.groups: set[str] = set()
-        self.status = 0
-        self.info: PeerInfo | None = None
-        self.allowances: Sequence[PeerAllowance] = ()  # It uses a place of each until its HELLO.
-        self.out = Frames(*_FRAMES)
-        self.slot = 0  # Its index in C ...
-        self.wire: Any = None  # ... and its struct klk_zre_peer.
-        self.to: PeerRows  # Itself alone, for a WHISPER.
+    number: int  # Of its DEALER; new after each return.
+    uuid: bytes | None  # None: a static peer that has not sent anything.
+    mailbox: tuple[str, int]  # Address and port.
+    static: bool = False
+    is_kelek: bool = False
+    times: PeerTimes = field(default_factory=PeerTimes)
+    version: Version | None = None  # Of its messages; None until its HELLO.
+    send_version: Version | None = None  # Of ours; None: no HELLO sent.
+    ready: bool = False  # It has greeted us.
+    awaiting_hello: bool = False  # We have sent a HELLO, and none has come since.
+    groups: set[str] = field(default_factory=set)
+    status: int = 0
+    info: PeerInfo | None = None
+    allowances: Sequence[PeerAllowance] = ()  # It uses a place of each until its HELLO.
+    out: Frames = field(default_factory=lambda: Frames(*_FRAMES))
+    slot: int = 0  # Its index in C ...
+    wire: Any = None  # ... and its struct klk_zre_peer.
+    to: PeerRows = field(init=False)  # Itself alone, for a WHISPER.
 
     @property
     def endpoint(self) -> str:
@@ -139,7 +133,7 @@ class Peers:
     ) -> Peer:
         """Adds a peer, which uses a place of each allowance until its HELLO."""
         self._number += 1
-        peer = self.numbers[self._number] = Peer(self._number, uuid, mailbox)
+        peer = self.numbers[self._number] = Peer(self._number, None, mailbox)
         moves = self.traffic.moves
         peer.slot = self.traffic.add(peer.out)
         self.slots[peer.slot] = peer
@@ -149,7 +143,7 @@ class Peers:
         peer.times.created_ms = peer.wire.heard_ms = now_ms
         self.mailboxes.setdefault(mailbox, {})[peer.number] = peer
         if uuid is not None:
-            self.uuids[uuid] = peer
+            self.name(peer, uuid)
         self.unready += 1
         peer.allowances = allowances
         for allowance in allowances:
@@ -168,7 +162,6 @@ class Peers:
             del self.mailboxes[peer.mailbox]
 
     def name(self, peer: Peer, uuid: bytes) -> None:
-        """Sets the UUID of a static peer."""
         peer.uuid, peer.is_kelek = uuid, is_own_uuid(uuid)
         self.uuids[uuid] = peer
 

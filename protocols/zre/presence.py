@@ -52,15 +52,6 @@ class PresenceEvent(IntEnum):
     SILENT = 7
 
 
-_TOLD = {
-    EventKind.JOIN: PresenceEvent.JOIN,
-    EventKind.LEAVE: PresenceEvent.LEAVE,
-    EventKind.ENTER: PresenceEvent.ENTER,
-    EventKind.EXIT: PresenceEvent.EXIT,
-    EventKind.CHANGED: PresenceEvent.CHANGED,
-    EventKind.EVASIVE: PresenceEvent.EVASIVE,
-    EventKind.SILENT: PresenceEvent.SILENT,
-}
 _WARNINGS = frozenset({PresenceEvent.EVASIVE, PresenceEvent.SILENT})
 _WITH_HEADERS = frozenset({EventKind.ENTER, EventKind.CHANGED})
 
@@ -86,7 +77,7 @@ class Presence(NamedTuple):
 
 def presence_of(event: Event, uuid: bytes, name: str, unix_ms: int) -> Presence | None:
     """A node's report of an event; None: the event is not about presence, for example a WHISPER."""
-    told = _TOLD.get(event.kind)
+    told = PresenceEvent.__members__.get(event.kind.name)
     if told is None or event.peer is None:
         return None
     peer = event.peer

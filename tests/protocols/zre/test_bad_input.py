@@ -12,8 +12,9 @@ from kelek.native.net.messages import Arena
 from kelek.protocols.zre import codec
 from kelek.protocols.zre.beacon import Beacon, decode_beacon, encode_beacon, own_uuid
 from kelek.protocols.zre.codec import Command, Hello, Join, Ping, Shout, Whisper
+from kelek.protocols.zre.effects import CloseLink, Connect, NodeEffects, NodeSetup
 from kelek.protocols.zre.limiter import PeerAllowance
-from kelek.protocols.zre.node import CloseLink, Connect, NodeEffects, NodeMachine, NodeSetup
+from kelek.protocols.zre.node import NodeMachine
 from kelek.protocols.zre.peers import EventKind
 from kelek.protocols.zre.values import Version
 

@@ -7,7 +7,8 @@ import pytest
 from kelek.protocols.errors import LocalProtocolError
 from kelek.protocols.zre import gossip
 from kelek.protocols.zre.beacon import Beacon, decode_beacon
-from kelek.protocols.zre.node import NodeMachine, NodeSetup
+from kelek.protocols.zre.effects import NodeSetup
+from kelek.protocols.zre.node import NodeMachine
 from kelek.protocols.zre.peers import EventKind
 from kelek.protocols.zre.values import Version
 from kelek.tests.protocols.zre.zre_network import ZreNetwork

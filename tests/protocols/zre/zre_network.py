@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from kelek.native.net.messages import Arena
 from kelek.protocols.zre.beacon import decode_beacon, own_uuid
-from kelek.protocols.zre.node import Connect, NodeMachine, NodeSetup
+from kelek.protocols.zre.effects import Connect, NodeSetup
+from kelek.protocols.zre.node import NodeMachine
 from kelek.protocols.zre.peers import Event, EventKind
 from kelek.protocols.zre.values import CommandKind
 
@@ -120,7 +121,8 @@ class ZreNetwork:
                 self._send(host, link, number, batch.messages())
             batch.clear()
         if full:
-            host.node.on_full(full)
+            for number in full:
+                host.node.on_full(number)
             self.act(host)
 
     def _broadcast(self, host: Host, data: bytes) -> None:
