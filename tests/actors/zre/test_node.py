@@ -30,25 +30,14 @@ from kelek.tests.ports import free_port
 class ForeignPeer:
     """A peer of another implementation: a mailbox, and a DEALER after connect()."""
 
-    actor: ZreNode
-
-    def __init__(
-        self,
-        harness: ActorHarness,
-        actor: ZreNode | None,
-        version: Version,
-        port: int = 0,
-        uuid: bytes = PEER,
-    ) -> None:
-        self.harness, self.version = harness, version
-        if actor is not None:
-            self.actor = actor
+    def __init__(self, harness: ActorHarness, actor: ZreNode, version: Version) -> None:
+        self.harness, self.actor, self.version = harness, actor, version
         self.mailbox = harness.socket(zmq.ROUTER)
         self.mailbox.router_handover = True
-        self.port = port or free_port()
+        self.port = free_port()
         self.mailbox.bind(f"tcp://{LOOPBACK}:{self.port}")
         self.dealer = harness.socket(zmq.DEALER)
-        self.dealer.routing_id = codec.routing_id(uuid, version)
+        self.dealer.routing_id = codec.routing_id(PEER, version)
         self.sequence = 0
 
     def connect(self) -> None:
@@ -106,42 +95,6 @@ def test_a_peer_is_answered_in_its_version(
     peer.send(Ping())
     assert peer.next() == (version, PingOk())
     harness.run_until(lambda: node.status()["peers"] == 1)
-
-
-def test_a_static_peer_with_a_new_uuid_is_greeted_at_once(
-    harness: ActorHarness, tmp_path: Path
-) -> None:
-    """The restarted peer does not greet first, and is not silent for long enough to expire."""
-    harness.bind("zre_beacon.sends")
-    first = ForeignPeer(harness, None, Version.V2)
-    static = (f"tcp://{LOOPBACK}:{first.port}",)
-    node: ZreNode = harness.start_actor(ZreNode, str(tmp_path), 1, settings(static_peers=static))
-    first.actor = node
-    assert isinstance(first.next()[1], Hello)
-    first.connect()
-    first.send(first.hello())
-    harness.run_until(lambda: PEER in node.machine.peers)
-    first.mailbox.close(0)
-    first.dealer.close(0)
-    harness.run_until(lambda: node.machine.counters["disconnected"])
-    other = own_uuid(b"\x33" * 14)
-    second = ForeignPeer(harness, node, Version.V2, first.port, other)
-    assert isinstance(second.next()[1], Hello)
-    assert list(node.machine.peers) == [PEER], "a lost connection alone ends no peer"
-    second.connect()
-    second.send(second.hello())
-    harness.run_until(lambda: list(node.machine.peers) == [other])
-
-
-def test_a_hello_with_another_address_makes_no_connection(
-    harness: ActorHarness, node: ZreNode
-) -> None:
-    """The address must be the one of the connection."""
-    peer = ForeignPeer(harness, node, Version.V2)
-    peer.connect()
-    peer.send(peer.hello()._replace(address="127.0.0.2"))
-    harness.run_until(lambda: node.machine.counters["message_address"])
-    assert node.node.dealers == {}
 
 
 def test_reports_go_to_an_announced_log_service(harness: ActorHarness, node: ZreNode) -> None:

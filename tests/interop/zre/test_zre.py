@@ -41,33 +41,26 @@ def check_talk(nodes: Sequence[NodeProcess]) -> None:
         assert not any(node.said(bad) for bad in BAD)
 
 
-@pytest.mark.parametrize("kind", [PLAIN, PYRE])
-def test_the_nodes_from_elsewhere_talk_among_themselves(kind: str) -> None:
-    with running([kind] * 2) as nodes:
-        check_talk(nodes)
-
-
-@pytest.mark.parametrize("first", [OURS, PYRE])
-def test_ours_and_pyre(first: str) -> None:
-    with running([first, OURS, PYRE]) as nodes:
-        check_talk(nodes)
-
-
-@pytest.mark.parametrize("first", [OURS, PLAIN])
-def test_ours_and_version_1(first: str) -> None:
-    """Ours speak version 2 among themselves, and version 1 to those who greet in it."""
-    with running([first, OURS, PLAIN]) as nodes:
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        (PLAIN, PLAIN),
+        (PYRE, PYRE),
+        (OURS, OURS, PYRE),
+        (PYRE, OURS, PYRE),
+        (OURS, OURS, PLAIN),
+        (PLAIN, OURS, PLAIN),
+        (PLAIN, OURS, PYRE, OURS),
+    ],
+)
+def test_nodes_talk(kinds: Sequence[str]) -> None:
+    """Ours speak version 2 among themselves, and version 1 to nodes that greet in it."""
+    with running(kinds) as nodes:
         check_talk(nodes)
         for node, other in pairs(nodes):
             if node.kind == OURS:
                 (entered,) = node.said("ENTER", peer=other.uuid)
                 assert entered["version"] == (1 if other.kind == PLAIN else 2)
-
-
-def test_all_three_on_one_port() -> None:
-    """Version 1 and pyre do not understand each other; ours speak with both."""
-    with running([PLAIN, OURS, PYRE, OURS]) as nodes:
-        check_talk(nodes)
 
 
 @pytest.mark.parametrize("kind", [PYRE, PLAIN])
