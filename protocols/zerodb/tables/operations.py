@@ -6,9 +6,9 @@ sessions, parts of large values. Time comes from entries only.
 """
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..wire.ops import (
     ABSENT,
@@ -56,25 +56,19 @@ _TABLE = struct.Struct(">I")  # Numbers in keys are big endian, so that they sor
 _NUMBER = struct.Struct(">Q")
 _NUMBERS = struct.Struct(">QQ")
 _COUNTERS = struct.Struct(">QQQQQ")
-_KEYS = {
-    "counters": b"c",
-    "lifetime": b"k",  # table, key: end time, session
-    "lifetime count": b"b",  # table: number of its keys with a lifetime
-    "expiry": b"e",  # time, table, key
-    "floor": b"g",  # times before which no key and no session ends
-    "session": b"s",  # session: ttl, end time
-    "session expiry": b"f",  # time, session
-    "member": b"m",  # session, table, key
-    "result": b"r",  # reqid: number, data
-    "result order": b"o",  # number: reqid
-    "unfinished": b"q",  # reqid: index of the first part, parts, bytes
-    "part": b"p",  # reqid, number: data
-}
-COUNTERS = _KEYS["counters"]
-LIFETIME_COUNTS = _KEYS["lifetime count"]
-EXPIRIES = _KEYS["expiry"]
-SESSION_EXPIRIES = _KEYS["session expiry"]
-FLOOR = _KEYS["floor"]
+# The first byte of keys in SYSTEM, and what follows: value.
+COUNTERS = b"c"
+LIFETIME = b"k"  # table, key: end time, session
+LIFETIME_COUNTS = b"b"  # table: number of its keys with a lifetime
+EXPIRIES = b"e"  # time, table, key
+FLOOR = b"g"  # times before which no key and no session ends
+SESSION = b"s"  # session: ttl, end time
+SESSION_EXPIRIES = b"f"  # time, session
+MEMBER = b"m"  # session, table, key
+RESULT = b"r"  # reqid: number, data
+RESULT_ORDER = b"o"  # number: reqid
+UNFINISHED = b"q"  # reqid: index of the first part, parts, bytes
+PART = b"p"  # reqid, number: data
 
 
 class OperationRefused(Exception):
@@ -166,63 +160,35 @@ def apply(state: TableState, index: int, op: Op) -> bytes:
 
     Numbers are little endian. Raises OperationRefused; then nothing was done.
     """
-    match op:
-        case Put():
-            _put(state, op)
-        case Delete():
-            _delete(state, op.table, op.keys)
-        case Open():
-            if state.options(op.table) is None:
-                state.create(op.table, op.options)
-        case Truncate():
-            if state.options(op.table) is not None:
-                _clear_lifetimes_in_range(state, op.table, b"", b"")
-                state.drop(op.table)
-        case DeleteRange():
-            _delete_range(state, op.table, op.start, op.end)
-        case DeleteLimited():
-            _delete_limited(state, op)
-        case Transaction():
-            return _transaction(state, op)
-        case Part():
-            return _part(state, index, op)
-        case Get():
-            raise OperationRefused("a get stands outside a transaction")
-        case _:
-            return _apply_lifetime_operation(state, index, op)
-    return b""
+    if isinstance(op, Get):
+        raise OperationRefused("a get stands outside a transaction")
+    effect = _EFFECTS.get(type(op))
+    if effect is None:
+        raise OperationRefused(f"{type(op).__name__} is no operation of a table")
+    return effect(state, index, op) or b""
 
 
-def _apply_lifetime_operation(state: TableState, index: int, op: Op) -> bytes:
-    """Operations on lifetimes of keys and on sessions."""
-    match op:
-        case Expiry():
-            _set_lifetimes(state, op.table, op.keys, Lifetime(at_ms=op.at_ms))
-        case Attach():
-            if _session(state, op.session) is None:
-                _delete(state, op.table, op.keys)
-            else:
-                _set_lifetimes(state, op.table, op.keys, Lifetime(session=op.session))
-        case SessionOpen():
-            return _session_open(state, index, op)
-        case SessionKeep():
-            return _session_keep(state, op)
-        case SessionEnd():
-            alive = _session(state, op.session) is not None
-            if alive:
-                _session_end(state, op.session)
-            return bytes([alive])
-        case Expire():
-            return struct.pack("<I", _expire(state, op.now_ms))
-        case _:
-            raise OperationRefused(f"{type(op).__name__} is no operation of a table")
-    return b""
+def _numbers_at(tables: TableReader, key: bytes, form: struct.Struct) -> tuple[int, ...]:
+    """The numbers in a value of SYSTEM; (): it does not exist."""
+    data = tables.get(SYSTEM, [key])[0]
+    return () if data is None else form.unpack(data)
 
 
 # ---- operations of the specification ----
 
 
-def _put(state: TableState, op: Put) -> None:
+def _open(state: TableState, _: int, op: Open) -> None:
+    if state.options(op.table) is None:
+        state.create(op.table, op.options)
+
+
+def _truncate(state: TableState, _: int, op: Truncate) -> None:
+    if state.options(op.table) is not None:
+        _clear_lifetimes_in_range(state, op.table, b"", b"")
+        state.drop(op.table)
+
+
+def _put(state: TableState, _: int, op: Put) -> None:
     if state.options(op.table) is None:
         state.create(op.table, TableOptions())
     if op.table in state.expiring_tables:
@@ -243,7 +209,7 @@ def _delete_range(state: TableState, table: int, start: bytes, end: bytes) -> No
         state.delete_range(table, start, end)
 
 
-def _delete_limited(state: TableState, op: DeleteLimited) -> None:
+def _delete_limited(state: TableState, _: int, op: DeleteLimited) -> None:
     """Many keys are deleted as one range up to the first key that stays, which takes no memory for
     each key. Few keys are deleted one by one: a queue would otherwise leave too many ranges."""
     if state.options(op.table) is None or op.limit == 0:
@@ -260,7 +226,7 @@ def _delete_limited(state: TableState, op: DeleteLimited) -> None:
 
 
 def _lifetime_key(table: int, key: bytes) -> bytes:
-    return _KEYS["lifetime"] + _TABLE.pack(table) + key
+    return LIFETIME + _TABLE.pack(table) + key
 
 
 def _lifetimes_of(state: TableState, table: int, keys: Sequence[bytes]) -> dict[bytes, Lifetime]:
@@ -323,6 +289,13 @@ def _set_lifetimes(state: TableState, table: int, keys: Sequence[bytes], wanted:
         _lower_floor(state, ExpiryFloor(keys_ms=wanted.at_ms))
 
 
+def _attach(state: TableState, _: int, op: Attach) -> None:
+    if not _session(state, op.session):
+        _delete(state, op.table, op.keys)
+    else:
+        _set_lifetimes(state, op.table, op.keys, Lifetime(session=op.session))
+
+
 def _indexes(table: int, key: bytes, lifetime: Lifetime) -> list[bytes]:
     """Index keys of a lifetime by time and by session."""
     name = _TABLE.pack(table) + key
@@ -330,14 +303,14 @@ def _indexes(table: int, key: bytes, lifetime: Lifetime) -> list[bytes]:
     if lifetime.at_ms:
         found.append(EXPIRIES + _NUMBER.pack(lifetime.at_ms) + name)
     if lifetime.session:
-        found.append(_KEYS["member"] + _NUMBER.pack(lifetime.session) + name)
+        found.append(MEMBER + _NUMBER.pack(lifetime.session) + name)
     return found
 
 
 def _count_lifetimes(state: TableState, table: int, more: int) -> None:
     name = LIFETIME_COUNTS + _TABLE.pack(table)
-    before = state.get(SYSTEM, [name])[0]
-    count = (_NUMBER.unpack(before)[0] if before else 0) + more
+    before = _numbers_at(state, name, _NUMBER)
+    count = sum(before) + more
     assert count >= 0, f"table {table} has fewer than no keys with a lifetime"
     if count:
         state.expiring_tables.add(table)
@@ -362,8 +335,7 @@ def first_expiry_ms(tables: TableReader) -> int:
 
 
 def _floor(tables: TableReader) -> ExpiryFloor:
-    data = tables.get(SYSTEM, [FLOOR])[0]
-    return ExpiryFloor(0, 0) if data is None else ExpiryFloor(*_NUMBERS.unpack(data))
+    return ExpiryFloor(*(_numbers_at(tables, FLOOR, _NUMBERS) or (0, 0)))
 
 
 def _lower_floor(state: TableState, floor: ExpiryFloor) -> None:
@@ -376,18 +348,14 @@ def _lower_floor(state: TableState, floor: ExpiryFloor) -> None:
 # ---- sessions ----
 
 
-def _session(state: TableState, session: int) -> tuple[int, int] | None:
-    """The ttl and the end time of a session in ms; None: it has ended."""
-    data = state.get(SYSTEM, [_KEYS["session"] + _NUMBER.pack(session)])[0]
-    if data is None:
-        return None
-    ttl_ms, until_ms = _NUMBERS.unpack(data)
-    return ttl_ms, until_ms
+def _session(state: TableState, session: int) -> tuple[int, ...]:
+    """The ttl and the end time of a session in ms; (): it has ended."""
+    return _numbers_at(state, SESSION + _NUMBER.pack(session), _NUMBERS)
 
 
 def _session_write(state: TableState, session: int, ttl_ms: int, until_ms: int) -> None:
     number = _NUMBER.pack(session)
-    names = [_KEYS["session"] + number, SESSION_EXPIRIES + _NUMBER.pack(until_ms) + number]
+    names = [SESSION + number, SESSION_EXPIRIES + _NUMBER.pack(until_ms) + number]
     state.put(SYSTEM, names, [_NUMBERS.pack(ttl_ms, until_ms), b""])
     _lower_floor(state, ExpiryFloor(sessions_ms=until_ms))
 
@@ -406,9 +374,9 @@ def _session_open(state: TableState, index: int, op: SessionOpen) -> bytes:
     return struct.pack("<Q", session)
 
 
-def _session_keep(state: TableState, op: SessionKeep) -> bytes:
+def _session_keep(state: TableState, _: int, op: SessionKeep) -> bytes:
     found = _session(state, op.session)
-    if found is None:
+    if not found:
         return b"\0"
     ttl_ms, until_ms = found
     # An old request does not shorten the session.
@@ -420,17 +388,19 @@ def _session_keep(state: TableState, op: SessionKeep) -> bytes:
 
 def _session_forget(state: TableState, session: int, until_ms: int) -> None:
     number = _NUMBER.pack(session)
-    names = [_KEYS["session"] + number, SESSION_EXPIRIES + _NUMBER.pack(until_ms) + number]
+    names = [SESSION + number, SESSION_EXPIRIES + _NUMBER.pack(until_ms) + number]
     state.delete(SYSTEM, names)
 
 
-def _session_end(state: TableState, session: int) -> None:
+def _session_end(state: TableState, session: int) -> bytes:
     found = _session(state, session)
-    assert found is not None
+    if not found:
+        return b"\0"
     _session_forget(state, session, found[1])
-    prefix = _KEYS["member"] + _NUMBER.pack(session)
+    prefix = MEMBER + _NUMBER.pack(session)
     members = [key[len(prefix) :] for key, _ in state.scan(SYSTEM, prefix, _prefix_end(prefix))]
     _delete_names(state, members)
+    return b"\1"
 
 
 def _delete_names(state: TableState, names: list[bytes]) -> None:
@@ -442,9 +412,9 @@ def _delete_names(state: TableState, names: list[bytes]) -> None:
         _delete(state, table, keys)
 
 
-def _expire(state: TableState, now_ms: int) -> int:
-    """Ends what is due, the oldest first, at most EXPIRE_MAX; returns the number."""
-    floor = _floor(state)
+def _expire(state: TableState, _: int, op: Expire) -> bytes:
+    """Ends what is due, the oldest first, at most EXPIRE_MAX."""
+    floor, now_ms = _floor(state), op.now_ms
     due = _due_keys(state, EXPIRIES, (floor.keys_ms, now_ms), EXPIRE_MAX)
     _delete_names(state, [key[9:] for key in due])
     left = EXPIRE_MAX - len(due)
@@ -456,7 +426,7 @@ def _expire(state: TableState, now_ms: int) -> int:
         # compacted.
         floor = ExpiryFloor(*(max(one, now_ms) for one in floor))
         state.put(SYSTEM, [FLOOR], [_NUMBERS.pack(*floor)])
-    return len(due) + len(ended)
+    return struct.pack("<I", len(due) + len(ended))
 
 
 def _due_keys(state: TableState, prefix: bytes, times: tuple[int, int], limit: int) -> list[bytes]:
@@ -469,15 +439,14 @@ def _due_keys(state: TableState, prefix: bytes, times: tuple[int, int], limit: i
 
 
 def _counters(state: TableState) -> Counters:
-    data = state.get(SYSTEM, [COUNTERS])[0]
-    return Counters() if data is None else Counters(*_COUNTERS.unpack(data))
+    return Counters(*_numbers_at(state, COUNTERS, _COUNTERS))
 
 
 def _write_counters(state: TableState, counters: Counters) -> None:
     state.put(SYSTEM, [COUNTERS], [_COUNTERS.pack(*counters)])
 
 
-def _transaction(state: TableState, op: Transaction) -> bytes:
+def _transaction(state: TableState, _: int, op: Transaction) -> bytes:
     """Applies a transaction once: a repeat returns the stored result and changes nothing.
 
     The gets of a branch read the state before the branch.
@@ -517,21 +486,15 @@ def _branch(state: TableState, op: Transaction) -> int:
 def _compare_holds(state: TableState, compare: Compare) -> bool:
     if compare.kind == ALIVE:
         number = int.from_bytes(compare.key, "little")
-        return number < 2**64 and _session(state, number) is not None
+        return number < 2**64 and bool(_session(state, number))
     value = state.get(compare.table, [compare.key])[0]
-    match compare.kind:
-        case kind if kind == ABSENT:
-            return value is None
-        case kind if kind == PRESENT:
-            return value is not None
-        case kind if kind == EQUAL:
-            return value == compare.operand
-        case kind if kind == NOT_EQUAL:
-            return value != compare.operand
-        case kind if kind == LESS:
-            return value is not None and value < compare.operand
-        case _:
-            return value is not None and value > compare.operand
+    if compare.kind in (ABSENT, PRESENT):
+        return (value is None) == (compare.kind == ABSENT)
+    if compare.kind in (EQUAL, NOT_EQUAL):
+        return (value == compare.operand) == (compare.kind == EQUAL)
+    if value is None:
+        return False
+    return value < compare.operand if compare.kind == LESS else value > compare.operand
 
 
 def _value(state: TableState, op: Get) -> bytes:
@@ -549,7 +512,7 @@ def _value(state: TableState, op: Get) -> bytes:
 
 def result_key(reqid: bytes) -> bytes:
     """The key of a transaction's result in SYSTEM."""
-    return _KEYS["result"] + reqid
+    return RESULT + reqid
 
 
 def stored_result(data: bytes | None) -> bytes | None:
@@ -563,7 +526,7 @@ def _store_result(state: TableState, counters: Counters, reqid: bytes, result: b
     place = counters.next_result
     gone = []
     while first < place and (size > RESULTS_BYTES_MAX or place - first >= RESULTS_MAX):
-        order = _KEYS["result order"] + _NUMBER.pack(first)
+        order = RESULT_ORDER + _NUMBER.pack(first)
         oldest = state.get(SYSTEM, [order])[0]
         assert oldest is not None, f"result {first} is not there"
         data = stored_result(state.get(SYSTEM, [result_key(oldest)])[0])
@@ -572,7 +535,7 @@ def _store_result(state: TableState, counters: Counters, reqid: bytes, result: b
         first += 1
     state.delete(SYSTEM, gone)
     number = _NUMBER.pack(place)
-    names = [_KEYS["result order"] + number, result_key(reqid)]
+    names = [RESULT_ORDER + number, result_key(reqid)]
     state.put(SYSTEM, names, [reqid, number + result])
     return counters._replace(first_result=first, next_result=place + 1, result_bytes=size)
 
@@ -582,10 +545,10 @@ def _store_result(state: TableState, counters: Counters, reqid: bytes, result: b
 
 def _part(state: TableState, index: int, op: Part) -> bytes:
     """Stores a part; the last one applies the whole."""
-    name = _KEYS["unfinished"] + op.reqid
-    prefix = _KEYS["part"] + op.reqid
-    before = state.get(SYSTEM, [name])[0]
-    first, count, size = _COUNTERS.unpack(before)[:3] if before else (index, 0, 0)
+    name = UNFINISHED + op.reqid
+    prefix = PART + op.reqid
+    before = _numbers_at(state, name, _COUNTERS)
+    first, count, size = before[:3] or (index, 0, 0)
     if size + len(op.data) > UNFINISHED_BYTES_MAX:
         _delete_parts(state, op.reqid)
         raise OperationRefused(f"the pieces have more than {UNFINISHED_BYTES_MAX} bytes together")
@@ -597,7 +560,7 @@ def _part(state: TableState, index: int, op: Part) -> bytes:
         _delete_parts(state, op.reqid)
         raise OperationRefused(f"of {op.parts} pieces {op.parts - count - 1} are missing")
     if count + 1 < op.parts:
-        if before is None:
+        if not before:
             _limit_unfinished(state)
         state.put(
             SYSTEM,
@@ -627,19 +590,37 @@ def _part(state: TableState, index: int, op: Part) -> bytes:
 
 def _limit_unfinished(state: TableState) -> None:
     """Drops the oldest large writes; their servers have given them up."""
-    prefix = _KEYS["unfinished"]
+    prefix = UNFINISHED
     found = [(data[:8], key[1:]) for key, data in state.scan(SYSTEM, prefix, _prefix_end(prefix))]
     for _, reqid in sorted(found)[: max(len(found) + 1 - UNFINISHED_MAX, 0)]:
         _delete_parts(state, reqid)
 
 
 def _delete_parts(state: TableState, reqid: bytes) -> None:
-    prefix = _KEYS["part"] + reqid
+    prefix = PART + reqid
     state.delete_range(SYSTEM, prefix, _prefix_end(prefix))
-    state.delete(SYSTEM, [_KEYS["unfinished"] + reqid])
+    state.delete(SYSTEM, [UNFINISHED + reqid])
 
 
 def _prefix_end(prefix: bytes) -> bytes:
     """The smallest key behind all keys with this prefix, which is not all 0xff."""
     short = prefix.rstrip(b"\xff")
     return short[:-1] + bytes([short[-1] + 1])
+
+
+_EFFECTS: dict[type, Callable[[TableState, int, Any], bytes | None]] = {
+    Open: _open,
+    Truncate: _truncate,
+    Put: _put,
+    Delete: lambda state, _, op: _delete(state, op.table, op.keys),
+    DeleteRange: lambda state, _, op: _delete_range(state, op.table, op.start, op.end),
+    DeleteLimited: _delete_limited,
+    Transaction: _transaction,
+    Part: _part,
+    Expiry: lambda state, _, op: _set_lifetimes(state, op.table, op.keys, Lifetime(op.at_ms)),
+    Attach: _attach,
+    SessionOpen: _session_open,
+    SessionKeep: _session_keep,
+    SessionEnd: lambda state, _, op: _session_end(state, op.session),
+    Expire: _expire,
+}
