@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ...net.clock import monotonic_ms
 from ...protocols.zerodb.client.client import Exchange
@@ -35,13 +35,6 @@ JOB_GOES_WELL = ("running", "done")  # States in which no chunk is lost.
 CHUNKS_AHEAD = 3  # Requests in flight of one reader; a server queues more for a slow reader.
 
 
-class Ahead(NamedTuple):
-    """How the client requests chunks."""
-
-    chunks: int  # Requested before the client reads the first.
-    flags: int  # PACKED, or 0: the specification's framing.
-
-
 @dataclass(frozen=True, slots=True)
 class RangeJob:
     """A snapshot of a range that one server serves in chunks.
@@ -60,14 +53,6 @@ class RangeJob:
     path: str = ""
     index: int = 0
     nonce: bytes = b""
-
-
-class SnapshotRead(NamedTuple):
-    """How the client reads a cluster snapshot."""
-
-    lease: int
-    chunk_pairs: int | None = None  # None: the server decides.
-    packed: bool = True  # False: in the specification's framing.
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +107,7 @@ class TableJobs(TableOperations):
             raise ValueError("the range is empty: no key can lie in it")
         if chunk_pairs is not None:
             checked_number("chunk_pairs", chunk_pairs, 1, values.CHUNK_PAIRS_MAX)
-        if lease is not None:
-            checked_number("a lease", lease)
-        extension = Extension(flags, lease=lease or 0)
+        extension = Extension(flags, lease=checked_number("a lease", lease or 0))
         exchange, answer = yield from self._ask(
             requests.RangeJob(self._number, chunk_pairs, bounds.start, bounds.last, extension)
         )
@@ -140,7 +123,7 @@ class TableJobs(TableOperations):
 
         Raises TableJobLost; the remaining chunks are then lost for all readers.
         """
-        return self._chunks(job, pairs_of, Ahead(1, PACKED))  # Each one is requested once.
+        return self._chunks(job, pairs_of, ahead=1)  # Each one is requested once.
 
     @items
     def chunks_arrow(self, job: RangeJob, *, packed: bool = True) -> Batches["pyarrow.RecordBatch"]:
@@ -152,21 +135,21 @@ class TableJobs(TableOperations):
 
         Raises TableError when pyarrow is not installed.
         """
-        asked = Ahead(CHUNKS_AHEAD, PACKED if packed else 0)
-        return self._chunks(job, arrow().batch_of, asked)
+        return self._chunks(job, arrow().batch_of, packed=packed)
 
     def _chunks(
         self,
         job: RangeJob,
         decode: Callable[[Answer, requests.ClientData], Page],
-        ahead: Ahead,
+        ahead: int = CHUNKS_AHEAD,
+        packed: bool = True,
     ) -> Batches[Any]:
-        """The content of each chunk. It requests some chunks before it reads the first."""
-        request = requests.ClientData(job.apid, Extension(ahead.flags))
+        """The content of each chunk. It requests `ahead` chunks before it reads the first."""
+        request = requests.ClientData(job.apid, Extension(PACKED if packed else 0))
         asked: deque[Exchange] = deque()
         try:
             while True:
-                while len(asked) < ahead.chunks:
+                while len(asked) < ahead:
                     asked.append(self._begin(request, job.url))
                 exchange = asked.popleft()
                 answer = yield from self._finish(exchange)
@@ -240,7 +223,7 @@ class TableJobs(TableOperations):
         it.
         """
         asked = ScanQuery(checked_range(prefix, start, end), keys_only=keys_only)
-        return self._lease_chunks(asked, SnapshotRead(lease, chunk_pairs), pairs_of)
+        return self._lease_chunks(lease, asked, chunk_pairs, pairs_of)
 
     @items
     def snapshot_chunks_arrow(
@@ -262,28 +245,26 @@ class TableJobs(TableOperations):
         Raises TableError when pyarrow is not installed.
         """
         asked = ScanQuery(checked_range(prefix, start, end), keys_only=keys_only)
-        read = SnapshotRead(lease, chunk_pairs, packed)
-        return self._lease_chunks(asked, read, arrow().batch_of)
+        return self._lease_chunks(lease, asked, chunk_pairs, arrow().batch_of, packed)
 
     def _lease_chunks(
         self,
-        asked: ScanQuery,
-        read: SnapshotRead,
+        lease: int,
+        left: ScanQuery,
+        chunk_pairs: int | None,
         decode: Callable[[Answer, requests.ClientData], Page],
+        packed: bool = True,
     ) -> Batches[Any]:
         """When a job is lost, starts one on another server after the last pair."""
-        lease = checked_number("a lease", read.lease)
-        if not values.is_shared(lease):
+        if not values.is_shared(checked_number("a lease", lease)):
             raise ValueError(
                 f"lease {lease} belongs to one server: read it by range_job(lease=...)"
             )
-        ahead = Ahead(CHUNKS_AHEAD, PACKED if read.packed else 0)
         resumes = 0
-        left = asked
         while not left.range.empty:
-            job = yield from self._begin_range_job(left, read.chunk_pairs, lease)
+            job = yield from self._begin_range_job(left, chunk_pairs, lease)
             try:
-                with closing(self._chunks(job, decode, ahead)) as chunks:
+                with closing(self._chunks(job, decode, packed=packed)) as chunks:
                     for step in chunks:
                         yield step
                         if isinstance(step, list):
