@@ -7,26 +7,10 @@ from ..wire import values
 from .outbox import Outbox
 from .worker_channel import WorkerChannel
 
-FEATURES = (
-    values.FEATURE_PARTSYNC
-    | values.FEATURE_FULLSYNC
-    | values.FEATURE_PACKED
-    | values.FEATURE_STALE
-    | values.FEATURE_TABLE_INFO
-    | values.FEATURE_SPLIT_POINTS
-    | values.FEATURE_TRANSACTIONS
-    | values.FEATURE_WATCH
-    | values.FEATURE_TTL
-    | values.FEATURE_LEASES
-    | values.FEATURE_COPY
-    | values.FEATURE_JOBS
-    | values.FEATURE_SHARED_LEASES
-)
-
 
 def features_of(open_on_the_fly: bool) -> int:
     """The features in the answer to a server info request, on any endpoint."""
-    return FEATURES | values.FEATURE_OPEN * open_on_the_fly
+    return values.FEATURES - (0 if open_on_the_fly else values.FEATURE_OPEN)
 
 
 class SessionSetup(NamedTuple):

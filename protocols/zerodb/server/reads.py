@@ -15,16 +15,6 @@ from ..wire.worker_pipe import CHECKPOINT, PIPE_HEADER, REQUEST, Message
 from .context import ServerContext
 from .worker_channel import add_request
 
-ReadRequest = (
-    requests.Read
-    | requests.Count
-    | requests.Exists
-    | requests.Scan
-    | requests.SplitPoints
-    | requests.TableInfo
-    | requests.Watch
-)
-
 
 class ReadRound:
     """The reads and checkpoints of one question."""
@@ -82,7 +72,7 @@ class ReadRequests:
         """Whether a read skips the round."""
         return self._context.setup.stale_allowed or bool(extension_flags & values.STALE)
 
-    def on_read(self, prefix: Message, frames: Message, request: ReadRequest) -> None:
+    def on_read(self, prefix: Message, frames: Message, request: requests.ReadRequest) -> None:
         """Gives a decoded read to its worker, or the info of all tables to all workers."""
         setup, table = self._context.setup, request.table or 0
         workers, immediate = [table % setup.workers], self._is_stale(request.extension.flags)

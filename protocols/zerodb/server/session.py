@@ -20,7 +20,7 @@ from ..wire.requests import RequestError
 from ..wire.worker_pipe import ONE_WAY, REQUEST, Message
 from .context import Now, ServerContext, SessionSetup, features_of
 from .job_requests import JobRequests
-from .reads import ReadRequest, ReadRequests
+from .reads import ReadRequests
 from .worker_channel import WorkerChannel, add_request
 from .writes import WriteRequests
 
@@ -136,7 +136,7 @@ class Session:
                 features = features_of(self.setup.open_on_the_fly)
                 info = answers.encode_server_info(request, features, self.setup.software)
                 self.outbox.answer(prefix, info)
-            elif isinstance(request, ReadRequest):
+            elif isinstance(request, requests.ReadRequest):
                 self.reads.on_read(prefix, frames, request)
             else:
                 self.writes.on_write(prefix, frames, request)

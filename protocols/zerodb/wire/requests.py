@@ -279,36 +279,12 @@ class EndJob(NamedTuple):
     extension: Extension = NO_EXTENSION
 
 
-Request = (
-    ServerInfo
-    | OpenTable
-    | CloseTable
-    | CompactTable
-    | TruncateTable
-    | Read
-    | Count
-    | Exists
-    | Scan
-    | Put
-    | Delete
-    | DeleteRange
-    | DeleteLimited
-    | WriteTables
-    | ForwardRange
-    | MapTable
-    | RangeJob
-    | JobStatus
-    | ClientData
-    | SplitPoints
-    | TableInfo
-    | Watch
-    | Transaction
-    | Session
-    | Lease
-    | CopyTable
-    | ListJobs
-    | EndJob
-)
+TableRequest = ServerInfo | OpenTable | CloseTable | CompactTable | TruncateTable
+ReadRequest = Read | Count | Exists | Scan | SplitPoints | TableInfo | Watch
+WriteRequest = Put | Delete | DeleteRange | DeleteLimited | WriteTables | Transaction | Session
+SnapshotRequest = ForwardRange | MapTable | RangeJob | CopyTable  # They begin a data job.
+JobServerRequest = SnapshotRequest | JobStatus | ClientData | Lease | ListJobs | EndJob
+Request = TableRequest | ReadRequest | WriteRequest | JobServerRequest
 
 
 def operations(request: Request, now_ms: int) -> list[ops.Op]:

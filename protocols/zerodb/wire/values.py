@@ -43,36 +43,10 @@ LIST_JOBS = 0x45
 END_JOB = 0x46
 
 # Requests that PULL and SUB accept; they are not answered.
-ONE_WAY_TYPES = frozenset(
-    {
-        OPEN_TABLE,
-        CLOSE_TABLE,
-        COMPACT_TABLE,
-        TRUNCATE_TABLE,
-        PUT,
-        DELETE,
-        DELETE_RANGE,
-        DELETE_LIMITED,
-        WRITE_TABLES,
-    }
-)
+ONE_WAY_TYPES = frozenset((*range(OPEN_TABLE, TRUNCATE_TABLE + 1), *range(PUT, WRITE_TABLES + 1)))
 # Requests that the endpoint for data jobs answers, too.
-JOB_TYPES = frozenset(
-    {
-        FORWARD_RANGE,
-        MAP_TABLE,
-        RANGE_JOB,
-        JOB_STATUS,
-        CLIENT_DATA,
-        LEASE,
-        COPY_TABLE,
-        LIST_JOBS,
-        END_JOB,
-    }
-)
-WRITE_TYPES = frozenset(
-    {PUT, DELETE, DELETE_RANGE, DELETE_LIMITED, WRITE_TABLES, TRANSACTION, SESSION}
-)
+JOB_TYPES = frozenset((*range(FORWARD_RANGE, END_JOB + 1), JOB_STATUS, CLIENT_DATA))
+WRITE_TYPES = frozenset(range(PUT, SESSION + 1))
 
 # Response codes.
 OK = 0x00
@@ -109,6 +83,7 @@ FEATURE_LEASES = 0x8000  # Sessions of keys and leases of snapshots.
 FEATURE_COPY = 0x10000
 FEATURE_JOBS = 0x20000  # Data jobs are listed and ended.
 FEATURE_SHARED_LEASES = 0x40000  # Leases of snapshots on all nodes.
+FEATURES = 0x7FF07  # All of them.
 
 # Flags of the extension.
 STALE = 0x01  # Read what this node has, without asking the leader.

@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from enum import Enum
 from itertools import chain, islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from ....native.net.messages import Frames
 from ...errors import StorageFailure
@@ -33,17 +33,7 @@ GET_KEYS_MAX = 4096  # In one call.
 GET_KEYS_FIRST = 8  # In one call while the size of a table's values is unknown.
 TABLE_ESTIMATES_MAX = 10_000
 
-_WRITES = (
-    requests.OpenTable,
-    requests.TruncateTable,
-    requests.Put,
-    requests.Delete,
-    requests.DeleteRange,
-    requests.DeleteLimited,
-    requests.WriteTables,
-    requests.Transaction,
-    requests.Session,
-)
+_WRITES = (requests.OpenTable, requests.TruncateTable, *get_args(requests.WriteRequest))
 _GETS = (requests.Read, requests.Exists)
 _SESSION_REFUSED = "nothing was written: a local table has no sessions"
 

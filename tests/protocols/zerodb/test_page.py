@@ -86,6 +86,7 @@ def test_every_type_is_there() -> None:
 def test_features() -> None:
     shown = {int(row[0], 16) for row in rows("Extensions") if re.fullmatch(r"0x[0-9a-f]+", row[0])}
     known = {number for name, number in vars(values).items() if name.startswith("FEATURE_")}
+    assert sum(known) == values.FEATURES
     assert shown - {layout.kind for layout in LAYOUTS} | {1, 2, 4} == known
 
 
