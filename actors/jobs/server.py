@@ -30,7 +30,7 @@ from ...protocols.zerodb.server.map_orders import MapOrder
 from ...protocols.zerodb.server.ownership import Ownership
 from ...protocols.zerodb.wire import answers, ops, requests, values
 from ...protocols.zerodb.wire import worker_pipe as pipe
-from ...protocols.zerodb.wire.codec import decode_request, type_of
+from ...protocols.zerodb.wire.requests import decode_request, type_of
 from ...protocols.zerodb.wire.worker_pipe import PIPE_HEADER
 from ...storage.disk.disk import Disk
 from ...storage.errors import StorageError

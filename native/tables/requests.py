@@ -1,7 +1,7 @@
 """Checks, packs, forwards and acknowledges the requests of an arena in C.
 
 Common reads and writes need only a row. All other requests have the shape OTHER and are decoded one
-by one (protocols/zerodb/wire/codec.py).
+by one (protocols/zerodb/wire/requests.py).
 """
 
 import struct

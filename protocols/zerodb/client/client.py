@@ -26,8 +26,7 @@ from ...failover.servers import (
 )
 from ..wire import values
 from ..wire.answers import Answer, decode_answer, decode_server_info
-from ..wire.codec import encode_request, type_of
-from ..wire.requests import Request
+from ..wire.requests import Request, encode_request, type_of
 from ..wire.requests import ServerInfo as AskServerInfo
 
 DEADLINE_MS_MAX = (1 << 32) - 1

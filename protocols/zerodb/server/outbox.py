@@ -13,8 +13,7 @@ from ....native.net.messages import Frames
 from ...errors import RemoteProtocolError
 from ..wire import answers, requests, values
 from ..wire import worker_pipe as pipe
-from ..wire.codec import error_code, type_of
-from ..wire.requests import RequestError
+from ..wire.requests import RequestError, error_code, type_of
 from ..wire.worker_pipe import PIPE_HEADER, Message
 
 KEY_PREFIX = b"\0all"  # Of the routing ids of parts; ROUTER gives none like it to a client.

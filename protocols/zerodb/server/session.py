@@ -15,8 +15,7 @@ from ....native.net.messages import Arena
 from ....native.tables.requests import READ, WRITE, Requests
 from ...zmqraft.client.client import LogClientMachine
 from ..wire import answers, requests, values
-from ..wire.codec import decode_request, peek
-from ..wire.requests import RequestError
+from ..wire.requests import RequestError, decode_request, peek
 from ..wire.worker_pipe import ONE_WAY, REQUEST, Message
 from .context import Now, ServerContext, SessionSetup, features_of
 from .job_requests import JobRequests

@@ -16,8 +16,7 @@ from ....native.log.reads import WAIT_CONFIRMED
 from ...zmqraft.client.client import LogClientMachine, PendingRead
 from ..wire import ops, requests, values
 from ..wire.answers import is_acknowledged_first
-from ..wire.codec import error_code, type_of
-from ..wire.requests import Request, RequestError
+from ..wire.requests import Request, RequestError, error_code, type_of
 from ..wire.values import NEW_TABLES_MAX, TABLES_MAX
 from ..wire.worker_pipe import Message
 from .context import ServerContext

@@ -16,8 +16,7 @@ from ....native.net.messages import Frames
 from ....native.tables.requests import WRITE, Requests, Row
 from ..wire import answers, ops, requests, values
 from ..wire import worker_pipe as pipe
-from ..wire.codec import decode_request, error_code
-from ..wire.requests import Request, RequestError
+from ..wire.requests import Request, RequestError, decode_request, error_code
 from ..wire.worker_pipe import PIPE_HEADER, Message
 from .context import ServerContext
 from .proposals import ALL_WORKERS, Failure, Proposals, ProposedWrite, ResultLost, WriteRun

@@ -16,9 +16,8 @@ from ...errors import RemoteProtocolError
 from ...wire import FrameType, RestError, RestType
 from ...zmqraft.wire.values import REQID_BYTES
 from . import columns, ops, requests, values
-from .codec import decode_request, error_code, peek, type_of
 from .frames import U32, U64, Frames, column_at
-from .requests import Request, RequestError
+from .requests import Request, RequestError, decode_request, error_code, peek, type_of
 from .values import (
     EXTENSION_MAGIC,
     MAGIC,

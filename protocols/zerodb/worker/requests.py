@@ -14,7 +14,7 @@ from ....native.net.messages import Frames
 from ...errors import StorageFailure
 from ..tables.recent_changes import RecentChanges
 from ..tables.tables import Outcome, TableEntry, TablePartition, Tables
-from ..wire import answers, codec, ops, requests, values
+from ..wire import answers, ops, requests, values
 from ..wire.requests import Request, RequestError
 from ..wire.values import OWNER_TABLE
 from . import reads
@@ -178,7 +178,7 @@ class TableRequests:
         """Queues a request; a malformed one is answered at once."""
         self._tickets.last = max(self._tickets.last, queued.ticket)
         try:
-            request = codec.decode_request(queued.frames)
+            request = requests.decode_request(queued.frames)
         except RequestError as error:
             self._add_answer(queued, answers.encode_refusal(error), str(error))
             return
@@ -381,7 +381,7 @@ class TableRequests:
             case ResultQuery():
                 return iter([self._stored_result(request)])
             case _:
-                code = codec.error_code(codec.type_of(request))
+                code = requests.error_code(requests.type_of(request))
                 text = "a table worker does not answer this"
                 return iter([answers.encode_error(request, code, text)])
 
@@ -699,10 +699,10 @@ class TableRequests:
             self._complete(pending)
             self._add_answer(pending.queued, answers.encode_refusal(refusal, retry), text)
             return
-        request_type = codec.type_of(request)
+        request_type = requests.type_of(request)
         if request_type == values.OPEN_TABLE:
             code = values.REQUEST_ERROR
-        code = code or codec.error_code(request_type)
+        code = code or requests.error_code(request_type)
         self._complete(pending)
         self._add_answer(pending.queued, answers.encode_error(request, code, text, retry), text)
 

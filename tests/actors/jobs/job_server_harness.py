@@ -13,8 +13,8 @@ from kelek.actors.jobs.server import JobServer
 from kelek.actors.topology.settings import TableEndpoints, TableSettings
 from kelek.protocols.zerodb.tables.tables import TableEntry
 from kelek.protocols.zerodb.wire import answers, requests
-from kelek.protocols.zerodb.wire.codec import encode_request
 from kelek.protocols.zerodb.wire.ops import Put, unpack
+from kelek.protocols.zerodb.wire.requests import encode_request
 from kelek.protocols.zerodb.wire.worker_pipe import (
     CHECKPOINT,
     JOB_WRITE,

@@ -13,8 +13,8 @@ from kelek.bench.kelek_cluster import children_of
 from kelek.mapping.mapper_process import BATCH_PAIRS
 from kelek.net.clock import monotonic_ms
 from kelek.protocols.zerodb.wire import answers, columns, requests, values
-from kelek.protocols.zerodb.wire.codec import encode_request
 from kelek.protocols.zerodb.wire.ops import DeleteRange
+from kelek.protocols.zerodb.wire.requests import encode_request
 from kelek.protocols.zerodb.wire.values import Extension
 from kelek.protocols.zerodb.wire.worker_pipe import (
     ANSWER_TAG,

@@ -20,7 +20,7 @@ from kelek.actors.topology.settings import (
     TableSettings,
 )
 from kelek.protocols.zerodb.wire import answers, requests, values
-from kelek.protocols.zerodb.wire.codec import encode_request
+from kelek.protocols.zerodb.wire.requests import encode_request
 from kelek.protocols.zerodb.wire.values import Extension
 from kelek.protocols.zerodb.wire.worker_pipe import (
     ANSWER_TAG,

@@ -11,7 +11,7 @@ from kelek.actors.tables.credit import BYTES_READ
 from kelek.actors.tables.worker import TableWorker
 from kelek.actors.topology.settings import NodeAddresses, TableEndpoints, TableSettings
 from kelek.protocols.zerodb.wire import ops, requests
-from kelek.protocols.zerodb.wire.codec import encode_request
+from kelek.protocols.zerodb.wire.requests import encode_request
 from kelek.protocols.zerodb.wire.worker_pipe import ANSWER_TAG, JOB_WRITE, PIPE_HEADER, REQUEST
 from kelek.storage.disk.disk import Disk
 from kelek.storage.log.log import Log

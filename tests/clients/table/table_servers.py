@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from kelek.protocols.zerodb.wire import answers, ops, requests, values
-from kelek.protocols.zerodb.wire.codec import decode_request
-from kelek.protocols.zerodb.wire.requests import Request, RequestError
+from kelek.protocols.zerodb.wire.requests import Request, RequestError, decode_request
 from kelek.protocols.zerodb.wire.values import KEYS_ONLY, NO_EXTENSION, PACKED, REVERSE
 from kelek.tests.clients.router_thread import RouterThread
 from kelek.tests.protocols.zerodb.wire import messages

@@ -10,8 +10,7 @@ from kelek.native.net.messages import Arena, Frames
 from kelek.native.tables import requests as native_requests
 from kelek.native.tables.requests import OTHER, READ, WRITE, Requests
 from kelek.protocols.zerodb.wire import answers, ops, requests, values
-from kelek.protocols.zerodb.wire.codec import decode_request, encode_request, peek
-from kelek.protocols.zerodb.wire.requests import RequestError
+from kelek.protocols.zerodb.wire.requests import RequestError, decode_request, encode_request, peek
 from kelek.protocols.zerodb.wire.values import (
     KEY_BYTES_MAX,
     NO_EXTENSION,

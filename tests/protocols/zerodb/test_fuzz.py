@@ -14,7 +14,7 @@ from kelek.native.net.messages import Arena
 from kelek.protocols.zerodb.server.outbox import KEY_PREFIX
 from kelek.protocols.zerodb.tables.tables import TableEntry, TablePartition
 from kelek.protocols.zerodb.wire import answers, ops, requests, values
-from kelek.protocols.zerodb.wire.codec import encode_request, peek
+from kelek.protocols.zerodb.wire.requests import encode_request, peek
 from kelek.protocols.zerodb.wire.values import Extension, decode_extension
 from kelek.protocols.zerodb.wire.worker_pipe import ENVELOPE, ONE_WAY, RESULT_QUERY, OperationResult
 from kelek.protocols.zerodb.worker.requests import (

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kelek.protocols.zerodb.wire import answers, ops, requests, values
-from kelek.protocols.zerodb.wire.codec import LAYOUTS, decode_request
+from kelek.protocols.zerodb.wire.requests import LAYOUTS, decode_request
 from kelek.protocols.zerodb.wire.values import Extension
 
 YEAR_MS = 365 * 24 * 3600 * 1000

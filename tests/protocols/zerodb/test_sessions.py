@@ -6,7 +6,7 @@ import pytest
 
 from kelek.protocols.zerodb.tables.tables import TableEntry, Tables
 from kelek.protocols.zerodb.wire import ops, requests, values
-from kelek.protocols.zerodb.wire.codec import encode_request
+from kelek.protocols.zerodb.wire.requests import encode_request
 from kelek.protocols.zerodb.wire.values import PARTSYNC, Extension
 from kelek.protocols.zerodb.wire.worker_pipe import RESULT_QUERY, OperationResult
 from kelek.tests.protocols.zerodb.server.served import UNIX_MS, SessionHarness, entries, led

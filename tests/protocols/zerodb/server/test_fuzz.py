@@ -8,7 +8,7 @@ import pytest
 from kelek.native.net.messages import Arena
 from kelek.protocols.zerodb.server.outbox import KEY_PREFIX
 from kelek.protocols.zerodb.server.session import Session
-from kelek.protocols.zerodb.wire.codec import LAYOUTS
+from kelek.protocols.zerodb.wire.requests import LAYOUTS
 from kelek.protocols.zerodb.wire.worker_pipe import REQUEST
 from kelek.tests.protocols.zerodb.server.served import TABLE, SessionHarness
 

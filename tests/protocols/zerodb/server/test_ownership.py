@@ -7,8 +7,7 @@ import pytest
 from kelek.native.net.messages import Arena
 from kelek.protocols.zerodb.server.ownership import digest
 from kelek.protocols.zerodb.wire import ops, requests
-from kelek.protocols.zerodb.wire.codec import encode_request
-from kelek.protocols.zerodb.wire.requests import Request
+from kelek.protocols.zerodb.wire.requests import Request, encode_request
 from kelek.protocols.zerodb.wire.values import (
     BROKER_TABLE,
     OWNER_TABLE,

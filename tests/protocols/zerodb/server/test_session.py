@@ -7,7 +7,7 @@ import pytest
 from kelek.native.net.messages import Arena
 from kelek.protocols.zerodb.server.worker_channel import HELLO_MS, SERVER_WAITS_MS, WorkerChannel
 from kelek.protocols.zerodb.wire import answers, ops, requests, values
-from kelek.protocols.zerodb.wire.codec import encode_request
+from kelek.protocols.zerodb.wire.requests import encode_request
 from kelek.protocols.zerodb.wire.values import Extension, TableOptions, encode_extension
 from kelek.protocols.zerodb.wire.worker_pipe import (
     CHECKPOINT,

@@ -7,7 +7,7 @@ import pytest
 from kelek.native.net.messages import Arena
 from kelek.protocols.zerodb.server import write_checks
 from kelek.protocols.zerodb.wire import ops, requests
-from kelek.protocols.zerodb.wire.codec import encode_request
+from kelek.protocols.zerodb.wire.requests import encode_request
 from kelek.protocols.zerodb.wire.values import Extension, TableOptions
 from kelek.protocols.zerodb.wire.worker_pipe import FAILED, JOB_WRITE, PIPE_HEADER, RETRYABLE
 from kelek.tests.protocols.zerodb.server.served import TABLE, SessionHarness, entries, head, led

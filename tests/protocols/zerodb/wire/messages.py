@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kelek.protocols.wire import Frame, Rest
 from kelek.protocols.zerodb.wire import answers, columns, ops, requests, values
-from kelek.protocols.zerodb.wire.codec import LAYOUTS, RequestLayout, encode_request
+from kelek.protocols.zerodb.wire.requests import LAYOUTS, RequestLayout, encode_request
 from kelek.protocols.zerodb.wire.values import NO_EXTENSION, Extension, TableOptions
 from kelek.tests.protocols import layouts
 

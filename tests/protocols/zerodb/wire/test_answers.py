@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kelek.protocols.errors import RemoteProtocolError
 from kelek.protocols.zerodb.wire import answers, ops, requests, values
 from kelek.protocols.zerodb.wire.answers import AnswerLayout, Pairs, decode_answer
-from kelek.protocols.zerodb.wire.codec import LAYOUTS
+from kelek.protocols.zerodb.wire.requests import LAYOUTS
 from kelek.protocols.zerodb.wire.values import NO_EXTENSION, PACKED, Extension
 from kelek.tests.protocols.zerodb.wire.messages import KEY, REQID, U32, U64, VALUE, chunk, mutated
 

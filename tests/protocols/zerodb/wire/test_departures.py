@@ -6,9 +6,8 @@ Each test is a point of docs/protocols/zerodb.md, "Departures".
 import pytest
 
 from kelek.protocols.zerodb.wire import answers, ops, requests, values
-from kelek.protocols.zerodb.wire.codec import decode_request, peek
-from kelek.protocols.zerodb.wire.requests import RequestError
-from kelek.protocols.zerodb.wire.values import NO_EXTENSION, Extension, TableOptions
+from kelek.protocols.zerodb.wire.requests import RequestError, decode_request, peek
+from kelek.protocols.zerodb.wire.values import Extension, TableOptions
 
 T = b"\7\0\0\0"
 U8 = b"\1\0\0\0\0\0\0\0"
@@ -323,13 +322,6 @@ def test_the_answer_echoes_the_reqid() -> None:
         assert answers.encode_refusal(refusal, retry)[0] == (
             header(0xFF) + OURS + REQID + bytes([retry])
         )
-
-
-def test_a_refusal_has_the_flags_of_the_write() -> None:
-    for flags in (0, 1, 2, 3):
-        assert refused(header(0x20, flags), T, b"odd").flags == flags
-    assert refused(header(0x10, 3), T, b"").flags == 0
-    assert refused(header(0x20), T, b"odd").extension == NO_EXTENSION
 
 
 def test_packed_columns() -> None:

@@ -8,7 +8,6 @@ from kelek.protocols.raft.messages import KIND_STATE, EntryBatch
 from kelek.protocols.record import Record, encode_block
 from kelek.protocols.zerodb.tables.tables import TableEntry, TablePartition
 from kelek.protocols.zerodb.wire import answers, requests, values
-from kelek.protocols.zerodb.wire.codec import encode_request, type_of
 from kelek.protocols.zerodb.wire.ops import (
     EQUAL,
     Compare,
@@ -26,7 +25,7 @@ from kelek.protocols.zerodb.wire.ops import (
     Truncate,
     pack,
 )
-from kelek.protocols.zerodb.wire.requests import Request
+from kelek.protocols.zerodb.wire.requests import Request, encode_request, type_of
 from kelek.protocols.zerodb.wire.values import Extension, TableOptions
 from kelek.protocols.zerodb.worker import reads as table_reads
 from kelek.protocols.zerodb.worker import requests as table_requests

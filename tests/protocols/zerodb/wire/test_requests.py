@@ -5,9 +5,15 @@ import re
 import pytest
 from hypothesis import given
 
-from kelek.protocols.zerodb.wire import codec, values
-from kelek.protocols.zerodb.wire.codec import decode_request, encode_request, peek, type_of
-from kelek.protocols.zerodb.wire.requests import Request, RequestError
+from kelek.protocols.zerodb.wire import requests, values
+from kelek.protocols.zerodb.wire.requests import (
+    Request,
+    RequestError,
+    decode_request,
+    encode_request,
+    peek,
+    type_of,
+)
 from kelek.tests.interop.zerodb import zerodb_malformed as malformed
 from kelek.tests.interop.zerodb.zerodb_malformed import Invalid
 from kelek.tests.interop.zerodb.zerodb_plain import Frames
@@ -37,7 +43,7 @@ def test_junk_is_refused_or_means_something(frames: list[bytes]) -> None:
 @pytest.mark.parametrize("bad", malformed.all_bad(), ids=str)
 def test_malformed_requests_are_refused(bad: Invalid) -> None:
     with pytest.raises(RequestError) as found:
-        codec.decode_request(bad.request(TABLE, *malformed.flags_of(bad.kind)))
+        requests.decode_request(bad.request(TABLE, *malformed.flags_of(bad.kind)))
     assert (found.value.request_type, found.value.code) == (bad.kind, bad.code)
     words = re.findall(r"frame \d+|\d+", found.value.text)
     assert set(bad.names) <= set(words), found.value.text
@@ -46,5 +52,5 @@ def test_malformed_requests_are_refused(bad: Invalid) -> None:
 @pytest.mark.parametrize("frames", malformed.UNRECOGNIZED, ids=lambda it: it[0][:3].hex() or "none")
 def test_unknown_requests_get_the_protocol_error(frames: Frames) -> None:
     with pytest.raises(RequestError) as found:
-        codec.decode_request(frames)
+        requests.decode_request(frames)
     assert found.value.request_type == values.PROTOCOL_ERROR
