@@ -164,7 +164,7 @@ class TableRequests:
         self._ready: dict[bytes, None] = {}  # Connections to look at, in order.
         self.running: deque[tuple[_Pending, Slices]] = deque()
         self._watches: list[_PendingWatch] = []
-        self._log_changes = LogChanges(databases.owner, read_log)
+        self.log_changes = LogChanges(databases.owner, read_log)
         self._tickets = OpenTickets()
         self._out_bytes = 0
         self._keys_per_read: dict[int, int] = {}  # In one call of the database, by table.
@@ -205,15 +205,6 @@ class TableRequests:
             self._ready[queued.route] = None
         queue.append(pending)
         self._tickets.requests[queued.ticket] += 1
-
-    @property
-    def tables_from(self) -> int:
-        """Behind this index watches report only entries of the tables' own type."""
-        return self._log_changes.tables_from
-
-    @tables_from.setter
-    def tables_from(self, index: int) -> None:
-        self._log_changes.tables_from = index
 
     @property
     def completed_ticket(self) -> int:
@@ -427,7 +418,7 @@ class TableRequests:
 
     def _answer_watches(self, now_ms: int) -> None:
         """Answers watches that have changes, and those whose time has expired."""
-        self._log_changes.drop_pages()
+        self.log_changes.drop_pages()
         local = self.databases.local
         if local is not None and local.recent is not None:
             self._local_index = local.recent.next_index
@@ -491,7 +482,7 @@ class TableRequests:
             return
         if watch.next_index <= self._applied and watch.empty_at != self._applied:
             index = watch.next_index
-            watch.next_index, changes = self._log_changes.read(
+            watch.next_index, changes = self.log_changes.read(
                 self.databases.replicated, watch.request, index
             )
             watch.changes += changes
@@ -695,26 +686,20 @@ class TableRequests:
         """Answers with an error; code 0 stands for the code of the request's type."""
         request = pending.request
         if isinstance(request, ResultQuery):
-            refusal = RequestError(request.header[2], values.ERROR, text, request.extension)
-            self._complete(pending)
-            self._add_answer(pending.queued, answers.encode_refusal(refusal, retry), text)
-            return
-        request_type = requests.type_of(request)
-        if request_type == values.OPEN_TABLE:
-            code = values.REQUEST_ERROR
-        code = code or requests.error_code(request_type)
-        self._complete(pending)
-        self._add_answer(pending.queued, answers.encode_error(request, code, text, retry), text)
+            request_type = request.header[2]
+        else:
+            request_type = requests.type_of(request)
+        if not code or request_type == values.OPEN_TABLE:
+            code = requests.error_code(request_type)
+        refusal = RequestError(request_type, code, text, request.extension)
+        self._answer(pending, answers.encode_refusal(refusal, retry), text)
 
-    def _answer(self, pending: _Pending, frames: list[bytes]) -> None:
-        self._complete(pending)
-        self._add_answer(pending.queued, frames)
-
-    def _complete(self, pending: _Pending) -> None:
+    def _answer(self, pending: _Pending, frames: list[bytes], problem: str = "") -> None:
         ticket = pending.queued.ticket
         self._tickets.requests[ticket] -= 1
         if not self._tickets.requests[ticket]:
             del self._tickets.requests[ticket]
+        self._add_answer(pending.queued, frames, problem)
 
     def _add_answer(self, queued: QueuedRequest, frames: list[bytes], problem: str = "") -> None:
         self.counts["failed" if problem else "done"] += 1

@@ -292,7 +292,7 @@ class Worker:
     def on_commit(self, commit: LogPosition, tables_from: int) -> None:
         """The raft peer has reported its commit index."""
         self.applier.on_commit(commit, tables_from)
-        self.requests.tables_from = tables_from
+        self.requests.log_changes.tables_from = tables_from
         if self.applier.applied[0] >= self.applier.commit[0]:
             self.applied_reporter.reset()  # A peer that has restarted lacks our applied index.
 
