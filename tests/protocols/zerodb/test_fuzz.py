@@ -88,8 +88,10 @@ class RequestRig(FakeWorker):
 class WholeServer(SessionHarness):
     """Two workers, some local tables, small entries."""
 
-    def __init__(self) -> None:
-        super().__init__(workers=2, local=LOCAL, entry_bytes_max=SMALL)
+    def __init__(self, open_on_the_fly: bool = True) -> None:
+        super().__init__(
+            workers=2, local=LOCAL, entry_bytes_max=SMALL, open_on_the_fly=open_on_the_fly
+        )
         self.desks = [RequestRig(self, number) for number in range(2)]
         self.workers = list(self.desks)
         self.lead("n1")
@@ -167,15 +169,16 @@ INFO_OF_ALL = head(values.TABLE_INFO, 0, Extension(reqid=b"r" * 12))
 
 # Shrinking takes minutes.
 @settings(max_examples=EXAMPLES * 3 // 5, phases=[Phase.explicit, Phase.generate])
-@example([(False, [INFO_OF_ALL]), (True, [INFO_OF_ALL])])  # Each worker answers a part.
+@example([(False, [INFO_OF_ALL]), (True, [INFO_OF_ALL])], True)  # Each worker answers a part.
 @given(
     st.lists(
         st.tuples(st.booleans(), st.one_of(message(), messages.mutated(message()))), max_size=8
-    )
+    ),
+    st.booleans(),
 )
-def test_each_junk_request_is_answered_once(batch: list[Message]) -> None:
+def test_each_junk_request_is_answered_once(batch: list[Message], open_on_the_fly: bool) -> None:
     batch = seen(batch)
-    harness = WholeServer()
+    harness = WholeServer(open_on_the_fly)
     found = harness.serve(batch)
     handed = [job[1] for job in harness.jobs]
     assert sorted([*handed, *(one[0] for one in harness.answers)]) == sorted(found)

@@ -1,6 +1,7 @@
 """Where the ZeroDB specification is silent or contradictory: byte for byte what we read and answer.
 
-Each test is a point of docs/protocols/zerodb.md, "Departures".
+Each test is a point of docs/protocols/zerodb.md, "Departures". test_requests.py has more malformed
+requests.
 """
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from kelek.protocols.zerodb.wire import answers, ops, requests, values
 from kelek.protocols.zerodb.wire.requests import RequestError, decode_request, peek
 from kelek.protocols.zerodb.wire.values import Extension, TableOptions
+from kelek.tests.interop.zerodb import zerodb_malformed as malformed
 
 T = b"\7\0\0\0"
 U8 = b"\1\0\0\0\0\0\0\0"
@@ -65,10 +67,8 @@ def test_the_defaults_of_the_engine() -> None:
 
 
 @pytest.mark.parametrize("place", [2, 3, 4, 5])
-def test_an_option_of_a_wrong_size_is_an_error(place: int) -> None:
+def test_an_option_above_its_limit_is_an_error(place: int) -> None:
     frames = [header(1), T, b"", b"", b"", b""]
-    frames[place] = bytes(4)
-    check_refusal(tuple(frames), 0x10, place, 8, 4)
     frames[place] = b"\xff" * 8
     check_refusal(tuple(frames), 0x10, place, 2**64 - 1)
 
@@ -112,13 +112,6 @@ def test_surplus_frames_are_ignored(request_type: int) -> None:
 @pytest.mark.parametrize(
     ("frames", "code", "place"),
     [
-        ((header(0x02), b"\0\0\0"), 0x10, 1),
-        ((header(0x03), T + b"\0", b"", b""), 0x01, 1),
-        ((header(0x10), b"", b"k"), 0x10, 1),
-        ((header(0x13), T, b"\0\0\0\0", b"", b""), 0x10, 2),
-        ((header(0x23), T, b"", b""), 0x01, 3),
-        ((header(0x40), T, b"", b"", b""), 0x10, 4),
-        ((header(0x42), T, U8, b"", b""), 0x10, 2),
         ((header(0x42), T, b"\0\0\0\0", b"", b""), 0x10, 2),
         ((header(0x41), T, T, U8), 0x01, 3),
         ((header(0x48), T), 0x01, 1),
@@ -151,12 +144,7 @@ def test_scan_limit() -> None:
 @pytest.mark.parametrize(
     ("frames", "code", "place"),
     [
-        ((header(0x10), T, b"k", b""), 0x10, 3),
-        ((header(0x12), T, b""), 0x10, 2),
-        ((header(0x20), T, b"k", b"v", b"", b"v"), 0x01, 4),
-        ((header(0x21), T, b""), 0x01, 2),
         ((header(0x24), T + T + b"\1", b"k", b"k", b"k", b"k", b"k", b"k", b""), 0x01, 8),
-        ((header(0x10), T, LONG), 0x10, 2),
         ((header(0x20), T, b"k", b"v", LONG, b""), 0x01, 4),
         ((header(0x22), T, LONG, b""), 0x01, 2),
         ((header(0x13), T, b"", b"", LONG), 0x10, 4),
@@ -220,21 +208,8 @@ def test_client_data_of_a_malformed_apid_gets_an_empty_end(apid: tuple[bytes, ..
     assert answers.encode_error(request, 0x01, "anything") == [header(0x50, 1)]
 
 
-@pytest.mark.parametrize(
-    "frames",
-    [
-        (),
-        (b"",),
-        (b"\x31\x01",),
-        (b"\x30\x01\x20\x01", T),
-        (b"\x31\x02\x20", T),
-        (header(0x05), T),
-        (header(0x60),),
-        (header(0x4F),),
-        (header(0xFF),),
-    ],
-)
-def test_an_unknown_request_gets_the_protocol_error(frames: tuple[bytes, ...]) -> None:
+@pytest.mark.parametrize("frames", [[], [header(0x60)], *malformed.UNRECOGNIZED])
+def test_an_unknown_request_gets_the_protocol_error(frames: list[bytes]) -> None:
     assert peek(frames) == (values.PROTOCOL_ERROR, None)
     error = refused(*frames)
     assert error.request_type == values.PROTOCOL_ERROR

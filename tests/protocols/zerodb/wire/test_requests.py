@@ -5,7 +5,7 @@ import re
 import pytest
 from hypothesis import given
 
-from kelek.protocols.zerodb.wire import requests, values
+from kelek.protocols.zerodb.wire import requests
 from kelek.protocols.zerodb.wire.requests import (
     Request,
     RequestError,
@@ -16,7 +16,6 @@ from kelek.protocols.zerodb.wire.requests import (
 )
 from kelek.tests.interop.zerodb import zerodb_malformed as malformed
 from kelek.tests.interop.zerodb.zerodb_malformed import Invalid
-from kelek.tests.interop.zerodb.zerodb_plain import Frames
 from kelek.tests.protocols.zerodb.wire import messages
 
 TABLE = 7
@@ -47,10 +46,3 @@ def test_malformed_requests_are_refused(bad: Invalid) -> None:
     assert (found.value.request_type, found.value.code) == (bad.kind, bad.code)
     words = re.findall(r"frame \d+|\d+", found.value.text)
     assert set(bad.names) <= set(words), found.value.text
-
-
-@pytest.mark.parametrize("frames", malformed.UNRECOGNIZED, ids=lambda it: it[0][:3].hex() or "none")
-def test_unknown_requests_get_the_protocol_error(frames: Frames) -> None:
-    with pytest.raises(RequestError) as found:
-        requests.decode_request(frames)
-    assert found.value.request_type == values.PROTOCOL_ERROR
