@@ -35,9 +35,10 @@ class ConnectionOwner(Protocol):
 
 
 class AdmittedConnection(NamedTuple):
-    """An authenticated connection: its owner and number."""
+    """An authenticated connection: its owner, user and number."""
 
     owner: ConnectionOwner
+    user: str
     number: int  # From FarmPeer.accept().
 
 

@@ -15,9 +15,17 @@ from ...protocols.garlicfarm.app.documents import PublishConfig
 from ...protocols.garlicfarm.app.router import Router
 from ...protocols.garlicfarm.server.inbound import PeerSession
 from ...protocols.garlicfarm.server.peer import FarmPeer
-from ...protocols.garlicfarm.server.values import FarmSetup
+from ...protocols.garlicfarm.server.values import (
+    ConnectionClosed,
+    FarmAnswers,
+    FarmEvent,
+    FarmSetup,
+    FarmWake,
+    LinkUp,
+)
 from ...protocols.garlicfarm.wire.http_api import ViewRequest
 from ...protocols.garlicfarm.wire.messages import ClusterServer
+from ...protocols.host.border import LinkLost, Requests, Responses
 from ...storage.disk.disk import Disk
 from ...storage.farm.storage import FarmStorage
 from ...storage.log.segment import Identity
@@ -141,16 +149,16 @@ class FarmReplica:
             self._has_work = link.retry_now() or self._has_work
         return number
 
+    def _receive(self, event: FarmEvent) -> None:
+        self._has_work = True
+        self.peer.receive(event, self.now_ms)
+
     def on_requests(self, connection: InboundStream, data: bytes) -> None:
         assert connection.admitted is not None
-        self._has_work = True
-        inbound = self.peer.inbound[connection.admitted.number]
-        self.peer.on_requests(connection.admitted.number, data, self.now_ms)
-        connection.set_load(inbound.is_full, inbound.partial)
-        self._log_audits()
+        self._receive(Requests(connection.admitted.number, data))
 
-    def _log_audits(self) -> None:
-        policy = self.peer.append_policy
+    def _log_audits(self, answers: FarmAnswers) -> None:
+        policy = answers.audits
         while policy.audits:
             user, what, is_accepted = policy.audits.popleft()
             self._shared.log("audit", farm=self.name, user=user, what=what, taken=is_accepted)
@@ -162,14 +170,13 @@ class FarmReplica:
     def on_closed(self, connection: InboundStream) -> None:
         assert connection.admitted is not None
         del self._connections[connection.admitted.number]
-        self.peer.on_closed(connection.admitted.number)
+        self.peer.receive(ConnectionClosed(connection.admitted.number), self.now_ms)
 
     def disconnect_users(self, users: Collection[str]) -> None:
         """Closes the connections of users who lost access."""
-        for number, connection in list(self._connections.items()):
-            user = self.peer.inbound[number].session.user
-            if user in users:
-                self._shared.log("sent-away", farm=self.name, user=user)
+        for connection in list(self._connections.values()):
+            if connection.admitted is not None and connection.admitted.user in users:
+                self._shared.log("sent-away", farm=self.name, user=connection.admitted.user)
                 connection.close_after_send()
                 connection.update_poll()
 
@@ -182,27 +189,23 @@ class FarmReplica:
         self._shared.counters["insecure_endpoints"] += 1
 
     def on_link_up(self, server_id: int) -> None:
-        self._has_work = True
         self._shared.log("link-up", farm=self.name, server=server_id)
-        self.peer.on_connected(server_id, self.now_ms)
+        self._receive(LinkUp(server_id))
 
     def on_responses(self, server_id: int, data: bytes) -> None:
-        self._has_work = True
-        self.peer.on_responses(server_id, data, self.now_ms)
+        self._receive(Responses(server_id, data))
 
     def on_link_down(self, server_id: int, reason: str) -> None:
-        self._has_work = True
         self._shared.counters["links_lost"] += 1
         if reason:
             self._shared.log("link-down", farm=self.name, server=server_id, why=reason)
-        self.peer.on_lost(server_id)
+        self._receive(LinkLost(server_id))
 
-    def _update_links(self) -> None:
-        """Keeps one connection for each link of the peer, at its endpoint."""
-        wanted = self.peer.links
-        for server_id in [each for each in self.links if each not in wanted]:
+    def _send_requests(self, wake: FarmWake) -> None:
+        """Keeps one connection for each link of the peer, at its endpoint, and sends its output."""
+        for server_id in [each for each in self.links if each not in wake.links]:
             self.links.pop(server_id).close()
-        for server_id, link in wanted.items():
+        for server_id, link in wake.links.items():
             own_link = self.links.get(server_id)
             if own_link is None:
                 own_link = self.links[server_id] = FarmLink(self, server_id, link.endpoint)
@@ -210,6 +213,8 @@ class FarmReplica:
                 own_link.endpoint = link.endpoint
                 own_link.fail(link.failure)
             own_link.step(self.now_ms)
+            if link.out:
+                own_link.send(link.out)
 
     # ---- the loop ----
 
@@ -218,19 +223,18 @@ class FarmReplica:
         if not self._has_work and now_ms < self.deadline_ms:
             return
         self._has_work = False
-        peer, more = self.peer, True
-        while more:
-            peer.wake(now_ms)
-            self._update_links()
-            for server_id, link in peer.links.items():
-                if link.out:
-                    self.links[server_id].send(link.out)
-            more = peer.write()
-            self._send_responses()
+        is_done = False
+        while not is_done:
+            wake = self.peer.wake(now_ms)
+            self._send_requests(wake)
+            answers = self.peer.write()
+            self._log_audits(answers)
+            self._send_responses(answers)
+            is_done = answers.is_done
         self._apply(now_ms)
         self._make_snapshot()
         self._run_background(now_ms)
-        self._log_changes()
+        self._log_changes(wake)
         self._due_ms = self._next_deadline_ms()
 
     def _apply(self, now_ms: int) -> None:
@@ -270,11 +274,9 @@ class FarmReplica:
         self._has_work = True
         return self.app.render(view)
 
-    def _send_responses(self) -> None:
+    def _send_responses(self, answers: FarmAnswers) -> None:
         """Sends answers; closes connections that FarmPeer has failed."""
-        for number, inbound in list(self.peer.inbound.items()):
-            if not (inbound.out or inbound.failure):
-                continue
+        for number, inbound in answers.connections.items():
             connection = self._connections[number]
             if inbound.failure and not connection.is_closing:
                 user = inbound.session.user
@@ -295,9 +297,9 @@ class FarmReplica:
         times = [link.deadline_ms for link in self.links.values() if link.deadline_ms is not None]
         return min((self.peer.deadline_ms, self.app.deadline_ms, self._background_ms, *times))
 
-    def _log_changes(self) -> None:
+    def _log_changes(self, wake: FarmWake) -> None:
         """Logs a line when the role, term, leader or members change."""
-        role, members, refusal = self.peer.report
+        _, role, members, refusal = wake
         if (role, members) != self._logged_state:
             self._logged_state = role, members
             ids = ",".join(map(str, members))
@@ -313,7 +315,7 @@ class FarmReplica:
     @property
     def has_pending_requests(self) -> bool:
         """Whether requests are not answered yet."""
-        return any(inbound.pending for inbound in self.peer.inbound.values())
+        return self.peer.has_pending_requests
 
     def status(self) -> dict[str, Any]:
         return {

@@ -102,7 +102,7 @@ class FarmServer(Actor):
             session = PeerSession(is_server=True)
         else:
             replica, session = self.replicas[cluster], self._users.session(cluster, user)
-        return AdmittedConnection(replica, replica.accept(session, connection))
+        return AdmittedConnection(replica, user, replica.accept(session, connection))
 
     def _reload_users(self, now_ms: int) -> None:
         """Disconnects users whose password was changed or removed."""

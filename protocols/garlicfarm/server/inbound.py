@@ -81,12 +81,13 @@ class InboundConnection:
     """One inbound connection."""
 
     __slots__ = (
-        "_bytes_max", "_pending_bytes", "_request_count", "failure", "out", "pending", "session",
-        "stream",
+        "_bytes_max", "_pending_bytes", "_request_count", "failure", "number", "out", "pending",
+        "session", "stream",
     )  # fmt: skip
 
-    def __init__(self, session: PeerSession, entries_bytes_max: int) -> None:
+    def __init__(self, session: PeerSession, entries_bytes_max: int, number: int = 0) -> None:
         self.session = session
+        self.number = number
         self._bytes_max = entries_bytes_max
         self._request_count = 0  # Requests received.
         self._pending_bytes = 0  # Bytes of entries of unanswered requests.

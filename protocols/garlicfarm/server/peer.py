@@ -1,8 +1,7 @@
 """One farm server without sockets, files or clocks: it connects the Raft core to the wire.
 
-The owner passes in what arrives and calls wake(). It then sends the links' `out`, calls write(),
-and sends the inbound connections' `out`. In this order no answer leaves before its entries are
-durable.
+The owner passes in events and calls wake(). It then sends the links' `out`, calls write(), and
+sends the inbound connections' `out`. In this order no answer leaves before its entries are durable.
 """
 
 from collections import Counter, deque
@@ -11,6 +10,7 @@ from random import Random
 from typing import NamedTuple
 
 from ...errors import RemoteProtocolError, TooLarge
+from ...host.border import LinkLost, Requests, Responses
 from ...host.hard_state import SavedState
 from ...host.status import core_status, role_of
 from ...raft.core import Raft, Role
@@ -51,7 +51,18 @@ from .inbound import InboundConnection, PeerSession, PendingResponse
 from .membership import MembershipChanger, describe_change, is_own_removal
 from .own_membership import OwnMembership
 from .snapshot_transfer import SnapshotSender
-from .values import NO_SNAPSHOT, FarmReport, FarmSetup, FarmSnapshot, PeerStorage, RecoveredFarm
+from .values import (
+    NO_SNAPSHOT,
+    ConnectionClosed,
+    FarmAnswers,
+    FarmEvent,
+    FarmSetup,
+    FarmSnapshot,
+    FarmWake,
+    LinkUp,
+    PeerStorage,
+    RecoveredFarm,
+)
 
 PENDING_REQUESTS_MAX = 1024  # Requests of one connection that are not answered; more close it.
 CLIENT_TYPES = frozenset(
@@ -71,10 +82,19 @@ class _WaitingRequest(NamedTuple):
 
 
 class _Unwritten(NamedTuple):
-    """Entries for the disk, and the core's answers that may be sent once they are durable."""
+    """What the next write() does.
+
+    responses     of the core, which may be sent once the batches are durable
+    connections   with other answers, a failure or another load
+    """
 
     batches: list[EntryBatch]
     responses: list[Envelope]
+    connections: dict[int, InboundConnection]
+
+    def drop_entries(self) -> None:
+        self.batches.clear()
+        self.responses.clear()
 
 
 class FarmPeer:
@@ -105,7 +125,7 @@ class FarmPeer:
         self.own_membership.restore()
         self._incoming: tuple[FarmSnapshot, int] | None = None  # And the bytes received.
         self._waiting: deque[_WaitingRequest] = deque()
-        self._unwritten = _Unwritten([], [])
+        self._unwritten = _Unwritten([], [], {})
         self._next_connection = 0
 
     def _use_log(
@@ -138,12 +158,6 @@ class FarmPeer:
         """Whether a committed Configuration includes this server."""
         return self.own_membership.is_member
 
-    @property
-    def report(self) -> FarmReport:
-        """The state of this server, for log lines."""
-        members = tuple(server.id for server in self.directory.committed.servers)
-        return FarmReport(role_of(self.core), members, self.own_membership.refusal)
-
     def status(self) -> dict[str, object]:
         """The status for `supervisor status`."""
         status = core_status(self.core)
@@ -155,15 +169,34 @@ class FarmPeer:
 
     def accept(self, session: PeerSession) -> int:
         """Registers an authenticated connection; returns its number."""
-        self._next_connection += 1
-        inbound = InboundConnection(session, self.setup.entries_bytes_max)
-        self.inbound[self._next_connection] = inbound
-        return self._next_connection
+        number = self._next_connection = self._next_connection + 1
+        self.inbound[number] = InboundConnection(session, self.setup.entries_bytes_max, number)
+        return number
 
-    def on_requests(self, connection: int, data: bytes, now_ms: int) -> None:
-        """Bytes after the handshake of an inbound connection."""
+    @property
+    def has_pending_requests(self) -> bool:
+        """Whether requests are not answered yet."""
+        return any(inbound.pending for inbound in self.inbound.values())
+
+    def receive(self, event: FarmEvent, now_ms: int) -> None:
+        """Processes an event when it happens: bytes after the handshake of a connection or link, or
+        the end of one. A link that could not be made is lost.
+        """
         self._now_ms = now_ms
-        inbound = self.inbound[connection]
+        match event:
+            case Requests(number, data):
+                self._on_requests(self.inbound[number], data)
+            case Responses(server_id, data):
+                self._on_responses(server_id, data)
+            case LinkUp(server_id):
+                self._on_link_up(server_id)
+            case LinkLost(server_id):
+                self._on_link_lost(server_id)
+            case ConnectionClosed(number):
+                self.inbound.pop(number, None)
+                self._unwritten.connections.pop(number, None)
+
+    def _on_requests(self, inbound: InboundConnection, data: bytes) -> None:
         if inbound.failure:
             return
         try:
@@ -175,8 +208,8 @@ class FarmPeer:
                         f"{PENDING_REQUESTS_MAX} unanswered requests on one connection"
                     )
                 is_client_request = request.type in CLIENT_TYPES
-                deadline_ms = None if is_client_request else now_ms + self.setup.request_timeout_ms
-                pending = inbound.add(request, deadline_ms)
+                deadline_ms = self._now_ms + self.setup.request_timeout_ms
+                pending = inbound.add(request, None if is_client_request else deadline_ms)
                 if is_client_request:
                     self._on_client(pending)
                 else:
@@ -187,11 +220,12 @@ class FarmPeer:
             inbound.failure = str(error)
             if isinstance(error, TooLarge):
                 self._count_as_heartbeat(inbound)
-        inbound.flush()
+        self._flush(inbound)
 
-    def on_closed(self, connection: int) -> None:
-        """The connection has ended. Its requests may still be committed."""
-        self.inbound.pop(connection, None)
+    def _flush(self, inbound: InboundConnection) -> None:
+        inbound.flush()
+        if inbound.number in self.inbound:
+            self._unwritten.connections[inbound.number] = inbound
 
     @property
     def link_targets(self) -> dict[int, ClusterServer]:
@@ -205,9 +239,7 @@ class FarmPeer:
         servers.pop(self.setup.server_id, None)
         return servers
 
-    def on_connected(self, server_id: int, now_ms: int) -> None:
-        """A link to another server has finished its handshake."""
-        self._now_ms = now_ms
+    def _on_link_up(self, server_id: int) -> None:
         if server_id in self.links:
             self.links[server_id].on_connected()
             inflight_max = self.setup.append_inflight_max
@@ -215,9 +247,7 @@ class FarmPeer:
                 peer_of(server_id), inflight_max, pre_vote=False, may_lose_entries=True
             )
 
-    def on_responses(self, server_id: int, data: bytes, now_ms: int) -> None:
-        """Bytes after the handshake of a link."""
-        self._now_ms = now_ms
+    def _on_responses(self, server_id: int, data: bytes) -> None:
         link = self.links.get(server_id)
         if link is None or link.failure:
             return
@@ -228,8 +258,7 @@ class FarmPeer:
             self.malformed += 1
             link.failure = str(error)
 
-    def on_lost(self, server_id: int) -> None:
-        """A link has ended or could not be made."""
+    def _on_link_lost(self, server_id: int) -> None:
         link = self.links.get(server_id)
         if link is not None:
             link.on_lost()
@@ -314,7 +343,7 @@ class FarmPeer:
                 self._respond(pending, True, last_index + 1, self._leader_id)
             else:
                 self._respond_to_client(pending, False)
-            pending.inbound.flush()
+            self._flush(pending.inbound)
 
     def _respond(
         self, pending: PendingResponse, is_accepted: bool, next_index: int, to: int | None = None
@@ -437,7 +466,7 @@ class FarmPeer:
             self._disk.reset(0, 0)
             self.snapshot = NO_SNAPSHOT
             self.own_membership.resets += 1
-            self._unwritten = _Unwritten([], [])
+            self._unwritten.drop_entries()
             no_servers = FarmConfiguration(0, 0, ())
             self._use_log(RaftLog(configurations=ConfigurationHistory()), ((0, no_servers),))
         self._respond(pending, True, 1)
@@ -502,7 +531,7 @@ class FarmPeer:
         if core.log.term_at(index) != snapshot.last_term:
             voters = self.directory.record(index, snapshot.configuration)
         if core.install_snapshot(index, snapshot.last_term, voters):
-            self._unwritten = _Unwritten([], [])
+            self._unwritten.drop_entries()
             self._disk.reset(index, snapshot.last_term)
 
     # ---- answers to our requests ----
@@ -536,8 +565,8 @@ class FarmPeer:
         times += [each for each in optional if each is not None]
         return min(times)
 
-    def wake(self, now_ms: int) -> None:
-        """Acts on all input. Then send the links' `out` and call write()."""
+    def wake(self, now_ms: int) -> FarmWake:
+        """Acts on all input."""
         self._now_ms = now_ms
         core = self.core
         self.own_membership.update_eligibility(now_ms)
@@ -546,7 +575,7 @@ class FarmPeer:
         self.membership.step(now_ms, self._send)
         ready = core.ready()
         self._save(ready.hard_state)
-        batches, responses = self._unwritten
+        batches, responses, _ = self._unwritten
         batches += ready.batches
         for envelope in ready.messages:
             if envelope.context is None:
@@ -562,6 +591,8 @@ class FarmPeer:
         self._respond_to_committed()
         self._check_timeouts()
         self.own_membership.tick(now_ms)
+        members = tuple(server.id for server in self.directory.committed.servers)
+        return FarmWake(self.links, role_of(core), members, self.own_membership.refusal)
 
     def _save(self, hard_state: HardState | None) -> None:
         """Makes term, vote and membership durable if they have changed; None: as before."""
@@ -569,17 +600,16 @@ class FarmPeer:
         if changed is not None:
             self._disk.save(*changed)
 
-    def write(self) -> bool:
-        """Makes new entries durable and answers. Then send the inbound connections' `out`; if it
-        returns True, call wake() again.
-        """
-        (batches, responses), self._unwritten = self._unwritten, _Unwritten([], [])
+    def write(self) -> FarmAnswers:
+        """Makes new entries durable and answers."""
+        batches, responses, connections = self._unwritten
         if batches:
             self._disk.append(batches)
             self.core.on_durable(batches[-1].last_index, batches[-1].term)
         for envelope in responses:
             self._respond_from_core(envelope)
-        return bool(batches)
+        self._unwritten = _Unwritten([], [], {})
+        return FarmAnswers(self.append_policy, connections, not batches)
 
     def _respond_from_core(self, envelope: Envelope) -> None:
         pending, message = envelope.context, envelope.message
@@ -593,7 +623,7 @@ class FarmPeer:
                 self._respond(pending, message.done, pending.end if message.done else 0)
             case _:
                 raise AssertionError(f"the core answers with {message}")
-        pending.inbound.flush()
+        self._flush(pending.inbound)
 
     def _respond_to_append(self, pending: PendingResponse, message: AppendResponse) -> None:
         """Answers AppendEntries or SyncLog. All entries that the core has accepted are durable now,
@@ -700,6 +730,7 @@ class FarmPeer:
         for inbound in self.inbound.values():
             if inbound.is_overdue(now_ms) and not inbound.failure:
                 inbound.failure = "this server could not answer a request in time"
+                self._flush(inbound)
 
     # ---- own snapshots ----
 

@@ -1,15 +1,21 @@
-"""Values of a farm server: its setup, its recovered state, and the interface to its storage."""
+"""Values of a farm server: its setup, its recovered state, the events and actions of its owner, and
+the interface to its storage.
+"""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
+from ...host.border import LinkLost, Requests, Responses
 from ...host.status import GroupRole
 from ...raft.log import RaftLog
 from ...raft.membership import Configuration, ConfigurationHistory
 from ...raft.messages import EntryBatch, HardState, RaftTuning, Setup
 from ...record import RECORD_BYTES_MAX, cut_block, slice_block
 from ..wire.entries import peer_of, voters_of
+from ..wire.link import Link
 from ..wire.messages import ENTRIES_BYTES_MAX, ClusterServer, FarmConfiguration
+from .append_policy import AppendPolicy
+from .inbound import InboundConnection
 
 
 class FarmSetup(NamedTuple):
@@ -73,12 +79,52 @@ class FarmSnapshot(NamedTuple):
 NO_SNAPSHOT = FarmSnapshot()
 
 
-class FarmReport(NamedTuple):
-    """The state of a server in its farm."""
+class ConnectionClosed(NamedTuple):
+    """A connection to us has ended. Its requests may still be committed."""
 
+    number: int
+
+
+class LinkUp(NamedTuple):
+    """Our link to another server has finished its handshake."""
+
+    server: int
+
+
+FarmEvent = (
+    Requests[int, bytes]  # By the number of their connection.
+    | ConnectionClosed
+    | LinkUp
+    | Responses[int, bytes]
+    | LinkLost[int]
+)
+
+
+class FarmWake(NamedTuple):
+    """What the owner does after a wake, before it calls write(), and the state that it logs.
+
+    links     connect each one to its endpoint, reconnect those with a failure, and send each `out`
+    members   of the committed Configuration
+    refusal   why this server refused the last JoinCluster
+    """
+
+    links: Mapping[int, Link]
     role: GroupRole
-    members: tuple[int, ...]  # Of the committed Configuration.
-    refusal: str  # Why the server refused the last JoinCluster.
+    members: tuple[int, ...]
+    refusal: str
+
+
+class FarmAnswers(NamedTuple):
+    """What the owner does when the entries are durable.
+
+    audits        log and remove them first
+    connections   those with answers, a failure or another load: send and clear each `out`
+    is_done       otherwise call wake() again
+    """
+
+    audits: AppendPolicy
+    connections: Mapping[int, InboundConnection]
+    is_done: bool
 
 
 class RecoveredFarm(NamedTuple):

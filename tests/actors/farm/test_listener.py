@@ -64,7 +64,7 @@ class FakeListenerHost:
         return ServerHandshake(self.gate, {"farm": self.users}, self.now_ms, {"farm": self})
 
     def admit(self, cluster: str, user: str, connection: InboundStream) -> AdmittedConnection:
-        return AdmittedConnection(self, 1)
+        return AdmittedConnection(self, user, 1)
 
     # The owner of authenticated connections.
 

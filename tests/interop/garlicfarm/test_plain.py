@@ -7,7 +7,9 @@ import pytest
 from kelek.protocols.garlicfarm.app.orders import encode_order
 from kelek.protocols.garlicfarm.app.posters import POSTER_PREFIX
 from kelek.protocols.garlicfarm.server import membership
+from kelek.protocols.garlicfarm.server.values import ConnectionClosed, FarmEvent, LinkUp
 from kelek.protocols.garlicfarm.wire.messages import MessageType
+from kelek.protocols.host.border import LinkLost, Requests, Responses
 from kelek.protocols.raft.core import Role
 from kelek.tests.interop.garlicfarm.farm_plain import APPLICATION, Plain
 from kelek.tests.protocols.garlicfarm.app.app_cluster import AppWorld, publish
@@ -24,7 +26,24 @@ SLOW: dict[str, int] = {"election_timeout_ms_min": 20_000, "election_timeout_ms_
 FAST: dict[str, int] = {"election_timeout_ms_min": 3000, "election_timeout_ms_max": 5000}
 
 
-def mixed(seed: int = 1, plain_leads: bool = False) -> tuple[FarmCluster, Plain]:
+class PlainNode(Plain):
+    """A Plain that receives the events of a FarmPeer."""
+
+    def receive(self, event: FarmEvent, now_ms: int) -> None:
+        match event:
+            case Requests(number, data):
+                self.on_requests(number, data, now_ms)
+            case Responses(server_id, data):
+                self.on_responses(server_id, data, now_ms)
+            case LinkUp(server_id):
+                self.on_connected(server_id, now_ms)
+            case LinkLost(server_id):
+                self.on_lost(server_id)
+            case ConnectionClosed(number):
+                self.on_closed(number)
+
+
+def mixed(seed: int = 1, plain_leads: bool = False) -> tuple[FarmCluster, PlainNode]:
     """Two kelek servers and a plain one, all initial members."""
     cluster = FarmCluster(seed, (1, 2, 3), (PLAIN,))
     plain = add_plain(cluster, {each.id: each.endpoint for each in cluster.members}, PLAIN)
@@ -38,8 +57,8 @@ def mixed(seed: int = 1, plain_leads: bool = False) -> tuple[FarmCluster, Plain]
     return cluster, plain
 
 
-def add_plain(cluster: FarmCluster, servers: dict[int, str], number: int) -> Plain:
-    plain = Plain(number, servers, cluster.now_ms, cluster.random.randrange(1000))
+def add_plain(cluster: FarmCluster, servers: dict[int, str], number: int) -> PlainNode:
+    plain = PlainNode(number, servers, cluster.now_ms, cluster.random.randrange(1000))
     cluster.others[number] = plain
     return plain
 

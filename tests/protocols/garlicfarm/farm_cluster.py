@@ -1,7 +1,7 @@
 """A farm in one process: servers, disks and connections in virtual time, from one seed.
 
 Connections carry bytes in order and are cut at random. A killed server keeps its disk. A server of
-another implementation takes part with the same interface: accept, on_requests, links.
+another implementation takes part with the same interface: accept, receive, links.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -12,8 +12,11 @@ from typing import Any, Protocol
 from kelek.protocols.garlicfarm.server.inbound import PeerSession
 from kelek.protocols.garlicfarm.server.peer import FarmPeer
 from kelek.protocols.garlicfarm.server.values import (
+    ConnectionClosed,
+    FarmEvent,
     FarmSetup,
     FarmSnapshot,
+    LinkUp,
     RecoveredFarm,
     make_recovered,
 )
@@ -28,6 +31,7 @@ from kelek.protocols.garlicfarm.wire.messages import (
     Response,
     ValueType,
 )
+from kelek.protocols.host.border import LinkLost, Requests, Responses
 from kelek.protocols.raft.core import Role
 from kelek.protocols.raft.messages import EntryBatch, HardState
 from kelek.protocols.record import decode_block, slice_block
@@ -152,17 +156,9 @@ class FarmNode(Protocol):
 
     def accept(self, session: PeerSession) -> int: ...
 
-    def on_requests(self, connection: int, data: bytes, now_ms: int) -> None: ...
+    def receive(self, event: FarmEvent, now_ms: int) -> None: ...
 
-    def on_closed(self, connection: int) -> None: ...
-
-    def on_connected(self, server_id: int, now_ms: int) -> None: ...
-
-    def on_responses(self, server_id: int, data: bytes, now_ms: int) -> None: ...
-
-    def on_lost(self, server_id: int) -> None: ...
-
-    def wake(self, now_ms: int) -> None: ...
+    def wake(self, now_ms: int) -> object: ...
 
     def write(self) -> object: ...
 
@@ -187,7 +183,7 @@ class FarmRequester:
 
     def _arrive(self, peer: FarmNode, data: bytes) -> None:
         if self.cluster.nodes.get(self.to) is peer and self.connection in peer.inbound:
-            act = partial(peer.on_requests, self.connection, data, self.cluster.now_ms)
+            act = partial(peer.receive, Requests(self.connection, data), self.cluster.now_ms)
             self.cluster.guarded(self.to, act)
 
     def _read(self, data: bytes, failure: str) -> None:
@@ -222,14 +218,15 @@ class FarmWire:
         cluster, (near, far) = self.cluster, self.link
         cluster.before_message(frames[0], far, near)
         if connection.open and self.is_open() and self.number in self.node.inbound:
-            act = partial(self.node.on_requests, self.number, frames[0], cluster.now_ms)
+            act = partial(self.node.receive, Requests(self.number, frames[0]), cluster.now_ms)
             cluster.guarded(far, act)
 
     def on_answer(self, connection: Connection, frames: list[bytes]) -> None:
         cluster, (near, far) = self.cluster, self.link
         cluster.before_message(frames[0], near, far)
         if connection.open and not connection.abandoned:
-            act = partial(cluster.nodes[near].on_responses, far, frames[0], cluster.now_ms)
+            event = Responses(far, frames[0])
+            act = partial(cluster.nodes[near].receive, event, cluster.now_ms)
             cluster.guarded(near, act)
 
     def on_closed(self, connection: Connection) -> None:
@@ -237,11 +234,11 @@ class FarmWire:
         if self.cluster.wires.get(self.link) is self:
             del self.cluster.wires[self.link]
             if near in self.cluster.nodes:
-                self.cluster.nodes[near].on_lost(far)
+                self.cluster.nodes[near].receive(LinkLost(far), self.cluster.now_ms)
 
     def _on_disconnected(self) -> None:
         if self.is_open():
-            self.node.on_closed(self.number)
+            self.node.receive(ConnectionClosed(self.number), self.cluster.now_ms)
 
 
 class FarmCluster:
@@ -384,7 +381,7 @@ class FarmCluster:
         self._check()
 
     def _close(self, number: int, connection: int) -> None:
-        self.nodes[number].on_closed(connection)
+        self.nodes[number].receive(ConnectionClosed(connection), self.now_ms)
         for (_, far), wire in list(self.wires.items()):
             if (far, wire.number) == (number, connection):
                 self.disconnect(wire)
@@ -406,7 +403,7 @@ class FarmCluster:
             return
         if link not in self.wires and not self.network.is_cut(str(number), str(to)):
             self.wires[link] = FarmWire(self, link)
-            peer.on_connected(to, self.now_ms)
+            peer.receive(LinkUp(to), self.now_ms)
 
     # What must hold.
 

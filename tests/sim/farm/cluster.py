@@ -30,9 +30,9 @@ from kelek.protocols.garlicfarm.wire.values import (
     encode_log_pack,
     encode_snapshot_sync,
 )
+from kelek.protocols.host.border import Requests
 from kelek.protocols.raft.core import Raft, Role
 from kelek.protocols.raft.membership import NO_MEMBERS, Configuration
-from kelek.protocols.raft.messages import EntryBatch, HardState
 from kelek.protocols.record import decode_block
 from kelek.tests.protocols.garlicfarm.farm_cluster import (
     FarmCluster,
@@ -72,41 +72,33 @@ class Step:
         return f"{self.name} at {self.actor}" + (f" of {self.other}" if self.other else "")
 
 
+# By method: the steps before and after it.
+DISK_STEPS = {
+    "save": ("before save", "saved"),
+    "append": ("before append", "appended"),
+    "reset": ("before reset", "reset"),
+    "write_snapshot": ("before piece", "piece"),
+    "install_snapshot": ("before install", "installed"),
+}
+
+
 class SteppedDisk(FarmDisk):
     """A disk whose operations are two steps each: before and after."""
 
     def __init__(self, sim: "FarmSim", number: int, servers: tuple[ClusterServer, ...]) -> None:
         super().__init__(servers)
         self._sim, self._number = sim, number
+        for method, names in DISK_STEPS.items():
+            setattr(self, method, partial(self._run, getattr(self, method), *names))
 
-    def _step(self, name: str) -> None:
-        self._sim.on_step(Step(name, self._number))
-
-    def save(self, state: HardState, is_member: bool) -> None:
-        self._step("before save")
-        super().save(state, is_member)
-        self._step("saved")
-
-    def append(self, batches: list[EntryBatch]) -> None:
-        self._step("before append")
-        super().append(batches)
-        self._step("appended")
-
-    def reset(self, index: int, term: int) -> None:
-        self._step("before reset")
-        super().reset(index, term)
-        self._step("reset")
-
-    def write_snapshot(self, offset: int, data: bytes) -> None:
-        self._step("before piece")
-        super().write_snapshot(offset, data)
-        self._step("piece")
+    def _run(self, act: Callable[..., None], before: str, after: str, *arguments: object) -> None:
+        self._sim.on_step(Step(before, self._number))
+        act(*arguments)
+        self._sim.on_step(Step(after, self._number))
 
     def install_snapshot(self, mark: FarmSnapshot) -> None:
-        self._step("before install")
         super().install_snapshot(mark)
         self._sim.check_snapshot(mark.last_index, self.snapshot)
-        self._step("installed")
 
 
 class SingleSteps(ConfigRules):
@@ -300,7 +292,7 @@ class UnknownServer(FarmRequester):
             return  # An unknown leader may invite it or have a newer Configuration.
         before = (core.term, core.leader, core.role)
         data = encode_request(self._request(kind, core))
-        sim.guarded(to, partial(peer.on_requests, self.connection, data, sim.now_ms))
+        sim.guarded(to, partial(peer.receive, Requests(self.connection, data), sim.now_ms))
         sim.turn()
         after = (core.term, core.leader, core.role)
         if sim.peers.get(to) is peer and (after != before or peer.core is not core):

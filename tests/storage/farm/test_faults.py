@@ -9,7 +9,7 @@ import pytest
 from kelek.protocols.garlicfarm.server import membership
 from kelek.protocols.garlicfarm.server.values import FarmSnapshot, RecoveredFarm
 from kelek.protocols.garlicfarm.wire.messages import ClusterServer
-from kelek.protocols.raft.messages import KIND_STATE, EntryBatch, HardState
+from kelek.protocols.raft.messages import KIND_STATE, EntryBatch
 from kelek.protocols.record import decode_block
 from kelek.storage.farm.storage import FarmStorage
 from kelek.storage.log.segment import Identity
@@ -24,6 +24,9 @@ from kelek.tests.storage.memory_disk import Killed, MemoryDisk
 
 SEGMENT_BYTES = 8 << 10
 STATE = bytes(range(256)) * 400
+STORAGE_METHODS = (
+    "save", "reset", "batches", "read_snapshot", "write_snapshot", "install_snapshot",
+)  # fmt: skip
 
 
 class DurableFarmDisk(FarmDisk):
@@ -36,11 +39,6 @@ class DurableFarmDisk(FarmDisk):
         self._epoch = 0
         self.storage: FarmStorage | None = None
 
-    @property
-    def open_storage(self) -> FarmStorage:
-        assert self.storage is not None
-        return self.storage
-
     def recover(self) -> RecoveredFarm:
         """The machine loses power and restarts."""
         self.memory.kill_after(None)
@@ -49,31 +47,14 @@ class DurableFarmDisk(FarmDisk):
         identity = Identity("farm", str(self._number))
         files = self.memory.process()
         self.storage = FarmStorage(files, identity, self._epoch, self._servers, SEGMENT_BYTES)
+        for name in STORAGE_METHODS:
+            setattr(self, name, getattr(self.storage, name))
         return self.storage.recovered
 
-    def save(self, state: HardState, is_member: bool) -> None:
-        self.open_storage.save(state, is_member)
-
     def append(self, batches: list[EntryBatch]) -> None:
-        self.open_storage.append(batches)
-        self.open_storage.run_background_step()
-
-    def reset(self, index: int, term: int) -> None:
-        self.open_storage.reset(index, term)
-
-    def batches(
-        self, first_index: int, last_index: int, last_term: int, bytes_max: int
-    ) -> list[EntryBatch]:
-        return self.open_storage.batches(first_index, last_index, last_term, bytes_max)
-
-    def read_snapshot(self, mark: FarmSnapshot, offset: int, size: int) -> bytes | None:
-        return self.open_storage.read_snapshot(mark, offset, size)
-
-    def write_snapshot(self, offset: int, data: bytes) -> None:
-        self.open_storage.write_snapshot(offset, data)
-
-    def install_snapshot(self, mark: FarmSnapshot) -> None:
-        self.open_storage.install_snapshot(mark)
+        assert self.storage is not None
+        self.storage.append(batches)
+        self.storage.run_background_step()
 
 
 class KeptWorld(FarmCluster):

@@ -15,11 +15,13 @@ from kelek.protocols.garlicfarm.client.values import (
     ViewQuery,
 )
 from kelek.protocols.garlicfarm.server.inbound import PeerSession
+from kelek.protocols.garlicfarm.server.values import ConnectionClosed
 from kelek.protocols.garlicfarm.wire import htdigest
 from kelek.protocols.garlicfarm.wire.authenticator import DigestAuthenticator
 from kelek.protocols.garlicfarm.wire.handshake import Reply, ServerHandshake
 from kelek.protocols.garlicfarm.wire.messages import FarmLogEntry, MessageType, ValueType
 from kelek.protocols.garlicfarm.wire.values import Address
+from kelek.protocols.host.border import Requests
 from kelek.tests.protocols.garlicfarm.farm_cluster import FarmCluster
 
 FARM = "farm"
@@ -57,7 +59,7 @@ class ClientWire:
         ):
             return
         if self.connection is not None:
-            act = partial(self.peer.on_requests, self.connection, data, cluster.now_ms)
+            act = partial(self.peer.receive, Requests(self.connection, data), cluster.now_ms)
             cluster.guarded(self.to, act)
         elif self.handshake is not None:
             reply = self.handshake.feed(data, cluster.now_ms)
@@ -138,7 +140,7 @@ class Caller:
         wire = self.wires.pop(number, None)
         if wire is not None and wire.connection is not None:
             self.cluster.readers.pop((wire.to, wire.connection), None)
-            wire.peer.on_closed(wire.connection)
+            wire.peer.receive(ConnectionClosed(wire.connection), self.cluster.now_ms)
 
     def deliver(self, wire: ClientWire, data: bytes) -> None:
         """Sends a server's bytes to the client; b"" closes the connection."""
