@@ -1,12 +1,6 @@
-"""The handshake: server and client against each other, the specification, malformed input, and
-curl.
-"""
+"""The handshake: server and client against each other, the specification, malformed input."""
 
-import shutil
-import socket
-import subprocess
 from itertools import count
-from threading import Thread
 
 import pytest
 from hypothesis import given
@@ -30,7 +24,6 @@ from kelek.protocols.garlicfarm.wire.handshake import (
 )
 from kelek.protocols.garlicfarm.wire.htdigest import Users
 
-DEADLINE_S = 60
 FILE = htdigest.with_user("", "farm", "alice", "secret")
 FARMS = {"farm": htdigest.users_of(FILE, "farm")}
 TARGET = ConnectTarget("127.0.0.1:7401", "farm", "alice", "secret")
@@ -404,58 +397,3 @@ def test_the_best_challenge_is_answered(offer: list[str], best: str) -> None:
     values = parameters.values
     assert (values["algorithm"], values["nonce"], values["nc"]) == (best, best, "00000001")
     assert values.get("opaque") == ('o"x' if offer[0] == best else None)
-
-
-# ---- curl ----
-
-
-class HandshakeListener:
-    """Accepts connections one after another, in a thread of the test."""
-
-    def __init__(self) -> None:
-        self.authenticator = DigestAuthenticator(b"k" * 16, bytes)
-        self.replies: list[Reply] = []
-        self.socket = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self.socket.getsockname()[1]}{PATH}"
-
-    def run(self) -> None:
-        while not self.replies or (self.replies[-1].status == 401 and len(self.replies) < 2):
-            connection, _ = self.socket.accept()
-            connection.settimeout(DEADLINE_S)
-            with connection:
-                handshake, reply = ServerHandshake(self.authenticator, FARMS, 0), None
-                while reply is None:
-                    reply = handshake.feed(connection.recv(65536), 0)
-                self.replies.append(reply)
-                connection.sendall(reply.data)
-
-
-@pytest.mark.parametrize(
-    ("options", "statuses"),
-    [
-        (["--digest", "-u", "alice:secret"], [401, 101]),
-        (["--digest", "-u", "alice:wrong"], [401, 401]),
-        (["--digest", "-u", "alice:secret", "--no-upgrade"], [401, 426]),
-    ],
-)
-def test_curl_agrees(options: list[str], statuses: list[int]) -> None:
-    curl = shutil.which("curl")
-    if curl is None:
-        pytest.skip("there is no curl here")
-    upgrade = ["-H", "Connection: keep-alive, Upgrade", "-H", "Upgrade: websocket"]
-    if "--no-upgrade" in options:
-        options, upgrade = options[:-1], []
-    listener = HandshakeListener()
-    thread = Thread(target=listener.run, daemon=True)
-    with listener.socket:
-        listener.socket.settimeout(DEADLINE_S)
-        thread.start()
-        # After a 101 curl waits for another response, so its exit code does not matter.
-        command = [curl, "-q", "-s", "--noproxy", "*", "--http1.1", "-m", str(DEADLINE_S)]
-        subprocess.run(
-            [*command, *options, *upgrade, listener.url],
-            check=False, capture_output=True, timeout=2 * DEADLINE_S,
-        )  # fmt: skip
-        thread.join(DEADLINE_S)
-    assert [reply.status for reply in listener.replies] == statuses
-    assert listener.replies[-1].user == ("alice" if statuses[-1] == 101 else "")

@@ -191,7 +191,7 @@ def test_junk_is_no_query(name: str, query: str) -> None:
 
 
 @contextmanager
-def listening() -> Iterator[int]:
+def listening(statuses: list[int] | None = None) -> Iterator[int]:
     """The port of a server with an HTTP API; it accepts any number of connections."""
     gate = DigestAuthenticator(b"k" * 16, os.urandom)
     listener = socket.create_server(("127.0.0.1", 0))
@@ -207,6 +207,8 @@ def listening() -> Iterator[int]:
                 handshake, reply = ServerHandshake(gate, FARMS, 0, FACES), None
                 while reply is None:
                     reply = handshake.feed(connection.recv(65536), 0)
+                if statuses is not None:
+                    statuses.append(reply.status)
                 connection.sendall(reply.data + b"messages" * (reply.status == 101))
 
     thread = Thread(target=serve, daemon=True)
@@ -219,15 +221,34 @@ def listening() -> Iterator[int]:
         listener.close()
 
 
-def curl(*arguments: str) -> str:
+def curl(*arguments: str, check: bool = True) -> str:
     program = shutil.which("curl")
     if program is None:
         pytest.skip("there is no curl here")
     command = [program, "-q", "-s", "-S", "--http1.1", "--digest", "-m", str(DEADLINE_S)]
     done = subprocess.run(
-        [*command, *arguments], check=True, capture_output=True, timeout=2 * DEADLINE_S, text=True
+        [*command, *arguments], check=check, capture_output=True, timeout=2 * DEADLINE_S, text=True
     )
     return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("password", "more", "expected"),
+    [
+        ("secret", ("-H", "Connection: keep-alive, Upgrade", "-H", "Upgrade: websocket"), 101),
+        ("secret", (), 426),
+        ("wrong", (), 401),
+    ],
+)
+def test_curl_agrees_with_the_handshake(
+    password: str, more: tuple[str, ...], expected: int
+) -> None:
+    statuses: list[int] = []
+    with listening(statuses) as port:
+        url = f"http://127.0.0.1:{port}{path_to('farm')}"
+        # After a 101 curl waits for another response, so its exit code does not matter.
+        curl("--noproxy", "*", "-u", f"alice:{password}", *more, url, check=False)
+    assert statuses == [401, expected]
 
 
 def test_curl_sees_a_view() -> None:
