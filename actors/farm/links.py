@@ -72,8 +72,6 @@ class LinkOwner(Protocol):
 
 
 class LinkState(IntEnum):
-    """The progress of a link."""
-
     PAUSE = 0
     CONNECT = 1
     TLS = 2

@@ -140,9 +140,8 @@ class InboundStream:
         """Sets whether too many requests are unanswered, and the partial request."""
         before, now = self.partial, partial
         self._is_full, self.partial = is_full, partial
-        self._listener.add_partial_bytes(
-            (now.received if now else 0) - (before.received if before else 0)
-        )
+        received = (now.received if now else 0) - (before.received if before else 0)
+        self._listener.partial_bytes += received
 
     def _set_deadline(self, reads: bool) -> None:
         """Starts the deadline of a partial request, unless the connection is not read."""
@@ -202,8 +201,6 @@ class InboundStream:
 
 
 class FarmListener:
-    """The listening socket and its connections."""
-
     def __init__(
         self,
         host: ListenerHost,
@@ -269,10 +266,6 @@ class FarmListener:
         if connection.admitted is not None:
             connection.admitted.owner.on_closed(connection)
 
-    def add_partial_bytes(self, more_bytes: int) -> None:
-        """Adds to the bytes of all incomplete requests."""
-        self.partial_bytes += more_bytes
-
     def check(self, now_ms: int) -> None:
         """Drops the largest partial requests above the limit, and closes overdue connections."""
         while self.partial_bytes > self._partial_bytes_max:
@@ -289,7 +282,6 @@ class FarmListener:
                 connection.on_deadline()
 
     def stop_accepting(self) -> None:
-        """Closes the listening socket."""
         if self._listener is not None:
             self.poll.remove(self._listener.fileno())
             self._listener.close()

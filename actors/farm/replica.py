@@ -130,7 +130,6 @@ class FarmReplica:
         self._due_ms = 0
 
     def _connection_info(self) -> dict[str, object]:
-        """The connections for /status."""
         links = {str(each): link.state.name.lower() for each, link in self.links.items()}
         return {"inbound": len(self._connections), "links": links, **self._shared.counters}
 
@@ -173,7 +172,6 @@ class FarmReplica:
         self.peer.receive(ConnectionClosed(connection.admitted.number), self.now_ms)
 
     def disconnect_users(self, users: Collection[str]) -> None:
-        """Closes the connections of users who lost access."""
         for connection in list(self._connections.values()):
             if connection.admitted is not None and connection.admitted.user in users:
                 self._shared.log("sent-away", farm=self.name, user=connection.admitted.user)
@@ -246,7 +244,6 @@ class FarmReplica:
             self._shared.log("router", farm=self.name, problem=self.app.router_error or "none")
 
     def _make_snapshot(self) -> None:
-        """Makes a snapshot after snapshot_entries applied entries."""
         interval, index = self._settings.snapshot_entries, self.app.state.index
         if interval and index - self.storage.snapshot.last_index >= interval:
             snapshot, chunks = self.app.snapshot()
@@ -270,7 +267,6 @@ class FarmReplica:
         self._background_ms = now_ms + BACKGROUND_MS[not busy]
 
     def render(self, view: ViewRequest) -> bytes:
-        """A view of the HTTP API."""
         self._has_work = True
         return self.app.render(view)
 
@@ -314,7 +310,6 @@ class FarmReplica:
 
     @property
     def has_pending_requests(self) -> bool:
-        """Whether requests are not answered yet."""
         return self.peer.has_pending_requests
 
     def status(self) -> dict[str, Any]:

@@ -41,7 +41,6 @@ class RouterFiles:
             self._published, _ = _read(publish_file, PUBLISHED_BYTES_MAX)
 
     def status(self, cluster: str) -> RouterStatus:
-        """The router's status for one farm."""
         if not self._router_file:
             return RouterStatus({}, self._problem)
         document, problem = _read(self._router_file, DOCUMENT_BYTES_MAX)

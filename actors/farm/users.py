@@ -96,8 +96,6 @@ def _read(path: str, location: str, bytes_max: int) -> str:
 
 
 class FarmUsers:
-    """The users of all farms of a node."""
-
     def __init__(self, path: str, location: str, farms: Mapping[str, FarmSettings]) -> None:
         """farms: the settings of each farm, by name. Raises OperatorError."""
         self._path, self._location = path, location
@@ -167,7 +165,6 @@ class FarmUsers:
         return disconnect
 
     def session(self, farm: str, user: str) -> PeerSession:
-        """What a user may do."""
         settings = self._farms[farm]
         is_admin, is_server = user in settings.admins, user in settings.server_users
         return PeerSession(user, settings.user_server_ids.get(user), is_admin, is_server)

@@ -55,8 +55,6 @@ class _Connection:
 
 
 class FarmLinks:
-    """The connections of a farm's client."""
-
     def __init__(
         self, client: FarmClient, settings: ConnectSettings, resources: Resources | None = None
     ) -> None:
@@ -93,7 +91,6 @@ class FarmLinks:
         self._run_actions()
 
     def close(self) -> None:
-        """Closes all connections."""
         for number in list(self._connections):
             self._close(number)
         self.resources.close()

@@ -288,7 +288,6 @@ class FarmOperations(ClientBase):
         return next_index
 
     def _requests(self, values: Iterable[bytes]) -> Iterable[tuple[FarmLogEntry, ...]]:
-        """Groups values into requests."""
         entries: list[FarmLogEntry] = []
         size = 0
         if isinstance(values, bytes | bytearray | memoryview | str):
@@ -315,7 +314,6 @@ class FarmOperations(ClientBase):
             raise self._error_of(command.failure)
 
     def _error_of(self, failure: ConnectFailure) -> FarmError:
-        """The public error for a failure."""
         error, hint = _ERRORS[failure.kind]
         hint = hint.format(farm=self._client.setup.farm)
         return error(f"{failure.text}; {hint}" if hint else failure.text)

@@ -141,7 +141,6 @@ def decode_order(data: bytes) -> Order:
 
 
 def export_document(export: FarmConfig) -> dict[str, object]:
-    """A farm's configuration as a JSON object."""
     return {
         "version": EXPORT_VERSION,
         "cluster": export.cluster,
@@ -177,7 +176,6 @@ def decode_export(document: Mapping[str, object]) -> FarmConfig:
 
 
 def publish_value(publish: int | PublishChoice) -> int | str | None:
-    """The JSON value of a publisher."""
     return None if publish is PublishChoice.NONE else publish
 
 

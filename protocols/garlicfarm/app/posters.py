@@ -20,7 +20,6 @@ REPEAT_BYTES = 1 << 20
 
 
 def encode_poster(user: str) -> bytes:
-    """The entry that names a user."""
     body = {"kelek": "poster", "user": user}
     return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
 

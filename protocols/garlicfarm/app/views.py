@@ -33,7 +33,6 @@ USER_SEARCH_BYTES_MAX = 64 << 20  # The log bytes searched for an entry's user.
 
 
 def render_view(application: "Application", request: ViewRequest) -> bytes:
-    """The JSON of a view."""
     match request.name:
         case "status":
             return _status(application, request.user)

@@ -77,8 +77,6 @@ class _LeaderConnection(ClientConnection):
 
 
 class FarmClient:
-    """One client of one farm."""
-
     def __init__(self, setup: FarmClientSetup, random_bytes: Callable[[int], bytes]) -> None:
         assert setup.addresses, "a client needs a server's address"
         self.setup = setup
@@ -122,7 +120,6 @@ class FarmClient:
         return query
 
     def cancel_query(self, query: ViewQuery) -> None:
-        """Cancels a query."""
         if query in self.queries:
             self.queries.remove(query)
             if query.connection_number is not None:
@@ -205,7 +202,6 @@ class FarmClient:
         connection.out += connection.handshake.request
 
     def on_data(self, number: int, data: bytes, now_ms: int) -> None:
-        """Bytes have arrived."""
         connection = self.connections.get(number)
         if connection is None:
             return
@@ -243,7 +239,6 @@ class FarmClient:
         return self._number
 
     def _close_connection(self, connection: ClientConnection) -> None:
-        """Closes a connection that is no longer needed."""
         del self.connections[connection.number]
         self._actions.append(CloseConnection(connection.number))
 
@@ -320,7 +315,6 @@ class FarmClient:
     def _on_failure(
         self, connection: ClientConnection, failure: ConnectFailure, now_ms: int
     ) -> None:
-        """A connection has failed."""
         server = connection.server
         self.counters["lost"] += 1
         if (query := connection.query) is not None:

@@ -89,7 +89,6 @@ class KnownServers:
 
     @property
     def retry_at_ms(self) -> int:
-        """When a server may be tried."""
         return min(server.retry_at_ms for server in self._servers.values())
 
     @property

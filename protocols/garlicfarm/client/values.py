@@ -59,8 +59,6 @@ class FailureKind(IntEnum):
 
 
 class ConnectFailure(NamedTuple):
-    """A failure and its description."""
-
     kind: FailureKind
     text: str
 

@@ -8,8 +8,6 @@ from ..wire.messages import ClusterServer, FarmConfiguration
 
 
 class ServerDirectory(ConfigurationLog[FarmConfiguration]):
-    """The Configurations of the log."""
-
     def __init__(
         self,
         configurations: tuple[tuple[int, FarmConfiguration], ...],

@@ -30,7 +30,6 @@ class PeerSession(NamedTuple):
 
     @property
     def may_act_as_any(self) -> bool:
-        """Whether the user may act as any server."""
         return self.is_server and self.server_id is None
 
 
@@ -57,7 +56,6 @@ class PendingResponse:
 
 
 def _entries_size(request: Request) -> int:
-    """The size of the entries on the wire."""
     entries = request.entries
     if isinstance(entries, PackedEntries):
         return len(entries.data)
@@ -78,8 +76,6 @@ class PartialRequest(NamedTuple):
 
 
 class InboundConnection:
-    """One inbound connection."""
-
     __slots__ = (
         "_bytes_max", "_pending_bytes", "_request_count", "failure", "number", "out", "pending",
         "session", "stream",
@@ -97,7 +93,6 @@ class InboundConnection:
         self.failure = ""  # If not empty, the owner closes the connection after sending `out`.
 
     def add(self, request: Request, deadline_ms: int | None) -> PendingResponse:
-        """Registers a request."""
         pending = PendingResponse(self, request, deadline_ms)
         self.pending.append(pending)
         self._request_count += 1

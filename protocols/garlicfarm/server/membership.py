@@ -62,8 +62,6 @@ class ChangeStage(IntEnum):
 
 @dataclass(slots=True)
 class MemberChange:
-    """The change in progress."""
-
     server: ClusterServer
     stage: ChangeStage
     deadline_ms: int

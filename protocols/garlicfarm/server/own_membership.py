@@ -40,8 +40,6 @@ class _Departure(NamedTuple):
 
 
 class OwnMembership:
-    """The membership of this server."""
-
     def __init__(self, setup: FarmSetup, is_member: bool) -> None:
         self._setup = setup
         self._core: Raft

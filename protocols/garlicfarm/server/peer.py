@@ -98,8 +98,6 @@ class _Unwritten(NamedTuple):
 
 
 class FarmPeer:
-    """One server of one farm."""
-
     def __init__(
         self,
         setup: FarmSetup,
@@ -175,7 +173,6 @@ class FarmPeer:
 
     @property
     def has_pending_requests(self) -> bool:
-        """Whether requests are not answered yet."""
         return any(inbound.pending for inbound in self.inbound.values())
 
     def receive(self, event: FarmEvent, now_ms: int) -> None:
@@ -694,7 +691,6 @@ class FarmPeer:
         return self._read(first_index, bytes_max, self.readable_index)
 
     def read_snapshot(self, offset: int, size: int) -> bytes | None:
-        """A part of our snapshot."""
         return self._disk.read_snapshot(self.snapshot, offset, size)
 
     def _read(

@@ -19,8 +19,6 @@ from .values import FarmSetup, FarmSnapshot, PeerStorage
 
 
 class SnapshotTransfer(ChunkWindow):
-    """One snapshot to one server."""
-
     def __init__(self, to: int, snapshot: FarmSnapshot, block_bytes: int) -> None:
         super().__init__(snapshot.size, block_bytes)
         self.to = to
@@ -100,7 +98,6 @@ class SnapshotSender:
             transfer.rewind(offset)
 
     def on_response(self, server_id: int, response: Response, now_ms: int) -> None:
-        """A server has answered a chunk."""
         transfer = self._transfers.get(server_id)
         if transfer is None or not transfer.in_flight:
             return

@@ -18,8 +18,6 @@ _ESCAPED = re.compile(r"\\(.)")
 
 
 class Algorithm(NamedTuple):
-    """A digest algorithm."""
-
     name: str  # Its name in headers.
     hash_name: str  # Its name in hashlib.
     is_session: bool  # A1 includes nonce and cnonce.

@@ -90,7 +90,6 @@ def entries_of(batches: Iterable[EntryBatch]) -> tuple[FarmLogEntry, ...]:
 
 
 def configuration_batch(index: int, term: int, configuration: FarmConfiguration) -> EntryBatch:
-    """A Configuration as a batch of one entry."""
     record = Record(KIND_CONFIG, None, encode_configuration(configuration))
     return encode_block(index, term, [record])
 

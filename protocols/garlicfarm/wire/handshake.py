@@ -249,8 +249,6 @@ NO_CHALLENGE = "it sends no challenge: its password file may have no user of thi
 
 
 class HandshakeResult(NamedTuple):
-    """The end of a client's handshake."""
-
     outcome: HandshakeOutcome
     rest: bytes = b""  # Message bytes that arrived with the head.
     error: str = ""

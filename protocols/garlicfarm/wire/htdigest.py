@@ -23,8 +23,6 @@ class PasswordFileError(ProtocolError):
 
 
 class PasswordLine(NamedTuple):
-    """One line of a password file."""
-
     user: str
     realm: str
     ha1: str

@@ -12,8 +12,6 @@ OUTSTANDING_MAX = 64  # Requests under way. The core repeats messages that excee
 
 
 class PendingRequest(NamedTuple):
-    """A request without an answer yet."""
-
     request: Request
     round: int  # The read round of an AppendEntries, which its answer returns to the core.
     deadline_ms: int
@@ -82,7 +80,6 @@ class Link:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When the next answer is due."""
         return self._pending[0].deadline_ms if self._pending else None
 
 

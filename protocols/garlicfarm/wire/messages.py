@@ -50,8 +50,6 @@ RESPONSE_TYPES = {
 
 
 class ValueType(IntEnum):
-    """The kind of an entry's value."""
-
     APPLICATION = 1
     CONFIGURATION = 2
     CLUSTER_SERVER = 3
@@ -96,8 +94,6 @@ class Response(NamedTuple):
 
 
 class ClusterServer(NamedTuple):
-    """A server's id and endpoint."""
-
     id: int
     endpoint: str  # "tcp://127.0.0.1:9001"
 
