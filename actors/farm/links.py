@@ -5,12 +5,14 @@ A link that fails or ends is retried after a pause. FarmPeer handles its message
 
 import os
 import ssl
+from collections import Counter
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
 from ...net.sockets import KEEPALIVE_IDLE_S
 from ...net.streams import IN, OUT, StreamPoll, TcpStream
 from ...protocols.errors import RemoteProtocolError
+from ...protocols.garlicfarm.server.values import LinkUp
 from ...protocols.garlicfarm.wire.handshake import (
     ChallengeCache,
     ClientHandshake,
@@ -18,6 +20,7 @@ from ...protocols.garlicfarm.wire.handshake import (
     HandshakeOutcome,
 )
 from ...protocols.garlicfarm.wire.values import Address, is_loopback, parse_address
+from ...protocols.host.border import LinkLost, Responses
 from .resolver import AddressResolver
 
 CONNECT_TIMEOUT_MS = 5000  # For TCP, TLS and the handshake together.
@@ -46,6 +49,9 @@ class LinkSettings(NamedTuple):
     former_password: str = ""
 
 
+LinkEvent = LinkUp | Responses[int, bytes] | LinkLost[int]
+
+
 class LinkOwner(Protocol):
     """The farm that owns the links."""
 
@@ -54,21 +60,16 @@ class LinkOwner(Protocol):
     link_settings: LinkSettings
     retry_ms_max: int  # The longest pause.
 
+    counters: Counter[str]
+
     @property
     def now_ms(self) -> int: ...
 
     def wake(self) -> None:
         """A link's deadline_ms has changed."""
 
-    def on_insecure(self) -> None:
-        """An endpoint was refused because its messages would be readable on the network."""
-
-    def on_link_up(self, server_id: int) -> None: ...
-
-    def on_responses(self, server_id: int, data: bytes) -> None: ...
-
-    def on_link_down(self, server_id: int, reason: str) -> None:
-        """A connection failed or ended. reason: empty if it is the same as before."""
+    def on_link(self, event: LinkEvent, reason: str = "") -> None:
+        """reason: why a link was lost; empty if it is the same as before."""
 
 
 class LinkState(IntEnum):
@@ -123,7 +124,7 @@ class FarmLink:
                 and settings.proxy is None
                 and not is_loopback(address.host)
             ):
-                self._owner.on_insecure()
+                self._owner.counters["insecure_endpoints"] += 1
                 raise OSError("without TLS only loopback addresses are allowed")
             found = self._owner.resolver.resolve(address)
             if found is None:
@@ -188,7 +189,7 @@ class FarmLink:
             if data or stream.ended:
                 self._on_head(data)
         elif data:
-            self._owner.on_responses(self.server_id, data)
+            self._owner.on_link(Responses(self.server_id, data))
         if self._stream is stream:
             if stream.ended:
                 self.fail(stream.why or "closed by the other side")
@@ -220,9 +221,9 @@ class FarmLink:
         self.state, self.deadline_ms = LinkState.UP, None
         self._attempts, self._challenges_answered, self.failure = 0, 0, ""
         self._update_poll()
-        self._owner.on_link_up(self.server_id)
+        self._owner.on_link(LinkUp(self.server_id))
         if rest:
-            self._owner.on_responses(self.server_id, rest)
+            self._owner.on_link(Responses(self.server_id, rest))
 
     def _update_poll(self) -> None:
         stream = self._stream
@@ -255,7 +256,7 @@ class FarmLink:
         self._attempts, self._challenges_answered = self._attempts + 1, 0
         self.state, self.deadline_ms = LinkState.PAUSE, self._owner.now_ms + pause_ms
         is_new, self.failure = was_up or failure != self.failure, failure
-        self._owner.on_link_down(self.server_id, failure if is_new else "")
+        self._owner.on_link(LinkLost(self.server_id), failure if is_new else "")
 
     def _close(self) -> None:
         if self._stream is not None:

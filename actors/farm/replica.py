@@ -25,12 +25,12 @@ from ...protocols.garlicfarm.server.values import (
 )
 from ...protocols.garlicfarm.wire.http_api import ViewRequest
 from ...protocols.garlicfarm.wire.messages import ClusterServer
-from ...protocols.host.border import LinkLost, Requests, Responses
+from ...protocols.host.border import LinkLost, Requests
 from ...storage.disk.disk import Disk
 from ...storage.farm.storage import FarmStorage
 from ...storage.log.segment import Identity
 from ..topology.farm import FarmSettings, initial_servers
-from .links import FarmLink, LinkSettings, LinkState
+from .links import FarmLink, LinkEvent, LinkSettings, LinkState
 from .listener import InboundStream
 from .resolver import AddressResolver
 
@@ -74,7 +74,7 @@ class FarmReplica:
         self.name = name
         self.server_id = setup.server_id
         self.entries_bytes_max = settings.entries_bytes_max
-        self.poll, self.resolver = shared.poll, shared.resolver
+        self.poll, self.resolver, self.counters = shared.poll, shared.resolver, shared.counters
         self.links: dict[int, FarmLink] = {}
         # A leader that reconnects later than this could be deposed by a returning server.
         self.retry_ms_max = settings.election_timeout_ms[0] // 3
@@ -183,21 +183,14 @@ class FarmReplica:
     def wake(self) -> None:
         self._has_work = True
 
-    def on_insecure(self) -> None:
-        self._shared.counters["insecure_endpoints"] += 1
-
-    def on_link_up(self, server_id: int) -> None:
-        self._shared.log("link-up", farm=self.name, server=server_id)
-        self._receive(LinkUp(server_id))
-
-    def on_responses(self, server_id: int, data: bytes) -> None:
-        self._receive(Responses(server_id, data))
-
-    def on_link_down(self, server_id: int, reason: str) -> None:
-        self._shared.counters["links_lost"] += 1
+    def on_link(self, event: LinkEvent, reason: str = "") -> None:
+        if isinstance(event, LinkUp):
+            self._shared.log("link-up", farm=self.name, server=event.server)
+        if isinstance(event, LinkLost):
+            self.counters["links_lost"] += 1
         if reason:
-            self._shared.log("link-down", farm=self.name, server=server_id, why=reason)
-        self._receive(LinkLost(server_id))
+            self._shared.log("link-down", farm=self.name, server=event.server, why=reason)
+        self._receive(event)
 
     def _send_requests(self, wake: FarmWake) -> None:
         """Keeps one connection for each link of the peer, at its endpoint, and sends its output."""

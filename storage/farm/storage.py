@@ -52,19 +52,16 @@ class _SnapshotWriter:
         self.size = 0
 
     def append(self, data: bytes) -> None:
-        self._write(data)
-        self.size += len(data)
-
-    def _write(self, data: bytes) -> None:
         self._file.append([data])
         self._crc = crc32c(data, self._crc)
+        self.size += len(data)
 
     def finish(self, snapshot: FarmSnapshot) -> None:
         """Completes the file and replaces the current snapshot with it."""
         configuration = encode_configuration(snapshot.configuration)
-        self._write(configuration)
         sizes = (self.size, len(configuration))
-        self._write(_TRAILER.pack(MAGIC, snapshot.last_index, snapshot.last_term, *sizes))
+        self.append(configuration)
+        self.append(_TRAILER.pack(MAGIC, snapshot.last_index, snapshot.last_term, *sizes))
         self._file.append([_CRC.pack(self._crc)])
         self._file.sync()
         self.close()

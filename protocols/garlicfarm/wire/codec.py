@@ -7,7 +7,7 @@ signed. values.py has the layouts of entry values.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from struct import Struct
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 from ...errors import LocalProtocolError, RemoteProtocolError, TooLarge
 from .messages import (
@@ -37,13 +37,6 @@ _TYPES = {int(message_type): message_type for message_type in MessageType}
 _LOG_ENTRY_REQUESTS = frozenset((MessageType.APPEND_ENTRIES, MessageType.CLIENT_REQUEST))
 
 M = TypeVar("M", Request, Response)
-
-
-class _RequestHead(NamedTuple):
-    """A request without its entries, and their size."""
-
-    request: Request
-    entries_size: int
 
 
 def check_number(value: int) -> int:
@@ -127,7 +120,8 @@ def encode_request(request: Request) -> bytes:
     return header + data
 
 
-def _decode_head(data: bytes) -> _RequestHead:
+def _decode_head(data: bytes) -> tuple[Request, int]:
+    """A request without its entries, and their size."""
     kind, source, destination, term, last_term, last_index, commit, size = REQUEST_HEADER.unpack(
         data
     )
@@ -137,7 +131,7 @@ def _decode_head(data: bytes) -> _RequestHead:
     if min(term, last_term, last_index, commit) < 0:
         raise RemoteProtocolError("a number of a request is 2**63 or more")
     request = Request(message_type, source, destination, term, last_term, last_index, commit)
-    return _RequestHead(request, size)
+    return request, size
 
 
 def encode_response(response: Response) -> bytes:
@@ -245,7 +239,7 @@ class RequestStream(_MessageStream[Request]):
     def __init__(self, entries_bytes_max: int = ENTRIES_BYTES_MAX) -> None:
         super().__init__()
         self._entries_bytes_max = entries_bytes_max
-        self._head: _RequestHead | None = None
+        self._head: tuple[Request, int] | None = None  # Without entries, and their size.
         self.header: Request | None = None  # The header that arrived last.
 
     @property

@@ -44,12 +44,6 @@ class PackedEntries(Sequence[FarmLogEntry]):
             return self.data == other.data
         return self.unpacked() == other
 
-    def __hash__(self) -> int:
-        return hash(self.unpacked())
-
-    def __repr__(self) -> str:
-        return repr(self.unpacked())
-
 
 def parse_packed(data: bytes) -> PackedEntries | None:
     """Entries that fill the data; None if the codec must decode each entry."""

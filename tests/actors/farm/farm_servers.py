@@ -365,26 +365,36 @@ class FarmServers:
     ) -> "FarmConnection":
         return FarmConnection(self, number, name or self.names[0], (user, password))
 
+    def shake_hands(
+        self, number: int, name: str, credentials: tuple[str, str], path: str = ""
+    ) -> tuple[socket.socket, HandshakeResult]:
+        """A connection after its handshake; with a path also the view's body. Raises OSError."""
+        challenges = self.challenges.setdefault((number, name, credentials[0]), ChallengeCache())
+        target = ConnectTarget(f"127.0.0.1:{self.ports[number]}", name, *credentials, path=path)
+        while True:
+            now_ms = time.monotonic_ns() // 1_000_000
+            kind = ClientFetch if path else ClientHandshake
+            handshake, result = kind(target, challenges, now_ms, os.urandom), None
+            with ExitStack() as undo:
+                sock = self.dial(number)
+                undo.callback(sock.close)
+                sock.sendall(handshake.request)
+                while result is None:
+                    data = sock.recv(65536)
+                    result = handshake.feed(data, now_ms)
+                    if not data and result is None:
+                        raise ConnectionError(f"{number} sends no view")
+                if result.outcome is HandshakeOutcome.OPEN:
+                    undo.pop_all()
+                    return sock, result
+            if result.outcome is HandshakeOutcome.FAILED:
+                raise PermissionError(result.error)
+
     def view(self, number: int, what: str = "status") -> dict[str, Any]:
         """A view of a server's HTTP API. Raises OSError."""
-        name = self.names[0]
-        host, path = f"127.0.0.1:{self.ports[number]}", path_to(name, what)
-        target = ConnectTarget(host, name, USER, PASSWORD, path=path)
-        challenges = self.challenges.setdefault((number, name, path), ChallengeCache())
-        result = HandshakeResult(HandshakeOutcome.RETRY)
-        while result.outcome is HandshakeOutcome.RETRY:
-            now_ms = time.monotonic_ns() // 1_000_000
-            fetch = ClientFetch(target, challenges, now_ms, os.urandom)
-            with self.dial(number) as sock:
-                sock.sendall(fetch.request)
-                found = None
-                while found is None:
-                    data = sock.recv(65536)
-                    found = fetch.feed(data, now_ms)
-                    if not data and found is None:
-                        raise ConnectionError(f"{number} sends no view")
-                result = found
-        assert result.outcome is HandshakeOutcome.OPEN, result
+        path = path_to(self.names[0], what)
+        sock, result = self.shake_hands(number, self.names[0], (USER, PASSWORD), path)
+        sock.close()
         document: dict[str, Any] = json.loads(result.rest)
         return document
 
@@ -425,30 +435,13 @@ class FarmConnection:
     def __init__(
         self, farm: FarmServers, number: int, name: str, credentials: tuple[str, str]
     ) -> None:
-        key = (number, name, credentials[0])
-        challenges = farm.challenges.setdefault(key, ChallengeCache())
         self._stream = codec.ResponseStream()
         self._answers: list[Response] = []
-        target = ConnectTarget(f"127.0.0.1:{farm.ports[number]}", name, *credentials)
-        result: HandshakeResult | None = HandshakeResult(HandshakeOutcome.RETRY)
-        while result is not None and result.outcome is HandshakeOutcome.RETRY:
+        if farm.jraft:
             self.sock = farm.dial(number)
-            with ExitStack() as undo:
-                undo.callback(self.sock.close)
-                result = None if farm.jraft else self._shake_hands(target, challenges)
-                if result is None or result.outcome is HandshakeOutcome.OPEN:
-                    undo.pop_all()
-        if result is not None and result.outcome is HandshakeOutcome.FAILED:
-            raise PermissionError(result.error)
-
-    def _shake_hands(self, target: ConnectTarget, challenges: ChallengeCache) -> HandshakeResult:
-        now_ms = time.monotonic_ns() // 1_000_000
-        handshake = ClientHandshake(target, challenges, now_ms, os.urandom)
-        self.sock.sendall(handshake.request)
-        while (result := handshake.feed(self.sock.recv(65536), now_ms)) is None:
-            pass
-        self._answers += self._stream.feed(result.rest)
-        return result
+        else:
+            self.sock, result = farm.shake_hands(number, name, credentials)
+            self._answers += self._stream.feed(result.rest)
 
     def send(self, *requests: Request) -> None:
         self.sock.sendall(b"".join(map(codec.encode_request, requests)))

@@ -1,10 +1,11 @@
 """Outgoing links of a farm server: the addresses that it refuses."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
 
-from kelek.actors.farm.links import FarmLink, LinkSettings
+from kelek.actors.farm.links import FarmLink, LinkEvent, LinkSettings
 from kelek.protocols.garlicfarm.wire.values import Address
 
 
@@ -19,15 +20,12 @@ class RecordingLinkOwner:
         self.resolver = self
         self.resolved: list[Address] = []
         self.reasons: list[str] = []
-        self.insecure = 0
+        self.counters = Counter[str]()
 
     def resolve(self, address: Address) -> None:
         self.resolved.append(address)
 
-    def on_insecure(self) -> None:
-        self.insecure += 1
-
-    def on_link_down(self, server_id: int, reason: str) -> None:
+    def on_link(self, event: LinkEvent, reason: str) -> None:
         self.reasons.append(reason)
 
 
@@ -44,7 +42,7 @@ def test_hosts_other_than_loopback_are_refused_without_tls(endpoint: str) -> Non
         owner.now_ms += owner.retry_ms_max
         link.step(owner.now_ms)
     assert not owner.resolved
-    assert owner.insecure == 3
+    assert owner.counters == {"insecure_endpoints": 3}
     assert owner.reasons == ["without TLS only loopback addresses are allowed", "", ""]
 
 
@@ -59,4 +57,4 @@ def test_a_proxy_and_loopback_addresses_are_allowed() -> None:
     ):
         link, owner = make_link(endpoint, **settings)
         link.step(owner.now_ms)
-        assert (owner.resolved, owner.insecure) == ([address], 0)
+        assert (owner.resolved, owner.counters) == ([address], {})
