@@ -172,33 +172,32 @@ class Peer:
     def receive(self, event: Event, now_ms: int) -> None:
         """Processes an event when it happens."""
         self._now_ms = now_ms
-        match event:
-            case Requests(endpoint, arena, unix_s):
-                self.updates.unix_s = unix_s
-                if endpoint == "url":
-                    self._on_clients(arena)
-                else:
-                    self._on_peers(arena)
-            case Responses(peer, arena):
-                self._on_answers(peer, arena)
-            case AppendAck(_, seq, is_full):
-                self._on_written(seq, not is_full)
-            case Applied(index, by_all, urgent, clients_wait):
-                self.requests.clients_wait = clients_wait
-                self._commits.on_applied(index, by_all, urgent)
-            case Stalled(ms):
-                self.core.on_stalled(ms)
-            case OrderLost(order):
-                self.snapshots.on_order_lost(order, now_ms)
-            case LinkLost(peer):
-                if peer in self.links.by_peer:
-                    self.links.on_lost(peer)
-                    self.snapshots.on_lost(peer)
-            case result:
-                snapshot = self.snapshots.on_result(result, now_ms)
-                if snapshot is not None and self._install_snapshot(snapshot):
-                    self.eligibility.on_entries_received()
-                    self.append_queue.reset_to_snapshot(snapshot.last_index)
+        if isinstance(event, Requests):
+            self.updates.unix_s = event.unix_s
+            if event.source == "url":
+                self._on_clients(event.data)
+            else:
+                self._on_peers(event.data)
+        elif isinstance(event, Responses):
+            self._on_answers(event.server, event.data)
+        elif isinstance(event, AppendAck):
+            self._on_written(event.seq, not event.is_full)
+        elif isinstance(event, Applied):
+            self.requests.clients_wait = event.clients_wait
+            self._commits.on_applied(event.applied_index, event.by_all, event.urgent)
+        elif isinstance(event, Stalled):
+            self.core.on_stalled(event.ms)
+        elif isinstance(event, OrderLost):
+            self.snapshots.on_order_lost(event.order, now_ms)
+        elif isinstance(event, LinkLost):
+            if event.server in self.links.by_peer:
+                self.links.on_lost(event.server)
+                self.snapshots.on_lost(event.server)
+        else:
+            snapshot = self.snapshots.on_result(event, now_ms)
+            if snapshot is not None and self._install_snapshot(snapshot):
+                self.eligibility.on_entries_received()
+                self.append_queue.reset_to_snapshot(snapshot.last_index)
 
     def _on_clients(self, arena: Arena) -> None:
         """Processes messages that arrived at `url`: from clients, and from foreign peers."""
