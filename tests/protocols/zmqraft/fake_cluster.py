@@ -259,7 +259,9 @@ def own_runs(indexes: list[int]) -> tuple[tuple[int, int], ...]:
 class FakeCluster:
     """The client, three peers, and a clock that only events move."""
 
-    def __init__(self, form: codec.Form | None = None, known: int = 3) -> None:
+    def __init__(
+        self, form: codec.Form | None = None, known: int = 3, lead: str = "", entries: int = 0
+    ) -> None:
         self.form = form
         self.log = SharedLog()
         self.peers = [FakePeer(self, name) for name in ("n1", "n2", "n3")]
@@ -277,6 +279,10 @@ class FakeCluster:
         self.client = LogClientMachine(
             LogClientSetup(IDENT, urls, form=form), self.new_id, self.now_ms
         )
+        if lead:
+            self.lead(lead)
+        for number in range(entries):
+            self.log.add(b"%012d" % number, b"%d" % number)
 
     def latency_ms(self) -> int:
         return LATENCY_MS
@@ -399,3 +405,10 @@ class FakeCluster:
                 self.client.on_frames(url, answer, self.now_ms)
 
         self._later(LATENCY_MS, come_back)
+
+
+def settled() -> FakeCluster:
+    """n1 leads, and the client knows that."""
+    cluster = FakeCluster(lead="n1")
+    cluster.run(lambda: cluster.client.leader is not None)
+    return cluster

@@ -36,7 +36,7 @@ from kelek.protocols.zmqraft.wire.values import (
     REQUEST_UPDATE,
     UPDATE_PACK,
 )
-from kelek.tests.protocols.zmqraft.fake_cluster import IDENT, FakeCluster, records_of
+from kelek.tests.protocols.zmqraft.fake_cluster import IDENT, FakeCluster, records_of, settled
 
 
 def pack(cluster: FakeCluster, *updates: bytes) -> PendingUpdates:
@@ -50,23 +50,20 @@ def data_of(cluster: FakeCluster) -> list[bytes]:
 
 
 def test_the_leader_is_found_and_other_connections_end() -> None:
-    cluster = FakeCluster()
-    cluster.lead("n2")
+    cluster = FakeCluster(lead="n2")
     cluster.run(lambda: cluster.client.leader == "tcp://n2")
     cluster.run(lambda: list(cluster.links) == ["tcp://n2"])
     assert cluster.client.leader_form is None  # It named packs.
 
 
 def test_a_peer_that_is_not_known_is_learned() -> None:
-    cluster = FakeCluster(known=1)
-    cluster.lead("n3")
+    cluster = FakeCluster(known=1, lead="n3")
     cluster.run(lambda: cluster.client.leader == "tcp://n3")
     assert cluster.client.members["n2"] == "tcp://n2"
 
 
 def test_updates_commit_in_order_and_know_their_indexes() -> None:
-    cluster = FakeCluster()
-    cluster.lead("n1")
+    cluster = FakeCluster(lead="n1")
     first, second = pack(cluster, b"a", b"b"), pack(cluster, b"c")
     took_ms = cluster.run(lambda: bool(second.runs))
     assert took_ms < 20
@@ -110,9 +107,7 @@ def test_a_killed_leader_is_noticed_at_once() -> None:
 
 def test_a_silent_leader_is_left_after_the_ttl() -> None:
     """The text's second broken-leader case: SERVER_RESPONSE_TTL, 500 ms."""
-    cluster = FakeCluster()
-    cluster.lead("n1")
-    cluster.run(lambda: cluster.client.leader is not None)
+    cluster = settled()
     cluster.peers[0].mute = True
     last = pack(cluster, b"a")
     cluster.at(100, lambda: cluster.lead("n2"))
@@ -123,9 +118,7 @@ def test_a_silent_leader_is_left_after_the_ttl() -> None:
 
 def test_a_leader_that_is_sent_much_is_given_longer() -> None:
     """At 4 KiB a millisecond: left too early, the next one would be sent all of it again."""
-    cluster = FakeCluster()
-    cluster.lead("n1")
-    cluster.run(lambda: cluster.client.leader is not None)
+    cluster = settled()
     cluster.peers[0].mute = True
     last = pack(cluster, bytes(4 << 20))
     cluster.at(100, lambda: cluster.lead("n2"))
@@ -153,8 +146,7 @@ def test_an_accepted_update_restarts_the_clock() -> None:
 
 def test_a_refusal_starts_the_search() -> None:
     """The text's first broken-leader case: a negative answer, with or without LEADER ID."""
-    cluster = FakeCluster()
-    cluster.lead("n1")
+    cluster = FakeCluster(lead="n1")
     cluster.run(lambda: cluster.client.leader == "tcp://n1")
     cluster.lead("n2")
     last = pack(cluster, b"a")
@@ -163,9 +155,7 @@ def test_a_refusal_starts_the_search() -> None:
 
 
 def test_a_gap_sends_the_whole_window_again_in_order() -> None:
-    cluster = FakeCluster()
-    cluster.lead("n1")
-    cluster.run(lambda: cluster.client.leader is not None)
+    cluster = settled()
     cluster.peers[0].drop_packs = 1
     last = [pack(cluster, b"%d" % number) for number in range(5)][-1]
     cluster.run(lambda: bool(last.runs))
@@ -175,9 +165,7 @@ def test_a_gap_sends_the_whole_window_again_in_order() -> None:
 
 
 def test_a_leader_without_room_is_sent_less() -> None:
-    cluster = FakeCluster()
-    cluster.lead("n1")
-    cluster.run(lambda: cluster.client.leader is not None)
+    cluster = settled()
     cluster.peers[0].drop_packs = 16
     cluster.client.window.halve_packs()
     cluster.client.window.sent = 0
@@ -238,8 +226,7 @@ def test_from_packs_to_single_updates_and_back_nothing_doubles() -> None:
 
 
 def test_questions_are_asked_of_the_leader() -> None:
-    cluster = FakeCluster()
-    cluster.lead("n1")
+    cluster = FakeCluster(lead="n1")
     info = cluster.client.query(Query(RequestLogInfo(cluster.new_id())))
     config = cluster.client.query(Query(RequestConfig(cluster.new_id())))
     url = cluster.client.query(Query(RequestBroadcastStateUrl(cluster.new_id())))
@@ -251,9 +238,7 @@ def test_questions_are_asked_of_the_leader() -> None:
 
 
 def test_a_question_outlives_its_leader() -> None:
-    cluster = FakeCluster()
-    cluster.lead("n1")
-    cluster.run(lambda: cluster.client.leader is not None)
+    cluster = settled()
     cluster.peers[0].mute = True
     info = cluster.client.query(Query(RequestLogInfo(cluster.new_id())))
     cluster.lead("n2")
@@ -261,8 +246,7 @@ def test_a_question_outlives_its_leader() -> None:
 
 
 def test_a_question_to_one_peer_makes_a_connection_for_it() -> None:
-    cluster = FakeCluster()
-    cluster.lead("n1")
+    cluster = FakeCluster(lead="n1")
     cluster.run(lambda: list(cluster.links) == ["tcp://n1"])
     ask = cluster.client.query(Query(RequestLogInfo(cluster.new_id()), "tcp://n3"))
     cluster.run(lambda: ask.done)
@@ -293,10 +277,7 @@ def test_entries_by_answers_and_follow_ups(
     after: int, count: int | None, form: Form | None
 ) -> None:
     """In whole blocks from a peer of ours (None), and entry by entry."""
-    cluster = FakeCluster(form)
-    cluster.lead("n1")
-    for number in range(100):
-        cluster.log.add(b"%012d" % number, b"%d" % number)
+    cluster = FakeCluster(form, lead="n1", entries=100)
     end = 100 if count is None else after + count
     assert read(cluster, EntryStream(after, count)) == [
         b"%d" % number for number in range(after, end)
@@ -309,10 +290,7 @@ def test_entries_by_answers_and_follow_ups(
 @pytest.mark.parametrize("trouble", ["none", "old", "foreign", "refuses", "mute", "away", "dies"])
 def test_entries_of_a_peer_that_does_not_lead(trouble: str) -> None:
     """It is asked alone; where it can't serve them, the leader does from there on."""
-    cluster = FakeCluster()
-    cluster.lead("n1")
-    for number in range(100):
-        cluster.log.add(b"%012d" % number, b"%d" % number)
+    cluster = FakeCluster(lead="n1", entries=100)
     follower = cluster.peer("tcp://n2")
     stream = EntryStream(0, url="tcp://n2")
     match trouble:
@@ -339,10 +317,7 @@ def test_entries_of_a_peer_that_does_not_lead(trouble: str) -> None:
 
 
 def test_entries_go_on_with_the_next_leader() -> None:
-    cluster = FakeCluster()
-    cluster.lead("n1")
-    for number in range(100):
-        cluster.log.add(b"%012d" % number, b"%d" % number)
+    cluster = FakeCluster(lead="n1", entries=100)
     stream = EntryStream(0)
 
     def fail_over() -> None:
@@ -355,10 +330,7 @@ def test_entries_go_on_with_the_next_leader() -> None:
 
 
 def test_a_stream_is_stopped_by_count_0() -> None:
-    cluster = FakeCluster()
-    cluster.lead("n1")
-    for number in range(100):
-        cluster.log.add(b"%012d" % number, b"%d" % number)
+    cluster = FakeCluster(lead="n1", entries=100)
     stream = cluster.client.open_stream(EntryStream(0))
     cluster.run(lambda: bool(stream.runs))
     cluster.client.close_stream(stream)
@@ -386,9 +358,7 @@ FRAME = st.one_of(
 
 @given(st.lists(st.lists(FRAME, max_size=6), max_size=20))
 def test_junk_from_the_leader_changes_nothing(messages: list[list[bytes]]) -> None:
-    cluster = FakeCluster()
-    cluster.lead("n1")
-    cluster.run(lambda: cluster.client.leader is not None)
+    cluster = settled()
     for frames in messages:
         cluster.client.on_frames("tcp://n1", frames, cluster.now_ms)
     last = pack(cluster, b"a", b"b")

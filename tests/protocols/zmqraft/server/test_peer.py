@@ -205,23 +205,19 @@ def lead(alone: Alone, *, wake: bool = True) -> None:
     assert core.role is Role.LEADER
 
 
+def voters(alone: Alone) -> set[str]:
+    return {it.peer for it in alone.peer.core.followers if it.capabilities.counts_in_quorum}
+
+
 def test_a_late_hello_does_not_make_a_voter_a_learner() -> None:
     """A hello and the answer to one travel on two connections: the older one may come last."""
     alone = Alone()
     lead(alone)
     alone.hello(speaks("n3", voter=True))
     alone.hello(speaks("n3", voter=False))
-    counted = {
-        follower.peer: follower.capabilities.counts_in_quorum
-        for follower in alone.peer.core.followers
-    }
-    assert counted == {"n2": True, "n3": True}
+    assert voters(alone) == {"n2", "n3"}
     alone.hello(speaks("n3", voter=False, incarnation=8))
-    counted = {
-        follower.peer: follower.capabilities.counts_in_quorum
-        for follower in alone.peer.core.followers
-    }
-    assert counted == {"n2": True, "n3": False}
+    assert voters(alone) == {"n2"}
 
 
 def test_an_answer_to_what_we_were_before_does_not_end_our_hellos() -> None:
@@ -277,9 +273,6 @@ def test_a_member_with_a_peer_url_is_ignored_at_the_clients_url() -> None:
     assert alone.peer.core.term == 0
     assert alone.peer.links.by_peer["n2"].features is None
     assert alone.peer.requests.unknown_senders == 3
-
-
-# ---- readers ----
 
 
 # ---- readers ----

@@ -15,7 +15,7 @@ from kelek.protocols.zmqraft.wire.read_codec import (
     RequestRead,
 )
 from kelek.protocols.zmqraft.wire.values import READ_INDEX
-from kelek.tests.protocols.zmqraft.fake_cluster import FakeCluster
+from kelek.tests.protocols.zmqraft.fake_cluster import FakeCluster, settled
 from kelek.tests.protocols.zmqraft.server.test_peer import CLUSTER, Alone, entries, lead
 
 # ---- the peer ----
@@ -203,9 +203,7 @@ def test_a_read_goes_to_the_next_leader() -> None:
 
 
 def test_a_leader_that_refuses_is_left() -> None:
-    cluster = FakeCluster()
-    cluster.lead("n1")
-    cluster.run(lambda: cluster.client.leader is not None)
+    cluster = settled()
     cluster.lead("n2")
     (read_,) = begin(cluster)
     cluster.run(lambda: read_.done)

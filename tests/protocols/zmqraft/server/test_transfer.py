@@ -18,7 +18,7 @@ from kelek.protocols.zmqraft.wire.client_codec import (
     encode_client_request,
 )
 from kelek.protocols.zmqraft.wire.extensions import Hello
-from kelek.tests.protocols.zmqraft.fake_cluster import FakeCluster
+from kelek.tests.protocols.zmqraft.fake_cluster import FakeCluster, settled
 from kelek.tests.protocols.zmqraft.server.test_peer import CLUSTER, Alone, lead
 
 FEATURES = ("pack", "append", "prevote", "transfer")
@@ -167,17 +167,14 @@ def test_no_client_can_make_a_peer_campaign() -> None:
 
 
 def test_a_transfer_that_is_on_its_way_is_waited_for_and_asked_again() -> None:
-    cluster = FakeCluster()
-    cluster.lead("n1")
+    cluster = FakeCluster(lead="n1")
     asked = cluster.client.query(Query(wire.RequestTransfer(b"transfer-ask", "n2")))
     cluster.run(lambda: asked.done)
     assert asked.answer == wire.TransferAnswer(DONE, "n2")
 
 
 def test_a_transfer_goes_to_the_leader_and_moves_it_once() -> None:
-    cluster = FakeCluster()
-    cluster.lead("n1")
-    cluster.run(lambda: cluster.client.leader is not None)
+    cluster = settled()
     cluster.lead("n2")  # It has moved already when the request comes.
     for peer in cluster.peers:
         peer.transfers.append(wire.RequestTransfer(b""))
