@@ -9,11 +9,7 @@ import zmq
 
 from ...native.net.messages import Arena, Frames
 from ...net.sockets import SUBSCRIPTION_BYTES_MAX
-from ...protocols.zmqraft.snapshots.barrier import (
-    BarrierMessage,
-    BarrierParticipant,
-    Phase,
-)
+from ...protocols.zmqraft.snapshots.barrier import BarrierMessage, BarrierParticipant, Phase
 from ...storage.disk.disk import Disk
 from ...storage.errors import Damaged, StorageError
 from ...storage.log.reader import LogReader

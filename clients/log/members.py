@@ -3,11 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from ...protocols.zmqraft.client.requests import Query
-from ...protocols.zmqraft.wire.config_codec import (
-    ConfigStatus,
-    ConfigUpdate,
-    ConfigUpdateAnswer,
-)
+from ...protocols.zmqraft.wire.config_codec import ConfigStatus, ConfigUpdate, ConfigUpdateAnswer
 from ...protocols.zmqraft.wire.values import encode_members
 from ..errors import LogError, MembersConflict, MembersRefused
 from ..io.reqids import new_reqid

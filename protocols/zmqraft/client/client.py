@@ -18,11 +18,7 @@ from ...failover.limits import (
     SEARCH_MS,
     SEARCH_RETRY_MS,
 )
-from ...failover.servers import (
-    Candidate,
-    Failover,
-    FailoverPolicy,
-)
+from ...failover.servers import Candidate, Failover, FailoverPolicy
 from ..wire.client_codec import (
     CONFIG_ANSWER,
     STATE_BROADCAST,

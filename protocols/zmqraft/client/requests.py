@@ -27,12 +27,7 @@ from ..wire.client_codec import (
     StateChunk,
     encode_client_request,
 )
-from ..wire.config_codec import (
-    CONFIG_UPDATE_ANSWER,
-    ConfigStatus,
-    ConfigUpdate,
-    ConfigUpdateAnswer,
-)
+from ..wire.config_codec import CONFIG_UPDATE_ANSWER, ConfigStatus, ConfigUpdate, ConfigUpdateAnswer
 from ..wire.entry import Entry, block_log_entries, decode_entries
 from ..wire.snapshot_codec import MAKE_SNAPSHOT_ANSWER, MakeSnapshot, SnapshotMade
 from ..wire.transfer_codec import (

@@ -15,12 +15,7 @@ from typing import NamedTuple
 from ...host.read_queue import ReadQueue
 from ...raft.core import Raft, Role
 from ...raft.messages import AppendEntries, EntryBatch, ReadIndex
-from ..wire.client_codec import (
-    EntriesAnswer,
-    EntriesStatus,
-    ReplyAddress,
-    RequestEntries,
-)
+from ..wire.client_codec import EntriesAnswer, EntriesStatus, ReplyAddress, RequestEntries
 from ..wire.extensions import ENTRIES_ANSWERS
 from .entry_streams import EntryStreams
 from .snapshots import SnapshotManager

@@ -12,12 +12,7 @@ from dataclasses import dataclass, field
 from ....native.log.entries import MessageLimits, add_entries, entries_fit
 from ...raft.messages import EntryBatch
 from ...record import slice_block
-from ..wire.client_codec import (
-    EntriesAnswer,
-    EntriesStatus,
-    ReplyAddress,
-    RequestEntries,
-)
+from ..wire.client_codec import EntriesAnswer, EntriesStatus, ReplyAddress, RequestEntries
 from ..wire.extensions import ENTRIES_ANSWERS, ENTRIES_BLOCKS_MAX
 
 MESSAGE_BYTES_MAX = 64 << 10

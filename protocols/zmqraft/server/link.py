@@ -48,10 +48,7 @@ from ..wire.snapshot_codec import (
     INSTALL_PACKED_REQUEST,
     INSTALL_REQUEST,
 )
-from ..wire.transfer_codec import (
-    TIMEOUT_NOW_REQUEST,
-    TRANSFER_VOTE_REQUEST,
-)
+from ..wire.transfer_codec import TIMEOUT_NOW_REQUEST, TRANSFER_VOTE_REQUEST
 
 HELLO_TRIES = 5
 PENDING_MAX = 256  # Unanswered requests; the oldest are forgotten.

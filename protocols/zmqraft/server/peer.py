@@ -31,12 +31,7 @@ from ..membership.voter_eligibility import VoterEligibility
 from ..snapshots.orders import Snapshot
 from ..wire.client_codec import Form, LogInfo, ReplyAddress, RequestEntries, decode_client_request
 from ..wire.config_codec import CONFIG_UPDATE_REQUEST
-from ..wire.extensions import (
-    ENTRIES_PACKED_REQUEST,
-    HELLO_ANSWER,
-    HELLO_REQUEST,
-    Hello,
-)
+from ..wire.extensions import ENTRIES_PACKED_REQUEST, HELLO_ANSWER, HELLO_REQUEST, Hello
 from ..wire.peer_codec import Dialect
 from ..wire.values import (
     CONFIG_UPDATE,

@@ -5,12 +5,7 @@ from random import Random
 
 import pytest
 
-from kelek.actors.raft.machines import (
-    PIECE_BYTES,
-    BroadcastStateMachine,
-    LogDigest,
-    broadcast_url,
-)
+from kelek.actors.raft.machines import PIECE_BYTES, BroadcastStateMachine, LogDigest, broadcast_url
 from kelek.examples.demo.flights import log_hash
 from kelek.native.net.messages import Frames
 from kelek.protocols.raft.messages import EntryBatch

@@ -3,17 +3,8 @@
 import pytest
 
 import kelek
-from kelek.clients.log.members import (
-    ask_members,
-    index_of,
-    with_member,
-    without_member,
-)
-from kelek.protocols.zmqraft.wire.config_codec import (
-    ConfigStatus,
-    ConfigUpdate,
-    ConfigUpdateAnswer,
-)
+from kelek.clients.log.members import ask_members, index_of, with_member, without_member
+from kelek.protocols.zmqraft.wire.config_codec import ConfigStatus, ConfigUpdate, ConfigUpdateAnswer
 from kelek.protocols.zmqraft.wire.values import encode_members
 
 MEMBERS = {"n1": "tcp://h:1", "n2": "tcp://h:2"}

@@ -16,10 +16,7 @@ from kelek.protocols.zmqraft.wire.client_codec import (
     encode_client_request,
 )
 from kelek.protocols.zmqraft.wire.entry import block_log_entries, decode_entries
-from kelek.protocols.zmqraft.wire.extensions import (
-    ENTRIES_PACKED_ANSWER,
-    ENTRIES_PACKED_REQUEST,
-)
+from kelek.protocols.zmqraft.wire.extensions import ENTRIES_PACKED_ANSWER, ENTRIES_PACKED_REQUEST
 from kelek.protocols.zmqraft.wire.read_codec import READ_ANSWER, READ_REQUEST, RequestRead
 from kelek.tests.sim.checker import Checker
 from kelek.tests.sim.log.client import ClientDealer, ClientHost

@@ -8,12 +8,7 @@ from kelek.protocols.record import Record
 from kelek.protocols.zmqraft.client import subscription as subscriptions
 from kelek.protocols.zmqraft.client.requests import Compacted
 from kelek.protocols.zmqraft.client.subscription import Subscription
-from kelek.protocols.zmqraft.wire.client_codec import (
-    EntriesAnswer,
-    EntriesStatus,
-    Form,
-    StateChunk,
-)
+from kelek.protocols.zmqraft.wire.client_codec import EntriesAnswer, EntriesStatus, Form, StateChunk
 from kelek.protocols.zmqraft.wire.entry import Entry
 from kelek.protocols.zmqraft.wire.values import ENTRIES_PACKED, REQUEST_ENTRIES
 from kelek.tests.protocols.zmqraft.fake_cluster import FakeCluster

@@ -20,9 +20,7 @@ from kelek.protocols.raft.messages import (
     HardState,
 )
 from kelek.protocols.record import Record, block_kind, encode_block
-from kelek.protocols.zmqraft.membership.members import (
-    REPLIES_MAX,
-)
+from kelek.protocols.zmqraft.membership.members import REPLIES_MAX
 from kelek.protocols.zmqraft.server.peer import Peer
 from kelek.protocols.zmqraft.server.values import PeerSetup, Recovered
 from kelek.protocols.zmqraft.wire import config_codec as codec
@@ -35,15 +33,8 @@ from kelek.protocols.zmqraft.wire.client_codec import (
     UpdateStatus,
     encode_client_request,
 )
-from kelek.protocols.zmqraft.wire.config_codec import (
-    ConfigStatus,
-    ConfigUpdateAnswer,
-)
-from kelek.protocols.zmqraft.wire.extensions import (
-    PACK_REQUEST,
-    Pack,
-    pack_records,
-)
+from kelek.protocols.zmqraft.wire.config_codec import ConfigStatus, ConfigUpdateAnswer
+from kelek.protocols.zmqraft.wire.extensions import PACK_REQUEST, Pack, pack_records
 from kelek.protocols.zmqraft.wire.values import (
     REQUEST_LOG_INFO,
     Feature,

@@ -12,10 +12,7 @@ from kelek.protocols.raft.messages import (
     TimeoutNow,
     Vote,
 )
-from kelek.protocols.record import (
-    Record,
-    encode_block,
-)
+from kelek.protocols.record import Record, encode_block
 from kelek.protocols.zmqraft.server.link import Origin, PeerLink, PeerRequests
 from kelek.protocols.zmqraft.wire.client_codec import LogInfo
 from kelek.protocols.zmqraft.wire.extensions import Hello

@@ -10,10 +10,7 @@ from hypothesis import strategies as st
 from kelek.protocols.errors import RemoteProtocolError
 from kelek.protocols.raft.messages import KIND_CHECKPOINT, KIND_STATE
 from kelek.protocols.record import Record, block_entries, encode_block
-from kelek.protocols.zmqraft.wire.entry import (
-    Entry,
-    decode_entries,
-)
+from kelek.protocols.zmqraft.wire.entry import Entry, decode_entries
 from kelek.tests.protocols.zmqraft.wire_strategies import encode_entry
 
 # specs/zmq-raft.md, "Examples": [5956dc8826f27e10dcccab20, LOG_ENTRY_TYPE_STATE, 42, "foo"]
