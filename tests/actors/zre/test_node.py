@@ -6,10 +6,7 @@ import pytest
 import zmq
 
 from kelek.actors.topology.farm import NodeFarmSettings
-from kelek.actors.topology.settings import (
-    BrokerEndpoints,
-    TableEndpoints,
-)
+from kelek.actors.topology.settings import BrokerEndpoints, TableEndpoints
 from kelek.actors.zre import pipes as zre_pipes
 from kelek.actors.zre.node import ZreNode, service_headers
 from kelek.native.net.datagrams import ReceivedBeacon

@@ -2,10 +2,7 @@
 
 from typing import Any
 
-from kelek.actors.topology.settings import (
-    NodeAddresses,
-    NodeSettings,
-)
+from kelek.actors.topology.settings import NodeAddresses, NodeSettings
 from kelek.actors.topology.zre import NodeZreSettings, ZreSettings
 from kelek.native.net.interfaces import LOOPBACK, LOOPBACK_BROADCAST
 from kelek.protocols.zre.beacon import own_uuid

@@ -7,10 +7,7 @@ from typing import Any
 import pytest
 
 import kelek
-from kelek.tests.clients.node.nodes import (
-    Make,
-    tuned,
-)
+from kelek.tests.clients.node.nodes import Make, tuned
 from kelek.tests.ports import free_udp_port
 
 

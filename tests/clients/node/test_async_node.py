@@ -3,12 +3,7 @@
 import asyncio
 
 import kelek
-from kelek.tests.clients.node.nodes import (
-    DEADLINE_MS,
-    Kind,
-    Make,
-    tuned,
-)
+from kelek.tests.clients.node.nodes import DEADLINE_MS, Kind, Make, tuned
 
 
 def test_an_async_node_sends_and_receives(port: int, make: Make) -> None:

@@ -10,14 +10,7 @@ import kelek
 from kelek.native.net.datagrams import Datagrams
 from kelek.native.net.interfaces import LOOPBACK, LOOPBACK_BROADCAST, Interface
 from kelek.protocols.zre.beacon import Beacon, encode_beacon
-from kelek.tests.clients.node.nodes import (
-    DEADLINE_MS,
-    Kind,
-    Make,
-    peer_of,
-    tuned,
-    wait_for,
-)
+from kelek.tests.clients.node.nodes import DEADLINE_MS, Kind, Make, peer_of, tuned, wait_for
 from kelek.tests.interop.zre.zre_nodes import OURS, NodeProcess
 from kelek.tests.ports import free_ports
 
@@ -98,20 +91,6 @@ def test_shouts_and_elections_of_a_group(make: Make) -> None:
     a.elect("lights")
     leader = a.leader("lights")
     assert leader == min(a.uuid, b.uuid)
-
-
-def test_a_closed_leader_is_replaced(make: Make) -> None:
-    nodes = sorted((make(name) for name in "abc"), key=lambda node: node.uuid)
-    for node in nodes:
-        node.join("g")
-        node.elect("g")
-    for node in nodes:
-        while node.leader("g") != nodes[0].uuid or len(node.peers) < 2:
-            assert node.receive(DEADLINE_MS)
-    nodes[0].close()
-    for node in nodes[1:]:
-        while node.leader("g") != nodes[1].uuid:
-            assert node.receive(DEADLINE_MS)
 
 
 def test_a_fast_sender_waits_for_a_slow_reader(port: int, make: Make) -> None:

@@ -7,14 +7,7 @@ import warnings
 import pytest
 
 import kelek
-from kelek.tests.clients.node.nodes import (
-    DEADLINE_MS,
-    Kind,
-    Make,
-    peer_of,
-    tuned,
-    wait_for,
-)
+from kelek.tests.clients.node.nodes import DEADLINE_MS, Kind, Make, peer_of, tuned, wait_for
 
 
 def test_a_dropped_node_leaves_the_network(make: Make, port: int) -> None:

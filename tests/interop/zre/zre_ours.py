@@ -24,18 +24,10 @@ def say(event: kelek.Event, words: NodeCommands) -> None:
 
 
 def obey(node: kelek.Node, word: dict[str, str], words: NodeCommands) -> None:
-    content = word.get("content", "").encode("latin-1")
-    match word["do"]:
-        case "join":
-            node.join(word["group"])
-        case "leave":
-            node.leave(word["group"])
-        case "whisper":
-            node.whisper(word["to"], content)
-        case "shout":
-            node.shout(word["group"], content)
-        case "count":
-            words.say("COUNTERS", **node.counters)
+    if word["do"] == "count":
+        words.say("COUNTERS", **node.counters)
+    else:
+        words.obey(node, word)
 
 
 def listen(words: NodeCommands, node: kelek.Node) -> None:

@@ -42,19 +42,6 @@ def said(event: PyreEvent, words: NodeCommands) -> None:
     words.say(event.type, **values)
 
 
-def obey(node: Pyre, word: dict[str, str]) -> None:
-    content = word.get("content", "").encode("latin-1")
-    match word["do"]:
-        case "join":
-            node.join(word["group"])
-        case "leave":
-            node.leave(word["group"])
-        case "whisper":
-            node.whisper(uuid.UUID(hex=word["to"]), content)
-        case "shout":
-            node.shout(word["group"], content)
-
-
 def end(failure: threading.ExceptHookArgs) -> NoReturn:
     """Of a thread of pyre's: nothing would answer any more."""
     sys.excepthook(failure.exc_type, failure.exc_value or failure.exc_type(), failure.exc_traceback)
@@ -79,7 +66,7 @@ def run(options: argparse.Namespace, words: NodeCommands) -> None:
     while not words.over:
         ready = dict(poller.poll())
         for word in words.taken() if words.source.fileno() in ready else []:
-            obey(node, word)
+            words.obey(node, word, lambda to: uuid.UUID(hex=to))
         for event in node.recent_events() if node.socket() in ready else []:
             said(event, words)
     node.stop()

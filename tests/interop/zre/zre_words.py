@@ -11,7 +11,7 @@ import json
 import os
 import select
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 READ_BYTES = 1 << 16
@@ -54,6 +54,18 @@ class NodeCommands:
         self.over = not data
         *lines, self._rest = (self._rest + data).split(b"\n")
         return [json.loads(line) for line in lines]
+
+    @staticmethod
+    def obey(node: Any, word: dict[str, str], peer_of: Callable[[str], object] = str) -> None:
+        """Does what an order says with a node of kelek or pyre."""
+        content = word.get("content", "").encode("latin-1")
+        match word["do"]:
+            case "join" | "leave" as change:
+                getattr(node, change)(word["group"])
+            case "whisper":
+                node.whisper(peer_of(word["to"]), content)
+            case "shout":
+                node.shout(word["group"], content)
 
     def all(self) -> Iterator[dict[str, Any]]:
         """Every order as it comes, until the end of stdin."""

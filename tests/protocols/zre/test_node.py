@@ -95,17 +95,6 @@ def test_a_node_that_is_killed_is_noticed_in_time() -> None:
     assert a.peer_names() == {"b"} == again.peer_names() ^ {"a", "b"}
 
 
-def test_a_goodbye_ends_it_at_once() -> None:
-    network = ZreNetwork(4)
-    a, b = network.add("a"), network.add("b")
-    network.run(2000)
-    network.stop(b)
-    network.run(10)
-    assert a.seen(EventKind.EXIT) == ["b"]
-    assert a.peer_names() == set()
-    assert a.node.counters["goodbyes"] == 1
-
-
 @pytest.mark.parametrize("greeting", list(Version))
 @pytest.mark.parametrize("other", list(Version))
 def test_a_goodbye_is_sent_to_peers_that_know_it(greeting: Version, other: Version) -> None:
@@ -120,18 +109,6 @@ def test_a_goodbye_is_sent_to_peers_that_know_it(greeting: Version, other: Versi
     assert said == ([] if greeting is other is Version.V1 else [Beacon(OTHER, 0)])
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_beacons_that_are_lost_lose_no_peer(seed: int) -> None:
-    """With 30 % of beacons lost no peer is lost in 60 s."""
-    network = ZreNetwork(seed, beacon_loss=0.3)
-    hosts = [network.add(f"n{i}") for i in range(10)]
-    network.run(60_000)
-    names = {host.name for host in hosts}
-    for host in hosts:
-        assert host.peer_names() == names - {host.name}
-        assert host.seen(EventKind.EXIT) == []
-
-
 def test_without_any_beacon_pings_keep_peers() -> None:
     network = ZreNetwork(5)
     a, b = network.add("a"), network.add("b")
@@ -142,26 +119,6 @@ def test_without_any_beacon_pings_keep_peers() -> None:
     assert a.peer_names() == {"b"}
     assert a.seen(EventKind.EVASIVE)
     assert not a.seen(EventKind.SILENT)
-
-
-def test_a_host_that_was_cut_off_comes_back() -> None:
-    network = ZreNetwork(6)
-    a, b, c = (network.add(name) for name in "abc")
-    for host in (a, b, c):
-        host.node.join("g")
-    network.run(2000)
-    network.cut = {c.address}
-    network.run(60_000)
-    assert a.peer_names() == {"b"}
-    assert c.peer_names() == set()
-    network.cut = set()
-    network.run(3000)
-    assert a.peer_names() == {"b", "c"}
-    assert c.peer_names() == {"a", "b"}
-    assert c.node.shout("g", [b"back"]) == 2
-    network.act(c)
-    network.run(10)
-    assert a.events[-1].content == [b"back"]
 
 
 def test_many_nodes_of_both_versions() -> None:
@@ -237,24 +194,6 @@ def test_status_that_differs_is_repaired() -> None:
     assert set(a.node.peer_groups) == {"lost", "next", "last"}
     assert a.node.counters["status_gaps"] == 1
     assert a.seen(EventKind.EXIT) == b.seen(EventKind.EXIT) == []
-
-
-def test_a_peer_that_reads_nothing_is_dropped_and_returns() -> None:
-    network = ZreNetwork(11)
-    a, b = network.add("a"), network.add("b")
-    network.run(2000)
-    network.full = {f"tcp://{b.address}:61000"}
-    a.node.whisper(b.node.uuid, [b"x"])
-    network.act(a)
-    assert a.seen(EventKind.EXIT) == ["b"]
-    network.full = set()
-    network.run(3000)
-    assert a.peer_names() == {"b"}
-    assert b.peer_names() == {"a"}
-    a.node.whisper(b.node.uuid, [b"y"])
-    network.act(a)
-    network.run(10)
-    assert b.events[-1].content == [b"y"]
 
 
 def test_static_peers_need_no_beacon() -> None:
