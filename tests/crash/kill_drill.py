@@ -29,17 +29,6 @@ from kelek.bench.tables.tables import BenchTables
 from kelek.storage.engine.families import Resources
 from kelek.storage.engine.rocks import open_tables
 from kelek.tests.interop.zerodb import zerodb_plain as plain
-from kelek.tests.interop.zerodb.zerodb_plain import (
-    Frames,
-    Pair,
-    PlainTableClient,
-    deletes,
-    flat,
-    head,
-    puts,
-    u32,
-    u64,
-)
 
 WORKERS = 2
 WRITERS_EACH = 2  # Per node; another writer uses its local tables.
@@ -108,45 +97,45 @@ class DrillWriter:
         self.sent_at = time.monotonic()
         self.client.send(*self.frames)
 
-    def pairs(self) -> list[Pair]:
+    def pairs(self) -> list[plain.Pair]:
         """The last pair stays: it reveals a lost write that a later delete would hide."""
         size = self.dice.choice((8, 8, 100, 4000))
         numbers = [next(self.count) for _ in range(self.dice.randint(1, 5))]
         pairs = [(b"%06d" % number, self.dice.randbytes(size)) for number in numbers]
         return [*pairs, (b"~%06d" % numbers[0], b"to stay")]
 
-    def put(self, table: int, rows: Rows, flags: int) -> Frames:
+    def put(self, table: int, rows: Rows, flags: int) -> plain.Frames:
         pairs = self.pairs()
         known = newest(rows)
         if known and self.dice.random() < 0.3:
             pairs.append((self.dice.choice(known), b"anew"))
         rows.update(pairs)
-        return [head(plain.PUT, flags), u32(table), *flat(pairs)]
+        return [plain.head(plain.PUT, flags), plain.u32(table), *plain.flat(pairs)]
 
-    def pop(self, table: int, rows: Rows, flags: int) -> Frames:
+    def pop(self, table: int, rows: Rows, flags: int) -> plain.Frames:
         """Deletes the first keys: applied twice, it deletes others, too."""
         if len(rows) < FEW:
             return self.put(table, rows, flags)
         limit = self.dice.randint(1, 2)
         for key in sorted(rows)[:limit]:
             del rows[key]
-        return [head(plain.DELETE_LIMITED, flags), u32(table), b"", u64(limit)]
+        return [plain.head(plain.DELETE_LIMITED, flags), plain.u32(table), b"", plain.u64(limit)]
 
-    def delete(self, table: int, rows: Rows, flags: int) -> Frames:
+    def delete(self, table: int, rows: Rows, flags: int) -> plain.Frames:
         known = newest(rows)
         keys = self.dice.sample(known, min(len(known), 2)) or [b"nothing"]
         for key in keys:
             rows.pop(key, None)
-        return [head(plain.DELETE, flags), u32(table), *keys]
+        return [plain.head(plain.DELETE, flags), plain.u32(table), *keys]
 
-    def both(self, table: int, rows: Rows, flags: int) -> Frames:
+    def both(self, table: int, rows: Rows, flags: int) -> plain.Frames:
         """Writes both tables at once, with FULLSYNC: PARTSYNC would not wait for this request."""
         one, two = self.after
         pairs, keys = self.pairs(), newest(self.after[two])[:1] or [b"nothing"]
         self.after[one].update(pairs)
         self.after[two].pop(keys[0], None)
-        parts = [*puts(one, *pairs), *deletes(two, *keys)]
-        return [head(plain.WRITE_TABLES, plain.FULLSYNC), *parts]
+        parts = [*plain.puts(one, *pairs), *plain.deletes(two, *keys)]
+        return [plain.head(plain.WRITE_TABLES, plain.FULLSYNC), *parts]
 
     # ---- its answer ----
 
@@ -205,8 +194,8 @@ class Drill:
             self.context.destroy(0)
         self.check_hashes()
 
-    def connect(self, node: int) -> PlainTableClient:
-        return PlainTableClient(self.context, self.cluster.table_urls[node])
+    def connect(self, node: int) -> plain.PlainTableClient:
+        return plain.PlainTableClient(self.context, self.cluster.table_urls[node])
 
     # ---- the load ----
 
@@ -274,7 +263,7 @@ class Drill:
                     done.add(i)
             client.close()
 
-    def shown(self, client: PlainTableClient, left: IdleTable, name: str) -> Held:
+    def shown(self, client: plain.PlainTableClient, left: IdleTable, name: str) -> Held:
         """The rows of a writer's tables on a node: with its whole last request, or without it.
 
         The request may be applied between the reads of two tables, but only once.
@@ -285,7 +274,7 @@ class Drill:
                 return found
         raise Broken(f"{name}: {difference(left, found)}")
 
-    def scan(self, client: PlainTableClient, table: int) -> Rows:
+    def scan(self, client: plain.PlainTableClient, table: int) -> Rows:
         until = time.monotonic() + STUCK_S
         while True:
             try:

@@ -13,20 +13,10 @@ from kelek.bench.kelek_cluster import children_of
 from kelek.mapping.mapper_process import BATCH_PAIRS
 from kelek.net.clock import monotonic_ms
 from kelek.protocols.zerodb.wire import answers, columns, requests, values
+from kelek.protocols.zerodb.wire import worker_pipe as pipe
 from kelek.protocols.zerodb.wire.ops import DeleteRange
 from kelek.protocols.zerodb.wire.requests import encode_request
 from kelek.protocols.zerodb.wire.values import Extension
-from kelek.protocols.zerodb.wire.worker_pipe import (
-    ANSWER_TAG,
-    CHECKPOINT,
-    ENVELOPE,
-    FAILED,
-    JOB_SERVER,
-    LOG_POSITION,
-    PIPE_HEADER,
-    REQUEST,
-    RETRYABLE,
-)
 from kelek.storage.disk import files
 from kelek.storage.disk.disk import Disk
 from kelek.storage.disk.files import Files
@@ -97,11 +87,11 @@ def test_answers_have_the_layout_of_the_specification(harness: JobServerHarness)
 
 
 def test_a_request_from_zerodb_server_is_answered_through_it(harness: JobServerHarness) -> None:
-    head = PIPE_HEADER.pack(REQUEST, ENVELOPE, 0, 0, 0, 55)
+    head = pipe.PIPE_HEADER.pack(pipe.REQUEST, pipe.ENVELOPE, 0, 0, 0, 55)
     harness.requests.send_multipart([head, b"route", *encode_request(requests.RangeJob(7))])
     harness.run_until(lambda: harness.done.poll(0))
     tag, route, empty, header, apid = harness.done.recv_multipart()
-    assert ANSWER_TAG.unpack(tag) == (JOB_SERVER, 0, 0, 0, 55)
+    assert pipe.ANSWER_TAG.unpack(tag) == (pipe.JOB_SERVER, 0, 0, 0, 55)
     assert (route, empty, header) == (b"route", b"", bytes.fromhex("31014200"))
     assert len(harness.read(int.from_bytes(apid, "little"))) == ROWS
 
@@ -141,13 +131,13 @@ def test_a_snapshot_that_fails_refuses_the_job(harness: JobServerHarness) -> Non
     while not harness.asks.poll(0):
         harness.actor.run_once()
     [head, _, path] = harness.asks.recv_multipart()
-    ticket = PIPE_HEADER.unpack(head)[5]
-    harness.reply(FAILED, ticket, b"no leader was found")
+    ticket = pipe.PIPE_HEADER.unpack(head)[5]
+    harness.reply(pipe.FAILED, ticket, b"no leader was found")
     header, text = harness.receive()
     assert header == bytes.fromhex("31014210")
     assert b"no leader was found" in text
     Path(os.fsdecode(path)).mkdir()  # The worker makes the snapshot too late.
-    harness.reply(CHECKPOINT, ticket, path, LOG_POSITION.pack(1, 1))
+    harness.reply(pipe.CHECKPOINT, ticket, path, pipe.LOG_POSITION.pack(1, 1))
     harness.run_until(lambda: not harness.leases)
 
 
@@ -248,7 +238,7 @@ def test_refused_output_is_written_again_in_order(harness: JobServerHarness) -> 
         if len(refused) == 2:
             return False
         refused.append(message[2])
-        harness.reply(FAILED, ticket, b"no leader", flags=RETRYABLE)
+        harness.reply(pipe.FAILED, ticket, b"no leader", flags=pipe.RETRYABLE)
         return True
 
     harness.take_write = refuse
@@ -337,7 +327,7 @@ def test_a_job_can_be_cancelled_during_its_writes(harness: JobServerHarness) -> 
 
 def test_a_failed_write_fails_the_job(harness: JobServerHarness) -> None:
     def fail(message: list[bytes], ticket: int) -> bool:
-        harness.reply(FAILED, ticket, b"no space is left on the disk")
+        harness.reply(pipe.FAILED, ticket, b"no space is left on the disk")
         return True
 
     harness.take_write = fail

@@ -9,17 +9,8 @@ import pytest
 
 from kelek.actors.runtime import actor
 from kelek.protocols.zerodb.wire import answers, ops, requests, values
+from kelek.protocols.zerodb.wire import worker_pipe as pipe
 from kelek.protocols.zerodb.wire.values import Extension, shared_lease
-from kelek.protocols.zerodb.wire.worker_pipe import (
-    FAILED,
-    JOB_WRITE,
-    LEASE,
-    LEASE_ENDED,
-    LEASE_OPENED,
-    LEASE_RENEWED,
-    PIPE_HEADER,
-    RETRYABLE,
-)
 from kelek.storage.worker.lease_folder import (
     DESCRIPTION,
     LeaseDescription,
@@ -44,15 +35,15 @@ class SharedLeaseHarness(JobServerHarness):
         super().__init__(folder, {})
 
     def on_ask(self, message: list[bytes]) -> None:
-        kind, *_, ticket = PIPE_HEADER.unpack(message[0])
-        if kind != LEASE:
+        kind, *_, ticket = pipe.PIPE_HEADER.unpack(message[0])
+        if kind != pipe.LEASE:
             super().on_ask(message)
         elif self.refusal:
-            self.reply(FAILED, ticket, self.refusal.encode(), flags=RETRYABLE)
+            self.reply(pipe.FAILED, ticket, self.refusal.encode(), flags=pipe.RETRYABLE)
         else:
             for op in ops.unpack(message[2]):
                 self.apply(op)
-            self.reply(JOB_WRITE, ticket, index=self.index)
+            self.reply(pipe.JOB_WRITE, ticket, index=self.index)
 
     def apply(self, op: ops.Op) -> None:
         """Applies an entry as the worker does."""
@@ -61,11 +52,11 @@ class SharedLeaseHarness(JobServerHarness):
         match op:
             case ops.LeaseOpen():
                 self.make_snapshot(op.table)
-                self.report(LEASE_OPENED, shared_lease(self.index))
+                self.report(pipe.LEASE_OPENED, shared_lease(self.index))
             case ops.LeaseKeep():
-                self.report(LEASE_RENEWED, op.lease)
+                self.report(pipe.LEASE_RENEWED, op.lease)
             case ops.LeaseEnd():
-                self.report(LEASE_ENDED, op.lease)
+                self.report(pipe.LEASE_ENDED, op.lease)
 
     def make_snapshot(self, table: int) -> None:
         staged, number = self.folder / "staged", shared_lease(self.index)
@@ -77,7 +68,7 @@ class SharedLeaseHarness(JobServerHarness):
 
     def report(self, what: int, number: int) -> None:
         if self.worker_reports:
-            self.requests.send_multipart([PIPE_HEADER.pack(LEASE, 0, 0, what, 0, number)])
+            self.requests.send_multipart([pipe.PIPE_HEADER.pack(pipe.LEASE, 0, 0, what, 0, number)])
 
     # ---- the client ----
 
@@ -247,5 +238,5 @@ def test_a_late_report_does_not_restore_a_removed_lease(harness: SharedLeaseHarn
     harness.actor.lease_folder.remove(lease.lease)
     harness.actor.table.on_lease_released(lease.lease)
     shutil.rmtree(lease.path, ignore_errors=True)
-    harness.report(LEASE_OPENED, lease.lease)
+    harness.report(pipe.LEASE_OPENED, lease.lease)
     assert harness.job(lease.lease).failed

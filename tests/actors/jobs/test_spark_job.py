@@ -11,17 +11,6 @@ from kelek.actors.jobs import spark_job
 from kelek.actors.jobs.spark_job import SparkJob
 from kelek.actors.topology.settings import SparkSettings, TableEndpoints, TableSettings
 from kelek.protocols.zerodb.server import map_orders
-from kelek.protocols.zerodb.server.map_orders import (
-    DriverReady,
-    MapOrder,
-    Mapped,
-    MapProgress,
-    Message,
-    Trouble,
-    body_of,
-    decode,
-    encode,
-)
 from kelek.tests.actors.actor_harness import ActorHarness
 from kelek.tests.actors.fakes import spark_driver as fake
 from kelek.tests.actors.node_settings import node_settings
@@ -47,14 +36,14 @@ class SparkJobHarness(ActorHarness):
         self.actor: SparkJob = self.start_actor(SparkJob, str(self.folder), EPOCH, settings)
 
     def map(self, apid: int, source: int) -> None:
-        order = MapOrder(source, 3, 1 << 30, False, "wasm", MODULE, b"")
-        self.orders.send(encode(map_orders.MAP, apid, order))
+        order = map_orders.MapOrder(source, 3, 1 << 30, False, "wasm", MODULE, b"")
+        self.orders.send(map_orders.encode(map_orders.MAP, apid, order))
 
-    def report(self) -> Message:
+    def report(self) -> map_orders.Message:
         """The next report other than READY."""
         while True:
             self.run_until(lambda: self.reports.poll(0))
-            message = decode(self.reports.recv())
+            message = map_orders.decode(self.reports.recv())
             if message.kind != map_orders.READY:
                 return message
 
@@ -85,16 +74,16 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
 def test_orders_and_reports_are_relayed(start: Start) -> None:
     harness = start()
     harness.run_until(lambda: harness.reports.poll(0))
-    ready = decode(harness.reports.recv())
-    assert body_of(ready, DriverReady) == DriverReady(EPOCH)
+    ready = map_orders.decode(harness.reports.recv())
+    assert map_orders.body_of(ready, map_orders.DriverReady) == map_orders.DriverReady(EPOCH)
     assert harness.actor.status()["spark"] == "ready"
     harness.map(5, fake.MAPS)
     harness.map(6, fake.FAILS)
     reports = [harness.report() for _ in range(3)]
     assert [report.apid for report in reports] == [5, 5, 6]
-    assert body_of(reports[0], MapProgress) == MapProgress(2, 1, 3)
-    assert body_of(reports[1], Mapped).progress[2] == len(MODULE)
-    assert body_of(reports[2], Trouble).reason == "the mapper failed"
+    assert map_orders.body_of(reports[0], map_orders.MapProgress) == map_orders.MapProgress(2, 1, 3)
+    assert map_orders.body_of(reports[1], map_orders.Mapped).progress[2] == len(MODULE)
+    assert map_orders.body_of(reports[2], map_orders.Trouble).reason == "the mapper failed"
     assert (harness.folder / "spark").is_dir()
 
 
@@ -102,10 +91,10 @@ def test_reports_of_dropped_maps_are_ignored(start: Start) -> None:
     harness = start()
     harness.map(5, fake.MAPS)
     assert [harness.report().kind for _ in range(2)] == [map_orders.PROGRESS, map_orders.MAPPED]
-    harness.orders.send(encode(map_orders.DROP, 5))
-    harness.orders.send(encode(map_orders.DROP, 5))  # An unknown map.
+    harness.orders.send(map_orders.encode(map_orders.DROP, 5))
+    harness.orders.send(map_orders.encode(map_orders.DROP, 5))  # An unknown map.
     harness.orders.send(b"junk")
-    harness.orders.send(encode(map_orders.MAP, 9, Trouble("no order")))
+    harness.orders.send(map_orders.encode(map_orders.MAP, 9, map_orders.Trouble("no order")))
     harness.map(6, fake.FAILS)
     assert harness.report().apid == 6
     assert harness.actor.counters["malformed-dropped"] == 2
@@ -123,10 +112,12 @@ def test_all_maps_fail_when_the_driver_ends(start: Start, source: int, reason: s
     harness = start()
     harness.map(5, source)
     assert reason in harness.wait_broken()
-    messages = [decode(harness.reports.recv()) for _ in range(9) if harness.reports.poll(100)]
+    messages = [
+        map_orders.decode(harness.reports.recv()) for _ in range(9) if harness.reports.poll(100)
+    ]
     [failed] = [it for it in messages if it.kind == map_orders.FAILED]
     assert failed.apid == 5
-    assert reason in body_of(failed, Trouble).reason
+    assert reason in map_orders.body_of(failed, map_orders.Trouble).reason
 
 
 def test_a_silent_driver_breaks_the_unit(start: Start) -> None:

@@ -15,18 +15,6 @@ from kelek.mapping.mapper import WasmEngine
 from kelek.mapping.mapper_process import BATCH_PAIRS
 from kelek.native.tables.mapper import pack_records
 from kelek.protocols.zerodb.server import map_orders
-from kelek.protocols.zerodb.server.map_orders import (
-    DriverReady,
-    MapOrder,
-    Mapped,
-    MapProgress,
-    Message,
-    Trouble,
-    body_of,
-    decode,
-    encode,
-    stage_key,
-)
 from kelek.protocols.zerodb.wire import requests, values
 from kelek.protocols.zerodb.wire.ops import Put
 from kelek.protocols.zerodb.wire.values import Extension
@@ -59,16 +47,16 @@ class SparkMapsHarness(JobServerHarness):
         self.write(Put(OUTPUT, *map(list, zip(*BEFORE, strict=True))))
 
     def report(self, kind: int, apid: int, body: map_orders.AnyBody) -> None:
-        self.reports.send(encode(kind, apid, body))
+        self.reports.send(map_orders.encode(kind, apid, body))
 
     def ready(self, epoch: int = 1) -> None:
-        self.report(map_orders.READY, 0, DriverReady(epoch))
+        self.report(map_orders.READY, 0, map_orders.DriverReady(epoch))
 
-    def order(self) -> Message:
+    def order(self) -> map_orders.Message:
         self.run_until(lambda: self.orders.poll(0))
-        return decode(self.orders.recv())
+        return map_orders.decode(self.orders.recv())
 
-    def map(self, order: MapOrder) -> list[bytes]:
+    def map(self, order: map_orders.MapOrder) -> list[bytes]:
         """The mapper's outputs for the job's snapshot, read as one part."""
         extension = Extension(values.WITH_LEASE, reqid=REQID, lease=order.lease)
         apid = self.start_job(requests.RangeJob(order.source, BATCH_PAIRS, extension=extension))
@@ -85,11 +73,11 @@ class SparkMapsHarness(JobServerHarness):
         """Writes the outputs of a task attempt to the fresh table."""
         for position, output in enumerate(outputs):
             if output:
-                self.write(Put(FRESH, [stage_key(attempt, position)], [output]))
+                self.write(Put(FRESH, [map_orders.stage_key(attempt, position)], [output]))
 
     def mapped(self, apid: int, attempts: list[int], staged: int = 0) -> None:
-        progress = MapProgress(len(attempts), len(attempts), ROWS, 123, 4, staged)
-        self.report(map_orders.MAPPED, apid, Mapped(FRESH, attempts, list(progress)))
+        progress = map_orders.MapProgress(len(attempts), len(attempts), ROWS, 123, 4, staged)
+        self.report(map_orders.MAPPED, apid, map_orders.Mapped(FRESH, attempts, list(progress)))
 
 
 @pytest.fixture
@@ -108,12 +96,12 @@ def start_map(
 
 def start_on_spark(
     harness: SparkMapsHarness, body: str = DELETES, target: int = OUTPUT
-) -> tuple[int, MapOrder]:
+) -> tuple[int, map_orders.MapOrder]:
     harness.ready()
     apid = start_map(harness, body, target=target)
     order = harness.order()
     assert (order.kind, order.apid) == (map_orders.MAP, apid)
-    return apid, body_of(order, MapOrder)
+    return apid, map_orders.body_of(order, map_orders.MapOrder)
 
 
 def test_a_small_table_is_mapped_by_the_node(harness: SparkMapsHarness) -> None:
@@ -144,7 +132,7 @@ def test_spark_and_the_node_write_the_same_output(harness: SparkMapsHarness) -> 
     for name in ("state", "rows", "puts", "deletes", "reason"):
         assert by_spark[name] == by_node[name], name
     assert (by_spark["tasks"], by_spark["tasks_done"], by_spark["staged"]) == ("1", "1", "4")
-    assert (harness.order(), harness.leases) == (Message(map_orders.DROP, apid, b""), [])
+    assert (harness.order(), harness.leases) == (map_orders.Message(map_orders.DROP, apid, b""), [])
 
 
 def test_parts_are_written_in_the_order_of_their_keys(harness: SparkMapsHarness) -> None:
@@ -161,7 +149,7 @@ def test_parts_are_written_in_the_order_of_their_keys(harness: SparkMapsHarness)
 def test_several_threads_split_the_table_into_parts(harness: SparkMapsHarness) -> None:
     harness.ready()
     harness.start_job(requests.MapTable(LARGE, OUTPUT, 3, [], mapper(DELETES)))
-    assert body_of(harness.order(), MapOrder).parted
+    assert map_orders.body_of(harness.order(), map_orders.MapOrder).parted
 
 
 def test_progress_is_reported_and_never_decreases(harness: SparkMapsHarness) -> None:
@@ -174,7 +162,7 @@ def test_progress_is_reported_and_never_decreases(harness: SparkMapsHarness) -> 
     harness.read(part)
     harness.run_until(lambda: part not in harness.actor.table.jobs)
     assert int(harness.state(apid)["rows"]) >= BATCH_PAIRS
-    harness.report(map_orders.PROGRESS, apid, MapProgress(2, 1, ROWS, 77_000, 3, 17))
+    harness.report(map_orders.PROGRESS, apid, map_orders.MapProgress(2, 1, ROWS, 77_000, 3, 17))
     harness.run_until(lambda: harness.actor.table.jobs[apid].tasks_done)
     found = harness.state(apid)
     assert (found["state"], found["rows"]) == ("running", str(ROWS))
@@ -185,10 +173,10 @@ def test_progress_is_reported_and_never_decreases(harness: SparkMapsHarness) -> 
 def test_a_failed_map_writes_no_output(harness: SparkMapsHarness) -> None:
     apid, order = start_on_spark(harness)
     harness.stage(1, harness.map(order))
-    harness.report(map_orders.FAILED, apid, Trouble("kelek_map: out of fuel"))
+    harness.report(map_orders.FAILED, apid, map_orders.Trouble("kelek_map: out of fuel"))
     found = harness.wait_job(apid)
     assert (found["state"], found["reason"]) == ("failed", "kelek_map: out of fuel")
-    assert harness.order() == Message(map_orders.DROP, apid, b"")
+    assert harness.order() == map_orders.Message(map_orders.DROP, apid, b"")
     assert (harness.pairs(OUTPUT), harness.leases) == (BEFORE, [])
     harness.mapped(apid, [1])  # Too late.
     assert harness.state(apid)["state"] == "failed"
@@ -198,7 +186,7 @@ def test_a_failed_map_writes_no_output(harness: SparkMapsHarness) -> None:
 def test_a_map_on_spark_is_cancelled_by_a_request(harness: SparkMapsHarness) -> None:
     apid, _ = start_on_spark(harness)
     assert not harness.ask(requests.EndJob(apid)).failed
-    assert harness.order() == Message(map_orders.DROP, apid, b"")
+    assert harness.order() == map_orders.Message(map_orders.DROP, apid, b"")
     assert (harness.state(apid)["state"], harness.leases) == ("cancelled", [])
 
 
@@ -288,8 +276,16 @@ def test_malformed_output_in_the_fresh_table_fails_the_map(harness: SparkMapsHar
 
 def test_malformed_reports_are_dropped(harness: SparkMapsHarness) -> None:
     apid, _ = start_on_spark(harness)
-    junk = [b"", b"\x0c", encode(99, apid), encode(map_orders.MAPPED, apid, Trouble("no"))]
-    junk += [encode(map_orders.MAPPED, apid, Mapped(FRESH, [1], [1, 2])), b"\xff" * 100]
+    junk = [
+        b"",
+        b"\x0c",
+        map_orders.encode(99, apid),
+        map_orders.encode(map_orders.MAPPED, apid, map_orders.Trouble("no")),
+    ]
+    junk += [
+        map_orders.encode(map_orders.MAPPED, apid, map_orders.Mapped(FRESH, [1], [1, 2])),
+        b"\xff" * 100,
+    ]
     for message in junk:
         harness.reports.send(message)
     harness.run_until(lambda: harness.actor.counters["malformed-dropped"] == len(junk))

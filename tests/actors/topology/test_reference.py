@@ -13,23 +13,9 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from kelek.actors.topology import reference, topology
+from kelek.actors.topology import reference, settings, topology
 from kelek.actors.topology.farm import FarmSettings, NodeFarmSettings
 from kelek.actors.topology.schema import REQUIRED, keys_of
-from kelek.actors.topology.settings import (
-    BrokerEndpoints,
-    BrokerSettings,
-    ClientSettings,
-    LogSettings,
-    NodeTopology,
-    RaftSettings,
-    ServiceSettings,
-    SparkSettings,
-    StoreSettings,
-    TableEndpoints,
-    TableSettings,
-    TopologyFile,
-)
 from kelek.actors.topology.zre import NodeZreSettings, ZreSettings
 from kelek.console.admin.supervisor_cli import main
 
@@ -39,20 +25,20 @@ EXAMPLE = re.compile(r"```yaml\n(.*?)```", re.DOTALL)
 GOOD = "cluster: c\nnodes: {a: {url: 'tcp://h:1', peer_url: 'tcp://h:2'}}\n"
 
 SECTIONS: dict[str, type] = {
-    "the file": TopologyFile,
-    "nodes.NAME": NodeTopology,
-    "nodes.NAME.zerodb": TableEndpoints,
-    "nodes.NAME.broker": BrokerEndpoints,
+    "the file": settings.TopologyFile,
+    "nodes.NAME": settings.NodeTopology,
+    "nodes.NAME.zerodb": settings.TableEndpoints,
+    "nodes.NAME.broker": settings.BrokerEndpoints,
     "nodes.NAME.zre": NodeZreSettings,
     "nodes.NAME.farm": NodeFarmSettings,
-    "raft": RaftSettings,
-    "log": LogSettings,
-    "clients": ClientSettings,
-    "zerodb": TableSettings,
-    "zerodb.spark": SparkSettings,
-    "broker": BrokerSettings,
-    "broker.services.NAME": ServiceSettings,
-    "broker.store": StoreSettings,
+    "raft": settings.RaftSettings,
+    "log": settings.LogSettings,
+    "clients": settings.ClientSettings,
+    "zerodb": settings.TableSettings,
+    "zerodb.spark": settings.SparkSettings,
+    "broker": settings.BrokerSettings,
+    "broker.services.NAME": settings.ServiceSettings,
+    "broker.store": settings.StoreSettings,
     "zre": ZreSettings,
     "farms.NAME": FarmSettings,
 }

@@ -5,15 +5,9 @@ from pathlib import Path
 import pytest
 
 from kelek.actors.errors import OperatorError
+from kelek.actors.topology import settings as sections
 from kelek.actors.topology import topology
 from kelek.actors.topology.farm import NodeFarmSettings
-from kelek.actors.topology.settings import (
-    BrokerEndpoints,
-    ClientSettings,
-    ServiceSettings,
-    SparkSettings,
-    TableEndpoints,
-)
 from kelek.actors.topology.zre import NodeZreSettings
 from kelek.tests.actors.topology.test_reference import renamed_keys
 
@@ -83,7 +77,7 @@ def test_all_sections_are_read(tmp_path: Path) -> None:
     assert found.log.segment_bytes == 1 << 20
     assert found.log.writer == "inline"
     assert found.log.snapshot_entries == 4_000_000, "a default"
-    assert found.clients == ClientSettings(timeout_ms=2000)
+    assert found.clients == sections.ClientSettings(timeout_ms=2000)
     assert found.zerodb.local_tables == (7, 100, 101, 102)
     assert found.zerodb.allow_stale_reads
     assert found.own_nodes == ["a", "b"]
@@ -93,7 +87,7 @@ def test_all_sections_are_read(tmp_path: Path) -> None:
     settings = found.node_settings("a")
     assert settings.members["b"].peer_url == "ipc:///tmp/b.peers"
     assert settings.node.url == "tcp://10.0.0.1:7201"
-    assert settings.node.zerodb == TableEndpoints(
+    assert settings.node.zerodb == sections.TableEndpoints(
         url="tcp://10.0.0.1:7100", sub_url="epgm://eth0;239.1.1.1:5555"
     )
     assert settings.zerodb.workers == 2
@@ -151,7 +145,7 @@ def test_old_names_of_keys_are_read_for_one_release(tmp_path: Path) -> None:
     assert found.log.snapshot_trailing_entries == 11
     assert found.zerodb.local_tables == (7,)
     assert found.zerodb.allow_stale_reads
-    assert found.zerodb.spark == SparkSettings(memory_bytes=1 << 30)
+    assert found.zerodb.spark == sections.SparkSettings(memory_bytes=1 << 30)
     assert found.broker.heartbeat_interval_ms == 600
     assert found.zre.static_peers == ("tcp://10.0.0.9:61001",)
     assert found.zre.expired_ms == 60_000
@@ -190,7 +184,7 @@ def test_the_shipped_topology(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.nodes["n3"].broadcast_url == "tcp://127.0.0.1:7213"
     assert found.nodes["n1"].peer_url == "tcp://127.0.0.1:7221"
     assert found.node_settings("n3").table_endpoints.jobs_url == "tcp://127.0.0.1:7124"
-    assert found.nodes["n1"].broker == BrokerEndpoints(
+    assert found.nodes["n1"].broker == sections.BrokerEndpoints(
         clients_url="tcp://127.0.0.1:7300", workers_url="tcp://127.0.0.1:7301"
     )
     assert {node.zre for node in found.nodes.values()} == {NodeZreSettings(interface="lo")}
@@ -478,4 +472,4 @@ def test_a_broker_stores_requests_in_the_tables_of_its_node(tmp_path: Path) -> N
         write_topology(tmp_path, tables.replace("broker: {", DURABLE[:-2] + ", ", 1))
     )
     assert found.node_settings("a").store_urls == ("tcp://10.0.0.1:7100",)
-    assert found.broker.services == {"work": ServiceSettings(durable=True)}
+    assert found.broker.services == {"work": sections.ServiceSettings(durable=True)}

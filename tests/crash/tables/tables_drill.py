@@ -15,22 +15,7 @@ from pathlib import Path
 from random import Random
 
 from kelek.protocols.zerodb.tables.tables import TableEntry, Tables
-from kelek.protocols.zerodb.wire.ops import (
-    EQUAL,
-    Attach,
-    Compare,
-    Delete,
-    DeleteLimited,
-    DeleteRange,
-    Expire,
-    Expiry,
-    Op,
-    Open,
-    Put,
-    SessionOpen,
-    Transaction,
-    Truncate,
-)
+from kelek.protocols.zerodb.wire import ops
 from kelek.protocols.zerodb.wire.values import TableOptions
 from kelek.storage.engine import rocks
 from kelek.storage.engine.families import Resources
@@ -48,35 +33,37 @@ def entry(index: int) -> TableEntry:
     )
 
 
-def operation(random: Random) -> Op:
+def operation(random: Random) -> ops.Op:
     table = random.randint(1, 5)
     keys = [b"%03d" % random.randrange(300) for _ in range(random.randint(1, 20))]
     match random.randrange(40):
         case 0:
-            return Truncate(table)
+            return ops.Truncate(table)
         case 1:
-            return Open(table, TableOptions(1 << 20, 1 << 10, 1 << 20, 10, False))
+            return ops.Open(table, TableOptions(1 << 20, 1 << 10, 1 << 20, 10, False))
         case 2:
-            return DeleteRange(table, min(keys), max(keys))
+            return ops.DeleteRange(table, min(keys), max(keys))
         case 3:
-            return DeleteLimited(table, keys[0], len(keys))
+            return ops.DeleteLimited(table, keys[0], len(keys))
         case 4:
-            return Expiry(table, random.randrange(1000), keys)
+            return ops.Expiry(table, random.randrange(1000), keys)
         case 5:
-            return SessionOpen(table, random.randrange(1000), 0)
+            return ops.SessionOpen(table, random.randrange(1000), 0)
         case 6:
-            return Attach(table, random.randrange(1000), keys)
+            return ops.Attach(table, random.randrange(1000), keys)
         case 7:
-            return Expire(table, random.randrange(500))
+            return ops.Expire(table, random.randrange(500))
         case 8 | 9:
-            return Delete(table, keys)
+            return ops.Delete(table, keys)
         case 10 | 11 | 12:
-            then: list[Op] = [Put(table, keys[1:], [b"then"] * (len(keys) - 1))]
-            compare = Compare(table % 5 + 1, keys[0], EQUAL, b"then")
-            return Transaction(table, random.randbytes(12), [compare], then, [Delete(table, keys)])
+            then: list[ops.Op] = [ops.Put(table, keys[1:], [b"then"] * (len(keys) - 1))]
+            compare = ops.Compare(table % 5 + 1, keys[0], ops.EQUAL, b"then")
+            return ops.Transaction(
+                table, random.randbytes(12), [compare], then, [ops.Delete(table, keys)]
+            )
         case _:
             sizes = (4, 40, 2000)
-            return Put(table, keys, [random.randbytes(random.choice(sizes)) for _ in keys])
+            return ops.Put(table, keys, [random.randbytes(random.choice(sizes)) for _ in keys])
 
 
 def say(*words: object) -> None:
