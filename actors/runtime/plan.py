@@ -8,23 +8,31 @@ from ..topology.farm import farm_directory, initial_servers
 from ..topology.settings import NodeSettings
 from ..topology.topology import Topology
 from .children import ACTORS
-from .setup import TABLE_WORKER, worker_names
+from .setup import worker_names
 
-# The module of each role, below kelek.actors; it holds one subclass of Actor.
-MODULES = {
-    "broker": "broker.broker",
-    "farm_server": "farm.server",
-    "job_server": "jobs.server",
-    "spark_job": "jobs.spark_job",
-    "log_writer": "raft.log_writer",
-    "raft_peer": "raft.peer",
-    "snapshot_sender": "raft.snapshot_sender",
-    "state_machine": "raft.state_machine",
-    "table_worker": "tables.worker",
-    "zerodb_server": "tables.server",
-    "zre_beacon": "zre.beacon",
-    "zre_log": "zre.log",
-    "zre_node": "zre.node",
+
+class Role(NamedTuple):
+    """What all actors of a role have in common."""
+
+    module: str  # Below kelek.actors; it holds one subclass of Actor.
+    stop_rank: int  # SIGTERM goes to rank 0 first; higher ranks serve it until it has ended.
+    folder: str = ""  # Of the node's data directory.
+
+
+ROLES = {
+    "broker": Role("broker.broker", 0),
+    "farm_server": Role("farm.server", 0),
+    "job_server": Role("jobs.server", 1),
+    "log_writer": Role("raft.log_writer", 1, "raft"),
+    "raft_peer": Role("raft.peer", 0, "raft"),
+    "snapshot_sender": Role("raft.snapshot_sender", 1, "raft"),
+    "spark_job": Role("jobs.spark_job", 0),
+    "state_machine": Role("raft.state_machine", 1, "raft"),
+    "table_worker": Role("tables.worker", 1, "raft"),
+    "zerodb_server": Role("tables.server", 0),
+    "zre_beacon": Role("zre.beacon", 1),  # It sends zre_node's goodbye.
+    "zre_log": Role("zre.log", 0),
+    "zre_node": Role("zre.node", 0),
 }
 LOG_ROLES = ("raft_peer", "log_writer")  # Damage to their data takes the whole node out.
 
@@ -34,9 +42,9 @@ class ActorPlan(NamedTuple):
 
     role: str
     name: str
-    module: str  # For `python -m`.
+    module: str
     data_dir: str
-    stop_rank: int  # SIGTERM goes to rank 0 first; higher ranks serve it until it has ended.
+    stop_rank: int
 
 
 class UnitPlan(NamedTuple):
@@ -55,10 +63,6 @@ class NodePlan(NamedTuple):
     places: dict[str, str]
     units: tuple[UnitPlan, ...]
     new_farms: tuple[str, ...] = ()  # Farms that start now; empty once its units have been ready.
-
-
-def _actor(role: str, data_dir: str, stop_rank: int, name: str = "") -> ActorPlan:
-    return ActorPlan(role, name or role, f"{ACTORS}.{MODULES[role]}", data_dir, stop_rank)
 
 
 def node_plans(topology: Topology, nodes: Sequence[str], one_process: bool) -> list[NodePlan]:
@@ -84,45 +88,33 @@ def node_plan(topology: Topology, node: str, one_process: bool) -> NodePlan:
     Peer and writer are one restart unit: a message between them dies with either. In one process
     the whole node is one unit: an inproc pipe never connects a second time.
     """
-    data_dir = topology.data_dir / node
-    raft_dir = str(data_dir / "raft")
-    peer = [_actor("raft_peer", raft_dir, 0)]
-    if topology.log.writer == "process":
-        peer.insert(0, _actor("log_writer", raft_dir, 1))
-    state_machine = [_actor("state_machine", raft_dir, 1)]
-    snapshot_sender = [_actor("snapshot_sender", raft_dir, 1)]
-    alone = [*snapshot_sender, *state_machine]
-    if topology.nodes[node].zerodb:
-        names = worker_names(topology.node_settings(node))
-        alone += [_actor(TABLE_WORKER, raft_dir, 1, name) for name in names]
-        alone.append(_actor("zerodb_server", str(data_dir), 0))
-        alone.append(_actor("job_server", str(data_dir), 1))
-        if topology.zerodb.spark:
-            alone.append(_actor("spark_job", str(data_dir), 0))
-    if topology.nodes[node].broker:
-        alone.append(_actor("broker", str(data_dir), 0))
-    zre = topology.nodes[node].zre
-    if zre:
-        # zre_beacon sends zre_node's goodbye.
-        alone.append(_actor("zre_beacon", str(data_dir), 1))
-        alone.append(_actor("zre_node", str(data_dir), 0))
-        if zre.log_service != "off":
-            alone.append(_actor("zre_log", str(data_dir), 0))
-    if topology.nodes[node].farm:
-        alone.append(_actor("farm_server", str(data_dir), 0))
-    units: tuple[UnitPlan, ...]
+    data_dir, settings = topology.data_dir / node, topology.node_settings(node)
+
+    def unit(name: str, actors: Sequence[str]) -> UnitPlan:
+        plans = []
+        for actor in actors:
+            role = actor.partition(".")[0]
+            module, stop_rank, folder = ROLES[role]
+            path = str(data_dir / folder)
+            plans.append(ActorPlan(role, actor, f"{ACTORS}.{module}", path, stop_rank))
+        return UnitPlan(node, name, tuple(plans))
+
+    peer = [*["log_writer"] * (topology.log.writer == "process"), "raft_peer"]
+    alone = ["snapshot_sender", "state_machine"]
+    own = topology.nodes[node]
+    if own.zerodb:
+        alone += [*worker_names(settings), "zerodb_server", "job_server"]
+        alone += ["spark_job"] if topology.zerodb.spark else []
+    if own.broker:
+        alone.append("broker")
+    if own.zre:
+        alone += ["zre_beacon", "zre_node"]
+        alone += ["zre_log"] if own.zre.log_service != "off" else []
+    if own.farm:
+        alone.append("farm_server")
     if one_process:
-        units = (UnitPlan(node, "node", (*peer, *alone)),)
+        units = [unit("node", [*peer, *alone])]
     else:
-        units = (
-            UnitPlan(node, "raft", tuple(peer)),
-            *(UnitPlan(node, actor.name, (actor,)) for actor in alone),
-        )
-    return NodePlan(
-        node,
-        topology.cluster,
-        str(data_dir),
-        topology.node_settings(node),
-        topology.setting_places(node),
-        units,
-    )
+        units = [unit("raft", peer), *(unit(name, [name]) for name in alone)]
+    places = topology.setting_places(node)
+    return NodePlan(node, topology.cluster, str(data_dir), settings, places, tuple(units))

@@ -4,14 +4,13 @@ Each problem is an OperatorError whose place is FILE:LINE:COL: key.path.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from ..errors import OperatorError
 from ..runtime import run_dir
 from . import yaml_tree
 from .farm import (
-    FarmServerSettings,
     NodeFarmSettings,
     farm_problems,
     farm_server_settings,
@@ -69,10 +68,7 @@ class Topology(TopologyFile):
             node=own,
             members={
                 name: NodeAddresses(
-                    url=other.url,
-                    broadcast_url=other.broadcast_url,
-                    peer_url=other.peer_url,
-                    dialect=other.dialect,
+                    **{one.name: getattr(other, one.name) for one in fields(NodeAddresses)}
                 )
                 for name, other in self.nodes.items()
             },
@@ -84,11 +80,10 @@ class Topology(TopologyFile):
             zre=self.zre,
             reserved_tables=tuple(reserved),
             store_urls=(own.tables_url,) if own.tables_url else (),
-            farm=self._farm_server(node) if own.farm else None,
+            farm=farm_server_settings(node, self.farm_nodes, self.farms, run_dir.home(self.path))
+            if own.farm
+            else None,
         )
-
-    def _farm_server(self, node: str) -> FarmServerSettings:
-        return farm_server_settings(node, self.farm_nodes, self.farms, run_dir.home(self.path))
 
     def setting_places(self, node: str) -> dict[str, str]:
         """The place of each setting that actors of a node name in errors.

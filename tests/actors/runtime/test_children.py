@@ -8,7 +8,7 @@ import pytest
 from kelek.actors.runtime import children
 from kelek.actors.runtime.actor import Actor, actor_class
 from kelek.actors.runtime.children import ACTORS, LogFile
-from kelek.actors.runtime.plan import MODULES
+from kelek.actors.runtime.plan import ROLES
 
 
 def test_a_log_is_limited_to_two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,8 +63,8 @@ def test_a_log_is_reopened_after_its_folder_was_moved(
     assert path.read_text() == "3\n4\n"
 
 
-@pytest.mark.parametrize("role", MODULES)
+@pytest.mark.parametrize("role", ROLES)
 def test_every_role_has_its_class(role: str) -> None:
-    found = actor_class(f"{ACTORS}.{MODULES[role]}")
+    found = actor_class(f"{ACTORS}.{ROLES[role].module}")
     assert issubclass(found, Actor)
     assert found.role == role
