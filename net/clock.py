@@ -10,3 +10,8 @@ def monotonic_ms() -> int:
 def wall_ms() -> int:
     """Milliseconds since the Unix epoch, for people to read."""
     return time.time_ns() // 1_000_000
+
+
+def earliest(*times_ms: int | None) -> int | None:
+    """The first of some deadlines; None: there is none."""
+    return min((each for each in times_ms if each is not None), default=None)

@@ -266,15 +266,10 @@ class PollLoop:
             self._writers[source] = on_writable
         self.register(source)
 
-    def pause(self, source: Socket | int) -> None:
-        """Leaves what arrives unread, until resume()."""
-        if source not in self._paused:
-            self._paused.add(source)
-            self.register(source)
-
-    def resume(self, source: Socket | int) -> None:
-        if source in self._paused:
-            self._paused.remove(source)
+    def set_paused(self, source: Socket | int, paused: bool) -> None:
+        """Leaves what arrives unread, or reads it again."""
+        if paused != (source in self._paused):
+            (self._paused.add if paused else self._paused.discard)(source)
             self.register(source)
 
     def register(self, source: Socket | int) -> None:

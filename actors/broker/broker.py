@@ -13,7 +13,7 @@ import zmq
 from ...native.broker.budget import ANSWERS_BYTES_MAX, Budget, Unsent
 from ...native.broker.server import Served, ServedRouter, Server
 from ...native.net.messages import Arena, Frames
-from ...net.clock import monotonic_ms
+from ...net.clock import earliest, monotonic_ms
 from ...net.sockets import Socket
 from ...protocols.majordomo.broker import BrokerMachine as Machine
 from ...protocols.majordomo.broker import BrokerSetup
@@ -192,10 +192,8 @@ class BrokerActor(Actor):
         return [messages.head(position, 1)[0] for position in unsent.gone]
 
     def deadline_ms(self) -> int | None:
-        times = [self._machine.deadline_ms]
-        if self._store is not None:
-            times.append(self._store.deadline_ms)
-        return min((each for each in times if each is not None), default=None)
+        stored_ms = None if self._store is None else self._store.deadline_ms
+        return earliest(self._machine.deadline_ms, stored_ms)
 
     def on_stop_requested(self) -> None:
         """Disconnects the workers, so that they go to another broker; clients go when it is

@@ -17,7 +17,7 @@ from ...mapping.mapper_process import (
     MapperProcess,
 )
 from ...native.tables.mapper import MalformedOutput, output_ops, pack_records
-from ...net.clock import wall_ms
+from ...net.clock import earliest, wall_ms
 from ...net.poll_loop import Pipe, PollLoop
 from ...protocols.zerodb.server.jobs import JobTable
 from ...protocols.zerodb.wire.ops import Put, pack
@@ -299,12 +299,8 @@ class MapJobs:
                 process.tick(now_ms)
 
     def deadline_ms(self) -> int | None:
-        due = [ms for job in self._jobs.values() for ms in self._deadlines(job)]
-        return min(due, default=None)
-
-    @staticmethod
-    def _deadlines(job: MapJob) -> list[int]:
-        found = [write.sent_ms + WRITE_RESEND_MS for write in job.writes.values()]
-        return found + [
-            ms for process in job.processes if (ms := process.deadline_ms()) is not None
-        ]
+        jobs = self._jobs.values()
+        return earliest(
+            *(write.sent_ms + WRITE_RESEND_MS for job in jobs for write in job.writes.values()),
+            *(process.deadline_ms() for job in jobs for process in job.processes),
+        )

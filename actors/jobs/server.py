@@ -5,7 +5,7 @@ reading. Jobs write through zerodb_server.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ import zmq
 from ...mapping.mapper_process import engine_of
 from ...native.net.messages import Arena, Frames
 from ...native.tables.mapper import pack_records
-from ...net.clock import wall_ms
+from ...net.clock import earliest, wall_ms
 from ...net.sockets import Socket
 from ...protocols.zerodb.server import jobs as job
 from ...protocols.zerodb.server.context import features_of
@@ -181,14 +181,23 @@ class JobServer(Actor):
             del frames[0]
         self._requests.append((requester, frames))
 
-    def _answer(self, requester: Requester, frames: list[bytes]) -> None:
-        head = [requester.routing_id, b""] if requester.envelope else [requester.routing_id]
-        if requester.ticket is None:
-            self._answers.add([*head, *frames])
+    def _answer(
+        self,
+        requester: Requester,
+        frames: list[bytes],
+        columns: Sequence[Any] = (),
+        packed: bool = True,
+    ) -> None:
+        """Sends an answer, which may end with columns, or with their pairs."""
+        head = [requester.routing_id, *([b""] if requester.envelope else []), *frames]
+        if requester.ticket is not None:  # zerodb_server converts the columns to pairs.
+            kind = 0 if packed else pipe.PAIRS
+            mark = pipe.ANSWER_TAG.pack(pipe.JOB_SERVER, kind, 0, 0, requester.ticket)
+            self._done.send([mark, *head, *columns])
+        elif packed:
+            self._answers.add([*head, *columns])
         else:
-            self._done.send(
-                [pipe.ANSWER_TAG.pack(pipe.JOB_SERVER, 0, 0, 0, requester.ticket), *head, *frames]
-            )
+            self._answers.add_pairs(head, columns)
 
     @property
     def _is_full(self) -> bool:
@@ -279,22 +288,8 @@ class JobServer(Actor):
             return 0
         head = answers.encode_head(values.CLIENT_DATA, chunk.flags, extension)
         packed = bool(extension.flags & values.PACKED) or not chunk.columns
-        self._answer_columns(requester, [head], chunk.columns, packed)
+        self._answer(requester, [head], chunk.columns, packed)
         return sum(map(len, chunk.columns))
-
-    def _answer_columns(
-        self, requester: Requester, head: list[bytes], columns: list[Any], packed: bool
-    ) -> None:
-        """Sends an answer that ends with columns, or with their pairs."""
-        head = [requester.routing_id, *([b""] if requester.envelope else []), *head]
-        if requester.ticket is not None:  # zerodb_server converts the columns to pairs.
-            kind = 0 if packed else pipe.PAIRS
-            mark = pipe.ANSWER_TAG.pack(pipe.JOB_SERVER, kind, 0, 0, requester.ticket)
-            self._done.send([mark, *head, *columns])
-        elif packed:
-            self._answers.add([*head, *columns])
-        else:
-            self._answers.add_pairs(head, columns)
 
     def _on_status(self, requester: Requester, request: requests.JobStatus) -> None:
         found = self.table.statistics(request.apid)
@@ -334,10 +329,16 @@ class JobServer(Actor):
         return self.table.lease(number)
 
     def _on_lease_applied(self, what: int, number: int) -> None:
-        try:
+        with self._logged("lease-not-read"):
             self.shared.on_applied(what, number, self.now_ms)
+
+    @contextmanager
+    def _logged(self, event: str) -> Iterator[None]:
+        """Logs an error of the disk."""
+        try:
+            yield
         except StorageError as error:
-            self.log_rarely("lease-not-read", reason=str(error))
+            self.log_rarely(event, reason=str(error))
 
     def _on_written(self, ticket: int, log_index: int) -> None:
         """Handles an entry that was requested and is now applied here."""
@@ -542,7 +543,9 @@ class JobServer(Actor):
         self.table.tick(now_ms, wall_ms())
         for ticket in [it for it, waiting in self._waiting.items() if now_ms >= waiting.due_ms]:
             self._on_failed(ticket, "no worker made it in time", retry=True)
-        self._tick_shared(now_ms)
+        if not self._port.full:
+            with self._logged("disk-not-read"):
+                self.shared.tick(now_ms)
         if now_ms >= self._sweep_due_ms:
             self._sweep()
         for lease in self.table.pop_freed():
@@ -551,27 +554,13 @@ class JobServer(Actor):
         if self._clients is not None:
             self.send_batch(self._clients, self._answers)
         for socket in (self._incoming, self._clients):
-            if socket is None:
-                continue
-            if self._requests or self._is_full:
-                self.pause(socket)
-            else:
-                self.resume(socket)
-
-    def _tick_shared(self, now_ms: int) -> None:
-        if self._port.full:
-            return
-        try:
-            self.shared.tick(now_ms)
-        except StorageError as error:
-            self.log_rarely("disk-not-read", reason=str(error))
+            if socket is not None:
+                self.set_paused(socket, bool(self._requests) or self._is_full)
 
     def _sweep(self) -> None:
         self._sweep_due_ms = self.now_ms + SWEEP_MS
-        try:
+        with self._logged("lease-not-read"):
             self.shared.adopt_all(self.now_ms)
-        except StorageError as error:
-            self.log_rarely("lease-not-read", reason=str(error))
         held = {lease.number for lease in self.table.leases}
         self.lease_folder.sweep({*self._waiting, *self.spark.tickets, *held})
 
@@ -592,16 +581,15 @@ class JobServer(Actor):
         self._unstored = []
 
     def deadline_ms(self) -> int | None:
-        due = [self._sweep_due_ms]
-        due += [0] if self._requests and not self._is_full else []
-        due += [self._store_due_ms] if self._unstored else []
-        due += [waiting.due_ms for waiting in self._waiting.values()]
         parts = self.table, self.maps, self.spark
-        due += [ms for part in parts if (ms := part.deadline_ms()) is not None]
-        shared_due_ms = self.shared.deadline_ms()
-        if shared_due_ms is not None and not self._port.full:
-            due.append(shared_due_ms)
-        return min(due)
+        return earliest(
+            self._sweep_due_ms,
+            0 if self._requests and not self._is_full else None,
+            self._store_due_ms if self._unstored else None,
+            None if self._port.full else self.shared.deadline_ms(),
+            *(waiting.due_ms for waiting in self._waiting.values()),
+            *(part.deadline_ms() for part in parts),
+        )
 
     def on_stop(self) -> None:
         self.maps.close()

@@ -5,6 +5,7 @@ folder is authoritative, whether or not messages arrive. Log entries tell all no
 in use on a node or was released. No node ends a lease as unused while another node reads it.
 """
 
+from ...net.clock import earliest
 from ...protocols.zerodb.server.jobs import JobTable, Lease
 from ...protocols.zerodb.wire import ops
 from ...protocols.zerodb.wire.worker_pipe import LEASE, LEASE_ENDED, LEASE_OPENED, LEASE_RENEWED
@@ -100,9 +101,4 @@ class SharedLeases:
         """Time of the next tick()."""
         if not self._table.shared:
             return None
-        renewals_due_ms = self._table.renewals_due_ms
-        return (
-            self._disk_check_due_ms
-            if renewals_due_ms is None
-            else min(self._disk_check_due_ms, renewals_due_ms)
-        )
+        return earliest(self._disk_check_due_ms, self._table.renewals_due_ms)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ...mapping import mapper
 from ...mapping.mapper_process import Event, MapperProcess
 from ...native.net.messages import Arena
-from ...net.clock import wall_ms
+from ...net.clock import earliest, wall_ms
 from ...protocols.errors import RemoteProtocolError
 from ...protocols.zerodb.server import map_orders
 from ...protocols.zerodb.server.jobs import JobTable, Lease
@@ -295,16 +295,15 @@ class SparkMaps:
 
     def deadline_ms(self) -> int | None:
         """Time of the next pump()."""
-        due = [] if self.lost_ms is None else [self.lost_ms + LOST_MS]
+        due = [None if self.lost_ms is None else self.lost_ms + LOST_MS]
         for one in self.jobs.values():
             if one.state == CHECKING and one.process is not None:
-                its = one.process.deadline_ms()
-                due += [] if its is None else [its]
+                due.append(one.process.deadline_ms())
             elif one.state == WAITING:
                 due.append(one.since_ms + WAIT_MS)
             elif one.state == SNAPSHOT:
                 due.append(one.due_ms)
-        return min(due, default=None)
+        return earliest(*due)
 
     def status(self) -> dict[str, object]:
         """Returns the fields for `supervisor status`."""

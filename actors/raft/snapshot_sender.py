@@ -160,10 +160,7 @@ class SnapshotSender(Actor):
         for name, order in self._barrier.orders:
             self.send(self._barriers[name], [BARRIER.pack(order.phase, order.attempt, *order.at)])
         self._barrier.orders.clear()
-        if self._results.full:
-            self.pause(self._orders)
-        else:
-            self.resume(self._orders)
+        self.set_paused(self._orders, self._results.full)
 
     def _on_made(self, made: SnapshotCreated) -> None:
         self._send(made)

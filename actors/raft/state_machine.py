@@ -8,6 +8,7 @@ import struct
 import zmq
 
 from ...native.net.messages import Arena, Frames
+from ...net.clock import earliest
 from ...net.sockets import SUBSCRIPTION_BYTES_MAX
 from ...protocols.zmqraft.snapshots.barrier import BarrierMessage, BarrierParticipant, Phase
 from ...storage.disk.disk import Disk
@@ -209,8 +210,7 @@ class StateMachine(Actor):
     def deadline_ms(self) -> int | None:
         if self._more_to_apply:
             return 0
-        dues = (self._retry_due_ms, self._tick_due_ms, self.barrier.deadline_ms)
-        return min((due for due in dues if due is not None), default=None)
+        return earliest(self._retry_due_ms, self._tick_due_ms, self.barrier.deadline_ms)
 
     def status(self) -> dict[str, object]:
         return {

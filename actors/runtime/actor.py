@@ -112,18 +112,14 @@ class Actor(ProcessLoop):
             self.run_loop()
         except _Stopped:
             pass
-        except OperatorError as error:
-            self.log_problem(error)
-            code = EXIT_BROKEN if self._started else EXIT_SETUP
-        except StorageError as error:
-            self.log_problem(error)
+        except (OperatorError, StorageError, OSError) as error:
+            problem: object = error
+            if isinstance(error, OSError):
+                place = error.filename or self.setup.data_dir
+                problem = f"{place}: {error.strerror}; see the log"
+            self.log_problem(problem)
             setup = EXIT_DAMAGED if isinstance(error, Damaged) else EXIT_SETUP
             code = EXIT_BROKEN if self._started else setup
-        except OSError as error:
-            self.log_problem(
-                f"{error.filename or self.setup.data_dir}: {error.strerror}; see the log"
-            )
-            code = EXIT_BROKEN if self._started else EXIT_SETUP
         except UnitBroken as error:
             self.log_problem(f"{self.setup.node}/{self.setup.name}: {error}; the unit restarts")
             code = EXIT_BROKEN

@@ -18,6 +18,7 @@ from ...native.broker.budget import ANSWERS_BYTES_MAX, Budget
 from ...native.broker.relay import heads, send_messages
 from ...native.errors import NativeError
 from ...native.net.messages import Arena, Frames
+from ...net.clock import earliest
 from ...net.poll_loop import Pipe
 from ...net.sockets import SUBSCRIPTION_BYTES_MAX, Socket
 from ...protocols.zerodb.server.context import Now, SessionSetup
@@ -330,10 +331,7 @@ class ZerodbServer(Actor):
         self._note_leader()
         self._publish_events()
         for socket in self._client_sockets:
-            if session.is_full or self.stopping:
-                self.pause(socket)
-            else:
-                self.resume(socket)
+            self.set_paused(socket, session.is_full or self.stopping)
 
     def _send_requests(self, channel: WorkerChannel, socket: Socket) -> None:
         def send(messages: Arena, position: int) -> int:
@@ -394,8 +392,7 @@ class ZerodbServer(Actor):
         notices.clear()
 
     def deadline_ms(self) -> int | None:
-        times = (self.session.deadline_ms, self._link.deadline_ms)
-        return min((each for each in times if each is not None), default=None)
+        return earliest(self.session.deadline_ms, self._link.deadline_ms)
 
     # ---- stop and status ----
 

@@ -209,15 +209,15 @@ class TableWorker(Actor):
             send_batch(self._done, out, "keep")
             self.recheck(self._done)
         if len(out):
-            self.pause(self._work)
+            self.set_paused(self._work, True)
             self.watch_writable(self._done, self._on_done_writable)
             return True
         self._credit.on_queued(0)
         if self._credit.is_used_up:
-            self.pause(self._work)
+            self.set_paused(self._work, True)
             return True
         self._worker.requests.release_out()
-        self.resume(self._work)
+        self.set_paused(self._work, False)
         return False
 
     def _on_done_writable(self) -> None:

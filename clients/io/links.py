@@ -266,10 +266,8 @@ class Links:
 
     def _on_events(self, link: _PeerLink) -> None:
         for connected in link.events():
-            if connected:
-                self.client.on_connected(link.url, monotonic_ms())
-            else:
-                self.client.on_disconnected(link.url, monotonic_ms())
+            report = self.client.on_connected if connected else self.client.on_disconnected
+            report(link.url, monotonic_ms())
 
     def _connect(self, url: str) -> None:
         try:
@@ -282,11 +280,10 @@ class Links:
 
     def _disconnect(self, url: str) -> None:
         link = self._links.pop(url, None)
-        if link is None:
-            return
-        self._unregister(link.socket)
-        self._unregister(link.monitor)
-        link.close()
+        if link is not None:
+            self._poller.unregister(link.socket)
+            self._poller.unregister(link.monitor)
+            link.close()
 
     def _listen(self, subscription: Any, url: str, topic: bytes) -> None:
         try:
@@ -299,15 +296,12 @@ class Links:
     def _unlisten(self, subscription: Any) -> None:
         feed = self._feeds.pop(subscription, None)
         if feed is not None:
-            self._unregister(feed.socket)
+            self._poller.unregister(feed.socket)
             feed.close()
 
     def _register(self, socket: Socket) -> None:
         self._poller.register(socket, zmq.POLLIN)
         self.resources.watch(socket)
-
-    def _unregister(self, socket: Socket) -> None:
-        self._poller.unregister(socket)
 
     def close(self) -> None:
         """Ends all connections; queued messages are dropped after linger_ms."""

@@ -320,7 +320,7 @@ class NodeReactor(PollLoop):
             if node.closed:
                 return False
             if node.full:
-                self.pause(node.mailbox)
+                self.set_paused(node.mailbox, True)
                 return True
             size = node.machine.receive(node.drain, self.now_ms)
             if size:
@@ -338,7 +338,7 @@ class NodeReactor(PollLoop):
         """The user has read all events: reads the mailbox again. Under the lock."""
         node.bytes = 0
         if not node.closed:
-            self.resume(node.mailbox)
+            self.set_paused(node.mailbox, False)
 
     # ---- sending ----
 

@@ -98,10 +98,10 @@ def test_a_paused_source_is_not_read(harness: ProbeHarness) -> None:
     probe.listen(inbox, probe.on_arena)
     sender = peer_socket(harness, zmq.PUSH, "inproc://x")
     sender.send(b"1")
-    probe.pause(inbox)
+    probe.set_paused(inbox, True)
     probe.run_once()
     assert probe.got == []
-    probe.resume(inbox)
+    probe.set_paused(inbox, False)
     probe.run_once()
     assert probe.got == [[[b"1"]]]
 
@@ -118,10 +118,10 @@ def test_messages_left_in_a_drain_are_received_without_a_new_one(
     for _ in range(2):
         sender.send(large)
     probe.run_once()
-    probe.pause(inbox)
+    probe.set_paused(inbox, True)
     probe.run_once()
     assert probe.got == [[[large]]]
-    probe.resume(inbox)
+    probe.set_paused(inbox, False)
     probe.run_once()
     assert probe.got == [[[large]], [[large]]]
 
