@@ -15,6 +15,8 @@
 #include "messages.h"
 
 enum { PING_BYTES = 4, DEADLINE_BYTES = 8, CREDIT_BYTES = 8, OPTIONS_BYTES = 16, PLACE_BYTES = 8 };
+/* Of a message besides its body: up to five names, KLK-ERROR, a command, an empty frame. */
+enum { HEAD_BYTES_MAX = 2048, HEAD_FRAMES_MAX = 8 };
 enum client_command {
     CLIENT_REQUEST = 1,
     CLIENT_PARTIAL = 2,
@@ -108,155 +110,115 @@ static int framing_read(struct reader *reader, const struct klk_name *own,
 
 /* ---- writing ---- */
 
-/* A message in parts, so that its size is known before it is written. */
-struct frames {
-    struct klk_octets items[8];
-    uint32_t count;
-    uint64_t bytes;
-};
-
-static void frames_add(struct frames *frames, const void *data, uint32_t size) {
-    frames->items[frames->count++] = (struct klk_octets){data, size};
-    frames->bytes += size;
+/* Whether a message with such a body fits. Callers ask this once for each message or request,
+ * so that the functions that write need no check. */
+static int has_room(const struct klk_messages *out, uint64_t bytes, uint64_t frames) {
+    return klk_messages_fit(out, HEAD_BYTES_MAX + bytes, HEAD_FRAMES_MAX + frames);
 }
 
-static void frames_name(struct frames *frames, const struct klk_name *name) {
-    frames_add(frames, name->bytes, name->size);
+static void write_name(struct klk_messages *out, const struct klk_name *name) {
+    klk_messages_frame(out, name->bytes, name->size);
 }
 
-static void frames_write(struct klk_messages *out, const struct frames *frames) {
-    for (uint32_t i = 0; i < frames->count; i++)
-        klk_messages_frame(out, frames->items[i].data, frames->items[i].size);
-}
-
-/* Writes a whole message. Returns KLK_OK or KLK_EFULL. */
-static int frames_send(struct klk_messages *out, const struct frames *frames) {
-    if (!klk_messages_fit(out, frames->bytes, frames->count)) return KLK_EFULL;
-    frames_write(out, frames);
-    klk_messages_end(out);
-    return KLK_OK;
-}
-
-static void frames_client(const struct klk_exchange *exchange, const struct request *request,
-                          const uint8_t *command, struct frames *frames) {
+/* Writes the frames of an answer before the request id. */
+static void write_client(const struct klk_exchange *exchange, const struct request *request,
+                         uint8_t command, struct klk_messages *clients) {
     int framing = request->framing;
-    frames_name(frames, &request->client->by_id.name);
-    if (framing == KLK_FRAMING_MDP1) frames_add(frames, "", 0);
-    frames_name(frames, framing == KLK_FRAMING_TEXT ? &exchange->setup.headers[KLK_HEADER_CLIENT]
+    write_name(clients, &request->client->by_id.name);
+    if (framing == KLK_FRAMING_MDP1) klk_messages_frame(clients, "", 0);
+    write_name(clients, framing == KLK_FRAMING_TEXT ? &exchange->setup.headers[KLK_HEADER_CLIENT]
                                                     : &MDP_CLIENTS[framing]);
-    if (framing != KLK_FRAMING_MDP1) frames_add(frames, command, 1);
-    frames_name(frames, &request->service->named.name);
+    if (framing != KLK_FRAMING_MDP1) klk_messages_frame(clients, &command, 1);
+    write_name(clients, &request->service->named.name);
 }
 
-static void frames_worker(const struct klk_exchange *exchange, const struct worker *worker,
-                          const void *command, uint32_t size, struct frames *frames) {
+/* Writes the first frames to a worker. */
+static void write_worker(const struct klk_exchange *exchange, const struct worker *worker,
+                         const void *command, uint32_t size, struct klk_messages *workers) {
     int framing = worker->framing;
-    frames_name(frames, &worker->named.name);
-    if (framing == KLK_FRAMING_MDP1) frames_add(frames, "", 0);
-    frames_name(frames, framing == KLK_FRAMING_TEXT ? &exchange->setup.headers[KLK_HEADER_WORKER]
+    write_name(workers, &worker->named.name);
+    if (framing == KLK_FRAMING_MDP1) klk_messages_frame(workers, "", 0);
+    write_name(workers, framing == KLK_FRAMING_TEXT ? &exchange->setup.headers[KLK_HEADER_WORKER]
                                                     : &MDP_WORKERS[framing]);
-    frames_add(frames, command, size);
+    klk_messages_frame(workers, command, size);
 }
 
-/* Writes a command without further frames to a worker. Returns KLK_OK or KLK_EFULL. */
-static int command_write(const struct klk_exchange *exchange, struct worker *worker,
-                         const void *command, uint32_t size, int64_t now_ms,
-                         struct klk_messages *workers) {
-    struct frames frames = {0};
-    frames_worker(exchange, worker, command, size, &frames);
-    int result = frames_send(workers, &frames);
-    if (result == KLK_OK) worker->sent_ms = now_ms;
-    return result;
+/* Writes the frames of an order that name its request. */
+static void write_target(const struct request *request, struct klk_messages *workers) {
+    klk_messages_frame(workers, request->client->number, sizeof request->client->number);
+    klk_messages_frame(workers, "", 0);
 }
 
-/* Writes CREDIT or CANCEL to a request's worker, if it knows them. Returns KLK_OK or KLK_EFULL. */
-static int order_write(struct klk_exchange *exchange, struct request *request,
-                       uint8_t command, uint64_t credit, struct klk_messages *workers) {
+/* Writes CREDIT or CANCEL to a request's worker, if it knows them. */
+static void order_write(struct klk_exchange *exchange, struct request *request, uint8_t command,
+                        uint64_t credit, struct klk_messages *workers) {
     const struct worker *worker = request->worker;
-    struct frames frames = {0};
     uint8_t amount[CREDIT_BYTES];
-    if (!worker || worker->wants != KLK_WANTS_CREDIT) return KLK_OK;
-    frames_worker(exchange, worker, &command, 1, &frames);
-    frames_add(&frames, request->client->number, sizeof request->client->number);
-    frames_add(&frames, "", 0);
-    frames_add(&frames, klk_request_id(request), request->id_size);
+    if (!worker || worker->wants != KLK_WANTS_CREDIT) return;
+    write_worker(exchange, worker, &command, 1, workers);
+    write_target(request, workers);
+    klk_messages_frame(workers, klk_request_id(request), request->id_size);
     klk_put_u64_big(amount, credit);
-    if (command == CREDIT_COMMAND) frames_add(&frames, amount, sizeof amount);
-    return frames_send(workers, &frames);
+    if (command == CREDIT_COMMAND) klk_messages_frame(workers, amount, sizeof amount);
+    klk_messages_end(workers);
 }
 
 /* The client accepts so many more octets of parts. */
-static int credit_add(struct klk_exchange *exchange, struct request *request, int64_t credit,
-                      struct klk_messages *workers) {
-    int result = order_write(exchange, request, CREDIT_COMMAND, (uint64_t)credit, workers);
-    if (result != KLK_OK) return result;
+static void credit_add(struct klk_exchange *exchange, struct request *request, int64_t credit,
+                       struct klk_messages *workers) {
+    order_write(exchange, request, CREDIT_COMMAND, (uint64_t)credit, workers);
     request->credit += credit < CREDIT_MAX - request->credit ? credit : 0;
-    return KLK_OK;
 }
 
 /* The client wants no parts, so the worker needs no credit. */
-static int parts_unwanted(struct klk_exchange *exchange, struct request *request,
-                          struct klk_messages *workers) {
-    if (request->parts_mode != KLK_PARTS_NUMBERED) return KLK_OK;
-    int result = order_write(exchange, request, CREDIT_COMMAND, UINT64_MAX, workers);
-    if (result == KLK_OK) request->parts_mode = KLK_PARTS_UNWANTED;
-    return result;
+static void parts_unwanted(struct klk_exchange *exchange, struct request *request,
+                           struct klk_messages *workers) {
+    if (request->parts_mode != KLK_PARTS_NUMBERED) return;
+    order_write(exchange, request, CREDIT_COMMAND, UINT64_MAX, workers);
+    request->parts_mode = KLK_PARTS_UNWANTED;
 }
 
 /* The client has a new connection, with so much credit: parts on the old connection are lost. */
-static int credit_set(struct klk_exchange *exchange, struct request *request, int64_t credit,
-                      struct klk_messages *workers) {
-    if (!credit) return parts_unwanted(exchange, request, workers);
+static void credit_set(struct klk_exchange *exchange, struct request *request, int64_t credit,
+                       struct klk_messages *workers) {
+    if (!credit) {
+        parts_unwanted(exchange, request, workers);
+        return;
+    }
     request->parts_mode = KLK_PARTS_NUMBERED;
-    if (credit <= request->credit) return KLK_OK;
-    return credit_add(exchange, request, credit - request->credit, workers);
+    if (credit > request->credit) credit_add(exchange, request, credit - request->credit, workers);
 }
 
 /* Ends a queued request, or cancels it at its worker. */
-static int cancel(struct klk_exchange *exchange, struct request *request,
-                  struct klk_messages *workers) {
-    if (request->is_abandoned) return KLK_OK;
-    int result = order_write(exchange, request, CANCEL_COMMAND, 0, workers);
-    if (result != KLK_OK) return result;
+static void cancel(struct klk_exchange *exchange, struct request *request,
+                   struct klk_messages *workers) {
+    if (request->is_abandoned) return;
+    order_write(exchange, request, CANCEL_COMMAND, 0, workers);
     exchange->counters[KLK_EXCHANGE_CANCELLED]++;
     if (request->worker)
         request->is_abandoned = 1;
     else
         klk_request_end(exchange, request);
-    return KLK_OK;
 }
 
-/* Writes an error to a client of the specification's framing. Returns KLK_OK or KLK_EFULL. */
-static int error_write(const struct klk_exchange *exchange, struct klk_octets client,
-                       struct klk_octets service, struct klk_octets id, int refusal,
-                       struct klk_messages *clients) {
-    static const uint8_t command = CLIENT_FINAL;
-    struct frames frames = {0};
-    frames_add(&frames, client.data, client.size);
-    frames_name(&frames, &exchange->setup.headers[KLK_HEADER_CLIENT]);
-    frames_add(&frames, &command, 1);
-    frames_add(&frames, service.data, service.size);
-    frames_add(&frames, id.data, id.size);
-    frames_add(&frames, ERROR_FRAME, sizeof ERROR_FRAME);
-    frames_name(&frames, &exchange->setup.refusals[refusal]);
-    return frames_send(clients, &frames);
+/* Ends a message to a client of the specification's framing with an error. */
+static void error_end(const struct klk_exchange *exchange, int refusal,
+                      struct klk_messages *clients) {
+    klk_messages_frame(clients, ERROR_FRAME, sizeof ERROR_FRAME);
+    write_name(clients, &exchange->setup.refusals[refusal]);
+    klk_messages_end(clients);
 }
 
 /* Ends a waiting request whose time is over; its client gets an error, but MDP has none. */
-static int expire(struct klk_exchange *exchange, struct request *request,
-                  struct klk_messages *clients) {
+static void expire(struct klk_exchange *exchange, struct request *request,
+                   struct klk_messages *clients) {
     if (request->framing == KLK_FRAMING_TEXT && !request->client->is_gone) {
-        const struct klk_name *client = &request->client->by_id.name;
-        const struct klk_name *service = &request->service->named.name;
-        int result = error_write(exchange, (struct klk_octets){client->bytes, client->size},
-                                 (struct klk_octets){service->bytes, service->size},
-                                 (struct klk_octets){klk_request_id(request), request->id_size},
-                                 KLK_REFUSAL_EXPIRED, clients);
-        if (result != KLK_OK) return result;
+        write_client(exchange, request, CLIENT_FINAL, clients);
+        klk_messages_frame(clients, klk_request_id(request), request->id_size);
+        error_end(exchange, KLK_REFUSAL_EXPIRED, clients);
     }
     klk_request_end(exchange, request);
     exchange->counters[KLK_EXCHANGE_EXPIRED]++;
-    return KLK_OK;
 }
 
 /* ---- requests ---- */
@@ -338,50 +300,57 @@ static int over(const struct klk_exchange *exchange, const struct client *client
     return -1;
 }
 
-static int refuse(struct klk_exchange *exchange, const struct klk_asking *asking, int refusal,
-                  struct klk_messages *clients) {
-    int result = KLK_OK;
-    if (asking->framing == KLK_FRAMING_TEXT) /* MDP has no errors. */
-        result = error_write(exchange, asking->client, asking->service, asking->id, refusal,
-                             clients);
-    exchange->counters[KLK_EXCHANGE_REFUSED] += result == KLK_OK;
-    return result;
+static void refuse(struct klk_exchange *exchange, const struct klk_asking *asking, int refusal,
+                   struct klk_messages *clients) {
+    static const uint8_t command = CLIENT_FINAL;
+    exchange->counters[KLK_EXCHANGE_REFUSED]++;
+    if (asking->framing != KLK_FRAMING_TEXT) return; /* MDP has no errors. */
+    klk_messages_frame(clients, asking->client.data, asking->client.size);
+    write_name(clients, &exchange->setup.headers[KLK_HEADER_CLIENT]);
+    klk_messages_frame(clients, &command, 1);
+    klk_messages_frame(clients, asking->service.data, asking->service.size);
+    klk_messages_frame(clients, asking->id.data, asking->id.size);
+    error_end(exchange, refusal, clients);
 }
 
 /* A REQUEST with the id of one that is in work. */
-static int request_repeat(struct klk_exchange *exchange, struct request *request,
-                          const struct klk_asking *asking, struct klk_messages *clients,
-                          struct klk_messages *workers) {
-    /* It is cancelled, and its id becomes free when its worker answers. */
-    if (request->is_abandoned) return refuse(exchange, asking, KLK_REFUSAL_CLIENT, clients);
-    if (asking->name.size) {
-        int result = credit_set(exchange, request, asking->credit, workers);
-        if (result != KLK_OK) return result;
+static void request_repeat(struct klk_exchange *exchange, struct request *request,
+                           const struct klk_asking *asking, struct klk_messages *clients,
+                           struct klk_messages *workers) {
+    if (request->is_abandoned) {
+        /* It is cancelled, and its id becomes free when its worker answers. */
+        refuse(exchange, asking, KLK_REFUSAL_CLIENT, clients);
+        return;
     }
+    if (asking->name.size) credit_set(exchange, request, asking->credit, workers);
     exchange->counters[KLK_EXCHANGE_REPEATED]++;
-    return KLK_OK;
 }
 
 /* CREDIT or CANCEL; it has no effect after the answer. */
-static int command_take(struct klk_exchange *exchange, const struct klk_asking *asking,
-                        int64_t now_ms, struct klk_messages *workers) {
+static void command_take(struct klk_exchange *exchange, const struct klk_asking *asking,
+                         int64_t now_ms, struct klk_messages *workers) {
     struct client *client = klk_client_find(exchange, asking->client, asking->name);
-    if (!client) return KLK_OK;
+    if (!client) return;
     client->is_gone = 0;
     client->last_seen_ms = now_ms;
     struct request *request = klk_request_find(exchange, client, asking->id);
-    if (!request || request->is_abandoned) return KLK_OK;
-    if (asking->command == CLIENT_CANCEL) return cancel(exchange, request, workers);
-    if (!asking->credit) return parts_unwanted(exchange, request, workers);
-    if (request->parts_mode != KLK_PARTS_NUMBERED) return KLK_OK;
-    return credit_add(exchange, request, asking->credit, workers);
+    if (!request || request->is_abandoned) return;
+    if (asking->command == CLIENT_CANCEL)
+        cancel(exchange, request, workers);
+    else if (!asking->credit)
+        parts_unwanted(exchange, request, workers);
+    else if (request->parts_mode == KLK_PARTS_NUMBERED)
+        credit_add(exchange, request, asking->credit, workers);
 }
 
-static int request_take(struct klk_exchange *exchange, struct klk_asking *asking, int64_t now_ms,
-                        struct klk_messages *clients, struct klk_messages *workers) {
+static void request_take(struct klk_exchange *exchange, struct klk_asking *asking, int64_t now_ms,
+                         struct klk_messages *clients, struct klk_messages *workers) {
     uint8_t made[8];
     struct client *client = klk_client_get(exchange, asking->client, asking->name);
-    if (!client) return refuse(exchange, asking, KLK_REFUSAL_QUEUE, clients);
+    if (!client) {
+        refuse(exchange, asking, KLK_REFUSAL_QUEUE, clients);
+        return;
+    }
     client->is_gone = 0;
     client->last_seen_ms = now_ms;
     if (!client->inflight) client->sent_ms = now_ms;
@@ -392,20 +361,22 @@ static int request_take(struct klk_exchange *exchange, struct klk_asking *asking
         } while (klk_request_find(exchange, client, asking->id) && ++exchange->number);
     } else {
         struct request *known = klk_request_find(exchange, client, asking->id);
-        if (known) return request_repeat(exchange, known, asking, clients, workers);
+        if (known) {
+            request_repeat(exchange, known, asking, clients, workers);
+            return;
+        }
     }
     struct service *service = klk_service_get(exchange, asking->service);
     int refusal = over(exchange, client, service, asking);
     if (refusal < 0 && klk_request_add(exchange, client, service, asking, now_ms) != KLK_OK)
         refusal = KLK_REFUSAL_QUEUE;
-    if (refusal >= 0) {
-        int result = refuse(exchange, asking, refusal, clients);
-        if (service) klk_service_free_unused(exchange, service);
-        klk_client_free_unused(exchange, client);
-        return result;
+    if (refusal < 0) {
+        exchange->counters[KLK_EXCHANGE_REQUESTS]++;
+        return;
     }
-    exchange->counters[KLK_EXCHANGE_REQUESTS]++;
-    return KLK_OK;
+    refuse(exchange, asking, refusal, clients);
+    if (service) klk_service_free_unused(exchange, service);
+    klk_client_free_unused(exchange, client);
 }
 
 int klk_exchange_receive_requests(struct klk_exchange *exchange, const struct klk_messages *in,
@@ -416,10 +387,11 @@ int klk_exchange_receive_requests(struct klk_exchange *exchange, const struct kl
         struct klk_asking asking;
         *stop = request_read(exchange, &reader, now_ms, &asking);
         if (*stop != KLK_OK) return KLK_MORE;
-        int result = asking.command == CLIENT_REQUEST
-                         ? request_take(exchange, &asking, now_ms, clients, workers)
-                         : command_take(exchange, &asking, now_ms, workers);
-        if (result != KLK_OK) return result;
+        if (!has_room(clients, 0, 0) || !has_room(workers, 0, 0)) return KLK_EFULL;
+        if (asking.command == CLIENT_REQUEST)
+            request_take(exchange, &asking, now_ms, clients, workers);
+        else
+            command_take(exchange, &asking, now_ms, workers);
     }
     return KLK_OK;
 }
@@ -461,20 +433,17 @@ static int answer_write(struct klk_exchange *exchange, struct request *request, 
     uint8_t place[PLACE_BYTES];
     const struct collected *collected = request->collected;
     const struct klk_messages *in = reader->in;
-    struct frames frames = {0};
-    frames_client(exchange, request, &commands[is_final + 2 * is_numbered], &frames);
+    uint64_t bytes = in->offsets[reader->end] - in->offsets[reader->first];
+    uint64_t count = frames_left(reader);
+    if (collected) bytes += collected->used, count += collected->frames;
+    if (!has_room(clients, bytes, count)) return KLK_EFULL;
+    write_client(exchange, request, commands[is_final + 2 * is_numbered], clients);
     if (request->framing == KLK_FRAMING_TEXT)
-        frames_add(&frames, klk_request_id(request), request->id_size);
+        klk_messages_frame(clients, klk_request_id(request), request->id_size);
     if (is_numbered) {
         klk_put_u64_big(place, (uint64_t)request->run << 32 | request->parts);
-        frames_add(&frames, place, sizeof place);
+        klk_messages_frame(clients, place, sizeof place);
     }
-    uint64_t bytes = frames.bytes + in->offsets[reader->end] - in->offsets[reader->first];
-    int is_bare = !frames_left(reader); /* A client's message has at least one frame of body. */
-    uint64_t count = (uint64_t)frames.count + frames_left(reader) + (uint64_t)is_bare;
-    if (collected) bytes += collected->used - 4ull * collected->frames, count += collected->frames;
-    if (!klk_messages_fit(clients, bytes, count)) return KLK_EFULL;
-    frames_write(clients, &frames);
     const uint8_t *at = collected ? collected->bytes : NULL;
     for (uint32_t i = 0; collected && i < collected->frames; i++) {
         uint32_t size;
@@ -485,7 +454,8 @@ static int answer_write(struct klk_exchange *exchange, struct request *request, 
     for (uint32_t f = reader->first; f < reader->end; f++)
         klk_messages_frame(clients, in->bytes + in->offsets[f],
                            in->offsets[f + 1] - in->offsets[f]);
-    if (is_bare) klk_messages_frame(clients, NULL, 0);
+    /* A client's message has at least one frame of body. */
+    if (!frames_left(reader)) klk_messages_frame(clients, NULL, 0);
     klk_messages_end(clients);
     return KLK_OK;
 }
@@ -567,8 +537,10 @@ static int worker_take(struct klk_exchange *exchange, struct reader *reader, int
         int result = answer_take(exchange, request, action == ACT_FINAL, reader, now_ms, clients);
         if (result != KLK_OK) return result;
     } else if (action == ACT_PING) {
-        int result = command_write(exchange, worker, "PONG", PING_BYTES, now_ms, workers);
-        if (result != KLK_OK) return result;
+        if (!has_room(workers, 0, 0)) return KLK_EFULL;
+        write_worker(exchange, worker, "PONG", PING_BYTES, workers);
+        klk_messages_end(workers);
+        worker->sent_ms = now_ms;
     }
     klk_worker_touch(exchange, worker, now_ms);
     return KLK_OK;
@@ -590,28 +562,24 @@ int klk_exchange_receive_answers(struct klk_exchange *exchange, const struct klk
 /* Writes a request to its worker. Returns KLK_OK or KLK_EFULL. */
 static int request_write(struct klk_exchange *exchange, struct request *request,
                          struct worker *worker, int64_t now_ms, struct klk_messages *workers) {
-    struct frames frames = {0};
     uint8_t options[OPTIONS_BYTES];
-    frames_worker(exchange, worker, &REQUEST_COMMAND, 1, &frames);
-    frames_add(&frames, request->client->number, sizeof request->client->number);
-    frames_add(&frames, "", 0);
+    if (!has_room(workers, request->body_size, request->frames)) return KLK_EFULL;
+    write_worker(exchange, worker, &REQUEST_COMMAND, 1, workers);
+    write_target(request, workers);
     if (worker->framing == KLK_FRAMING_TEXT) {
-        frames_add(&frames, klk_request_id(request), request->id_size);
+        klk_messages_frame(workers, klk_request_id(request), request->id_size);
         if (worker->wants != KLK_WANTS_NOTHING) {
             uint64_t credit = request->credit < 0 ? 0 : (uint64_t)request->credit;
             klk_put_u64_big(options, request->deadline_ms == INT64_MAX
-                                     ? UINT64_MAX
-                                     : (uint64_t)(request->deadline_ms - now_ms));
+                                         ? UINT64_MAX
+                                         : (uint64_t)(request->deadline_ms - now_ms));
             klk_put_u64_big(options + DEADLINE_BYTES,
-                        request->parts_mode == KLK_PARTS_NUMBERED ? credit : UINT64_MAX);
-            frames_add(&frames, options,
-                       worker->wants == KLK_WANTS_CREDIT ? OPTIONS_BYTES : DEADLINE_BYTES);
+                            request->parts_mode == KLK_PARTS_NUMBERED ? credit : UINT64_MAX);
+            klk_messages_frame(
+                workers, options,
+                worker->wants == KLK_WANTS_CREDIT ? OPTIONS_BYTES : DEADLINE_BYTES);
         }
     }
-    if (!klk_messages_fit(workers, frames.bytes + request->body_size,
-                          (uint64_t)frames.count + request->frames))
-        return KLK_EFULL;
-    frames_write(workers, &frames);
     const uint8_t *at = klk_request_body(request);
     for (uint32_t i = 0; i < request->frames; at += request->sizes[i++])
         klk_messages_frame(workers, at, request->sizes[i]);
@@ -637,8 +605,8 @@ static int service_dispatch(struct klk_exchange *exchange, struct service *servi
             exchange->counters[KLK_EXCHANGE_CANCELLED]++;
             klk_request_end(exchange, request);
         } else if (request->deadline_ms <= now_ms) {
-            int result = expire(exchange, request, clients);
-            if (result != KLK_OK) return result;
+            if (!has_room(clients, 0, 0)) return KLK_EFULL;
+            expire(exchange, request, clients);
         } else {
             struct worker *worker = KLK_OF(service->ready.next, struct worker, ready);
             int result = request_write(exchange, request, worker, now_ms, workers);
@@ -668,8 +636,8 @@ int klk_exchange_expire(struct klk_exchange *exchange, int64_t now_ms,
                         struct klk_messages *clients) {
     struct request *request;
     while ((request = klk_request_due(exchange)) && klk_request_due_ms(request) <= now_ms) {
-        int result = expire(exchange, request, clients);
-        if (result != KLK_OK) return result;
+        if (!has_room(clients, 0, 0)) return KLK_EFULL;
+        expire(exchange, request, clients);
     }
     return KLK_OK;
 }
@@ -680,9 +648,10 @@ int klk_exchange_heartbeat(struct klk_exchange *exchange, int64_t before_ms, int
          at != &exchange->by_last_seen; at = at->next) {
         struct worker *worker = KLK_OF(at, struct worker, by_last_seen);
         if (worker->framing == KLK_FRAMING_TEXT || worker->sent_ms >= before_ms) continue;
-        const uint8_t *command = &HEARTBEATS[worker->framing];
-        int result = command_write(exchange, worker, command, 1, now_ms, workers);
-        if (result != KLK_OK) return result;
+        if (!has_room(workers, 0, 0)) return KLK_EFULL;
+        write_worker(exchange, worker, &HEARTBEATS[worker->framing], 1, workers);
+        klk_messages_end(workers);
+        worker->sent_ms = now_ms;
     }
     return KLK_OK;
 }
@@ -691,29 +660,30 @@ int klk_exchange_heartbeat(struct klk_exchange *exchange, int64_t before_ms, int
 
 /* A sign of life for a waiting client: a send that fails shows that it is disconnected. The
  * interval grows with the client's own silence, because the client may not be reading. */
-static int alive_write(struct klk_exchange *exchange, struct client *client, int64_t now_ms,
-                       struct klk_messages *clients) {
+static void alive_write(struct klk_exchange *exchange, struct client *client, int64_t now_ms,
+                        struct klk_messages *clients) {
     static const uint8_t command = CLIENT_ALIVE;
     int64_t pause_ms = KLK_EXCHANGE_PROBE_MS / 2 + (now_ms - client->last_seen_ms) / 8;
-    if (!client->by_name.name.size || now_ms - client->sent_ms < pause_ms) return KLK_OK;
-    struct frames frames = {0};
-    frames_name(&frames, &client->by_id.name);
-    frames_name(&frames, &exchange->setup.headers[KLK_HEADER_CLIENT]);
-    frames_add(&frames, &command, 1);
-    int result = frames_send(clients, &frames);
-    if (result == KLK_OK) client->sent_ms = now_ms;
-    return result;
+    if (!client->by_name.name.size || now_ms - client->sent_ms < pause_ms) return;
+    write_name(clients, &client->by_id.name);
+    write_name(clients, &exchange->setup.headers[KLK_HEADER_CLIENT]);
+    klk_messages_frame(clients, &command, 1);
+    klk_messages_end(clients);
+    client->sent_ms = now_ms;
 }
 
-static int request_look(struct klk_exchange *exchange, struct request *request, int64_t now_ms,
-                        struct klk_messages *clients, struct klk_messages *workers) {
+static void request_look(struct klk_exchange *exchange, struct request *request, int64_t now_ms,
+                         struct klk_messages *clients, struct klk_messages *workers) {
     struct client *client = request->client;
-    if (!client->is_gone) return alive_write(exchange, client, now_ms, clients);
-    if (now_ms - client->gone_since_ms < KLK_EXCHANGE_PROBE_MS) return KLK_OK;
-    /* Without a deadline the client may come back for the answer. */
-    if (request->framing == KLK_FRAMING_TEXT && request->deadline_ms == INT64_MAX)
-        return parts_unwanted(exchange, request, workers);
-    return cancel(exchange, request, workers);
+    if (!client->is_gone)
+        alive_write(exchange, client, now_ms, clients);
+    else if (now_ms - client->gone_since_ms < KLK_EXCHANGE_PROBE_MS)
+        return;
+    else if (request->framing == KLK_FRAMING_TEXT && request->deadline_ms == INT64_MAX)
+        /* Without a deadline the client may come back for the answer. */
+        parts_unwanted(exchange, request, workers);
+    else
+        cancel(exchange, request, workers);
 }
 
 int klk_exchange_probe(struct klk_exchange *exchange, int64_t now_ms, struct klk_messages *clients,
@@ -723,8 +693,8 @@ int klk_exchange_probe(struct klk_exchange *exchange, int64_t now_ms, struct klk
         struct worker *worker = KLK_OF(at, struct worker, by_last_seen);
         for (struct link *of = worker->requests.next; of != &worker->requests; of = of->next) {
             struct request *request = KLK_OF(of, struct request, place);
-            int result = request_look(exchange, request, now_ms, clients, workers);
-            if (result != KLK_OK) return result;
+            if (!has_room(clients, 0, 0) || !has_room(workers, 0, 0)) return KLK_EFULL;
+            request_look(exchange, request, now_ms, clients, workers);
         }
     }
     return KLK_OK;
@@ -738,8 +708,9 @@ int klk_exchange_drop_part(struct klk_exchange *exchange, const uint8_t *client,
     while ((found = klk_client_next(exchange, routing_id, found)) != NULL) {
         struct request *request = klk_request_find(exchange, found, request_id);
         if (!request || request->is_abandoned) continue;
-        int result = cancel(exchange, request, workers);
-        return result == KLK_OK ? 1 : result;
+        if (!has_room(workers, 0, 0)) return KLK_EFULL;
+        cancel(exchange, request, workers);
+        return 1;
     }
     return 0;
 }
@@ -756,8 +727,8 @@ int klk_exchange_drop_mdp_part(struct klk_exchange *exchange, const uint8_t *cli
             if (request->framing == KLK_FRAMING_TEXT || request->is_abandoned ||
                 !frame_names(routing_id, &request->client->by_id.name))
                 continue;
-            int result = cancel(exchange, request, workers);
-            if (result != KLK_OK) return result;
+            if (!has_room(workers, 0, 0)) return KLK_EFULL;
+            cancel(exchange, request, workers);
             count++;
         }
     }
