@@ -190,70 +190,52 @@ def _octets(name: str, size_max: int) -> Callable[[bytes], bytes]:
     return decode
 
 
-def _uint(size: int, least: int = 0) -> tuple[Callable[[bytes], int], Callable[[int], bytes]]:
-    """Decoder and encoder of big-endian numbers."""
-
-    def encode(number: int) -> bytes:
-        if number < least:
-            raise RemoteProtocolError(f"expected {least} or more, got {number}")
-        return number.to_bytes(size, "big")
-
-    def decode(frame: bytes) -> int:
-        if len(frame) != size:
-            raise RemoteProtocolError(f"expected {size} octets, got {len(frame)}")
-        number = int.from_bytes(frame, "big")
-        if number < least:
-            raise RemoteProtocolError(f"expected {least} or more, got {number}")
-        return number
-
-    return decode, encode
-
-
 def _deadlines(frame: bytes) -> bool:
     if frame != values.DEADLINES:
         raise RemoteProtocolError(f"expected D, got {frame[:8]!r}")
     return True
 
 
-_CREDIT_OPTIONS = struct.Struct(">QQ")
+_U64 = struct.Struct(">Q")
+_WINDOW = struct.Struct(">H")
 _POSITION = struct.Struct(">II")
+_TIME_AND_CREDIT = struct.Struct(">QQ")
 
 
-def _position(frame: bytes) -> PartPosition:
-    if len(frame) != _POSITION.size:
-        raise RemoteProtocolError(f"expected {_POSITION.size} octets, got {len(frame)}")
-    return PartPosition(*_POSITION.unpack(frame))
+def _unpack(layout: struct.Struct, frame: bytes) -> tuple[Any, ...]:
+    if len(frame) != layout.size:
+        raise RemoteProtocolError(f"expected {layout.size} octets, got {len(frame)}")
+    return layout.unpack(frame)
+
+
+def _window(number: int) -> int:
+    if number < 1:
+        raise RemoteProtocolError(f"expected 1 or more, got {number}")
+    return number
+
+
+def _name(name: bytes) -> bytes:
+    if not values.is_name(name):
+        raise RemoteProtocolError(f"a name has 1 to 255 octets, the first not 0: {name[:16]!r}")
+    return name
 
 
 def _options(frame: bytes) -> tuple[int | None, bytes, int]:
     """Remaining time, the client's name, credit."""
-    if len(frame) < _CREDIT_OPTIONS.size:
-        raise RemoteProtocolError(f"expected {_CREDIT_OPTIONS.size} octets or more")
-    left_ms, credit = _CREDIT_OPTIONS.unpack_from(frame)
-    name = frame[_CREDIT_OPTIONS.size :]
-    if not values.is_name(name):
-        raise RemoteProtocolError(f"a name has 1 to 255 octets, the first not 0: {name[:16]!r}")
-    return None if left_ms == values.REMAINING_MS_UNKNOWN else left_ms, name, credit
+    size = _TIME_AND_CREDIT.size
+    left_ms, credit = _unpack(_TIME_AND_CREDIT, frame[:size])
+    return None if left_ms == values.REMAINING_MS_UNKNOWN else left_ms, _name(frame[size:]), credit
 
 
 def _pack_work_options(fields: tuple[int | None, int]) -> bytes:
     left_ms, credit = fields
-    return _CREDIT_OPTIONS.pack(values.REMAINING_MS_UNKNOWN if left_ms is None else left_ms, credit)
+    left_ms = values.REMAINING_MS_UNKNOWN if left_ms is None else left_ms
+    return _TIME_AND_CREDIT.pack(left_ms, credit)
 
 
 def _pack_options(fields: tuple[int | None, bytes, int]) -> bytes:
     left_ms, name, credit = fields
-    if not values.is_name(name):
-        raise RemoteProtocolError(f"a name has 1 to 255 octets, the first not 0: {name[:16]!r}")
-    return _pack_work_options((left_ms, credit)) + name
-
-
-def _work_options(frame: bytes) -> tuple[int, int]:
-    """Remaining time, credit."""
-    if len(frame) != _CREDIT_OPTIONS.size:
-        raise RemoteProtocolError(f"expected {_CREDIT_OPTIONS.size} octets, got {len(frame)}")
-    left_ms, credit = _CREDIT_OPTIONS.unpack(frame)
-    return left_ms, credit
+    return _pack_work_options((left_ms, credit)) + _name(name)
 
 
 def _body(frames: Frames) -> list[bytes]:
@@ -281,10 +263,20 @@ SERVICE = _frame("service", "service", _service)
 REQUEST_ID = _frame("request_id", "request id", _octets("request id", values.REQUEST_ID_BYTES_MAX))
 CLIENT = _frame("client", "client", _octets("client's address", values.ADDRESS_BYTES_MAX))
 EMPTY = Constant(b"", "empty frame")
-REMAINING = _frame("remaining_ms", "remaining time", *_uint(values.REMAINING_BYTES))
-CREDIT = _frame("octets", "credit", *_uint(values.CREDIT_BYTES))
-POSITION = _frame("position", "position", _position, lambda it: _POSITION.pack(*it))
-WINDOW = _frame("window", "window", *_uint(values.WINDOW_BYTES, 1))._replace(optional=True)
+REMAINING = _frame("remaining_ms", "remaining time", lambda it: _unpack(_U64, it)[0], _U64.pack)
+CREDIT = _frame("octets", "credit", lambda it: _unpack(_U64, it)[0], _U64.pack)
+POSITION = _frame(
+    "position",
+    "position",
+    lambda it: PartPosition(*_unpack(_POSITION, it)),
+    lambda it: _POSITION.pack(*it),
+)
+WINDOW = _frame(
+    "window",
+    "window",
+    lambda it: _window(*_unpack(_WINDOW, it)),
+    lambda number: _WINDOW.pack(_window(number)),
+)._replace(optional=True)
 DEADLINES = _frame("deadlines", "`D`", _deadlines, lambda wanted: values.DEADLINES)._replace(
     optional=True
 )
@@ -299,7 +291,10 @@ CANCEL_OPTIONS = _frame(
     "name", "options", lambda it: _options(it)[1], lambda name: _pack_options((None, name, 0))
 )
 WORK_OPTIONS = _frame(
-    ("remaining_ms", "credit"), "remaining time and credit", _work_options, _pack_work_options
+    ("remaining_ms", "credit"),
+    "remaining time and credit",
+    lambda it: _unpack(_TIME_AND_CREDIT, it),
+    _pack_work_options,
 )
 BODY = Rest("body", RestType("body", _sent_body, _body), "body", maxsize)
 WORK_BODY = Rest("body", RestType("body", _sent_body, list), "body", maxsize)
@@ -471,10 +466,7 @@ REPLIES: Commands[Reply] = Commands(
         (*_TO_SERVICE, POSITION, BODY),
     ),
     CommandRow(
-        "FINAL with a position",
-        Final,
-        _only(values.CLIENT_END),
-        (*_TO_SERVICE, POSITION, BODY),
+        "FINAL with a position", Final, _only(values.CLIENT_END), (*_TO_SERVICE, POSITION, BODY)
     ),
     CommandRow("ALIVE", Alive, _only(values.CLIENT_ALIVE), ()),
 )
@@ -572,7 +564,7 @@ def decode_order(
                 and credit behind it if the broker knows READY 07
     """
     if deadlines and list(frames[:2]) == [headers.worker, values.REQUEST]:
-        has_credit = len(frames) > 5 and len(frames[5]) == _CREDIT_OPTIONS.size
+        has_credit = len(frames) > 5 and len(frames[5]) == _TIME_AND_CREDIT.size
         return TEXT, _ORDER_REQUESTS[1 + has_credit].decode(frames)
     return ORDERS.decode(frames, headers)
 

@@ -71,7 +71,6 @@ SERVICE_BYTES_MAX = 255
 REQUEST_ID_BYTES_MAX = 255
 ADDRESS_BYTES_MAX = 255  # Of a client, as a ROUTER names it.
 WINDOW_MAX = 65_535
-WINDOW_BYTES = 2  # Big-endian.
 REMAINING_BYTES = 8  # Milliseconds, big-endian.
 REMAINING_MS_UNKNOWN = (1 << 64) - 1  # To a worker that wants it: the client has no deadline.
 CREDIT_BYTES = 8  # Octets of parts, big-endian.
