@@ -15,8 +15,7 @@ from ...native.broker.server import Served, ServedRouter, Server
 from ...native.net.messages import Arena, Frames
 from ...net.clock import earliest, monotonic_ms
 from ...net.sockets import Socket
-from ...protocols.majordomo.broker import BrokerMachine as Machine
-from ...protocols.majordomo.broker import BrokerSetup
+from ...protocols.majordomo.broker import BrokerMachine, BrokerSetup
 from ...protocols.majordomo.ledger import DurableSetup
 from ...protocols.majordomo.records import TOKEN_BYTES
 from ...protocols.majordomo.values import Headers
@@ -44,7 +43,7 @@ class BrokerActor(Actor):
 
     def on_start(self) -> None:
         settings = self.settings.broker
-        self._machine = Machine(
+        self._machine = BrokerMachine(
             BrokerSetup(
                 Headers(
                     settings.client_header.encode(),
@@ -147,7 +146,7 @@ class BrokerActor(Actor):
         self._machine.on_answers(arena, self.now_ms)
 
     def _on_messages(self, arena: Arena) -> None:
-        self._machine.on_messages(arena, self.now_ms)
+        self._machine.on_requests(arena, self.now_ms, with_workers=True)
 
     def on_wake(self, now_ms: int) -> None:
         if self._store is not None:

@@ -19,9 +19,9 @@ from uuid import uuid4
 import click
 import zmq
 
-from ...clients.broker.body import BODY_BYTES_MAX, BODY_FRAMES_MAX, frames_of
+from ...clients.broker.body import BODY_BYTES_MAX, BODY_FRAMES_MAX
 from ...clients.broker.broker import Broker
-from ...clients.broker.operations import BrokerTuning, checked_service
+from ...clients.broker.operations import BrokerTuning
 from ...clients.errors import BrokerTimeout
 from ...native.net.messages import Frames
 from ...native.net.sockets import Drain, send_batch
@@ -43,7 +43,7 @@ from ...protocols.majordomo.values import (
 )
 from ..cli_errors import FAILED, CliError
 from ..options import DATA, OUTPUT, argument, command, option, timeout_option
-from ..render import per_second, percentiles_ms, progress_bar, show, stdin
+from ..render import per_second, percentiles_ms, progress_bar, show
 from .echo import HEAD_BYTES, EchoSetup
 from .lists import fetch_rows
 from .target import (
@@ -52,6 +52,7 @@ from .target import (
     TOPOLOGY,
     WORKERS_URL,
     BrokerTarget,
+    read_body,
     report_broker_errors,
     resolve_brokers,
 )
@@ -207,12 +208,7 @@ def bench(request: BenchRequest) -> None:
 
 def make_body(request: BenchRequest) -> list[bytes]:
     """The frames of a request. Raises CliError."""
-    try:
-        if request.service is not None:
-            checked_service(request.service)
-        body = frames_of([stdin().read() if part == b"-" else part for part in request.bodies])
-    except ValueError as error:
-        raise CliError(str(error)) from error
+    body = read_body(request.service, request.bodies)
     if not request.bodies:
         body = [b"." * request.size]
     size = request.outstanding * sum(map(len, body))

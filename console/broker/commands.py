@@ -6,19 +6,18 @@ from typing import Any, NamedTuple
 
 import click
 
-from ...clients.broker.body import Body, frames_of
+from ...clients.broker.body import Body
 from ...clients.broker.broker import Broker
 from ...clients.broker.operations import (
     BrokerTuning,
     checked_identity,
     checked_request_id,
-    checked_service,
 )
 from ...protocols.failover.limits import REACH_MS
 from ..cli_errors import CliError
 from ..options import DATA, OUTPUT, argument, command, option, timeout_option
-from ..render import data_json, show_json, stdin
-from .target import CLIENTS, CLIENTS_URL, TOPOLOGY, report_broker_errors, resolve_brokers
+from ..render import data_json, show_json
+from .target import CLIENTS, CLIENTS_URL, TOPOLOGY, read_body, report_broker_errors, resolve_brokers
 
 
 class CallRequest(NamedTuple):
@@ -44,11 +43,7 @@ def call(request: CallRequest) -> None:
     BODY is UTF-8, or hexadecimal after 0x; `-` reads all of standard input. Each BODY is a frame.
     """
     name, timeout_ms = request.service, request.timeout_ms
-    try:
-        checked_service(name)
-        frames = frames_of([stdin().read() if body == b"-" else body for body in request.bodies])
-    except ValueError as error:
-        raise CliError(f"SERVICE: {error}" if "service" in str(error) else str(error)) from error
+    frames = read_body(name, request.bodies)
     identity, request_id = checked_ids(request)
     target = resolve_brokers(request.topology, request.urls, CLIENTS_URL)
     tuning = BrokerTuning(headers=target.headers)

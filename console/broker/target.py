@@ -1,13 +1,17 @@
 """The broker of a command of `kelek`, and errors of its calls."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from ...clients.broker.body import frames_of
+from ...clients.broker.operations import checked_service
 from ...clients.errors import BrokerTimeout, BrokerUnavailable, Error
 from ...protocols.majordomo.values import HEADERS, INTERVAL_MS, Headers
 from ...protocols.zre import services
+from ..cli_errors import CliError
 from ..options import topology_option, url_option
+from ..render import stdin
 from ..targets import report_errors, resolve
 
 CLIENTS_URL = "clients_url"
@@ -44,6 +48,16 @@ def resolve_brokers(topology: str | None, urls: tuple[str, ...], key: str) -> Br
     headers = Headers(*(getattr(settings, name).encode() for name in names))
     interval_ms = settings.heartbeat_interval_ms
     return BrokerTarget(found.source, known, found.start, headers, interval_ms)
+
+
+def read_body(service: str | None, bodies: Sequence[bytes]) -> list[bytes]:
+    """The frames of a request; `-` is standard input. Raises CliError."""
+    try:
+        if service is not None:
+            checked_service(service)
+        return frames_of([stdin().read() if body == b"-" else body for body in bodies])
+    except ValueError as error:
+        raise CliError(f"SERVICE: {error}" if "service" in str(error) else str(error)) from error
 
 
 @contextmanager

@@ -612,16 +612,10 @@ static void nodes_free(struct table *table) {
 
 void klk_exchange_close(struct klk_exchange *exchange) {
     if (!exchange) return;
-    for (uint32_t i = 0; exchange->requests.buckets && i < exchange->requests.size; i++) {
-        for (struct node *node = exchange->requests.buckets[i]; node; node = node->next) {
-            struct request *request = KLK_OF(node, struct request, node);
-            if (request->client_queue) {
-                klk_link_remove(&request->place);
-                line_settle(request->client_queue);
-            }
-            collected_free(exchange, request);
-        }
-    }
+    struct table *requests = &exchange->requests;
+    for (uint32_t i = 0; requests->buckets && i < requests->size; i++)
+        while (requests->buckets[i])
+            klk_request_end(exchange, KLK_OF(requests->buckets[i], struct request, node));
     nodes_free(&exchange->requests);
     nodes_free(&exchange->workers);
     nodes_free(&exchange->clients);
@@ -650,7 +644,7 @@ static int64_t first_ms(const struct link *requests, int64_t ttl_ms) {
 static void service_tell(const struct klk_exchange *exchange, const struct service *service,
                          struct klk_service_info *info) {
     int64_t ttl_ms = exchange->setup.request_ttl_ms;
-    *info = (struct klk_service_info){.bytes = service->bytes,
+    *info = (struct klk_service_info){.waiting_bytes = service->bytes,
                                       .done = service->done,
                                       .oldest_ms = -1,
                                       .workers = service->workers,
@@ -695,7 +689,7 @@ uint32_t klk_exchange_workers(const struct klk_exchange *exchange, struct klk_wo
                                                   .window = worker->window,
                                                   .load = worker->load,
                                                   .framing = worker->framing,
-                                                  .id = worker->named.name,
+                                                  .routing_id = worker->named.name,
                                                   .service = worker->service->named.name};
     }
     return exchange->workers.count;

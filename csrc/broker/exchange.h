@@ -78,12 +78,12 @@ struct klk_worker_info {
     uint32_t window;
     uint32_t load;
     uint32_t framing;
-    struct klk_name id;
+    struct klk_name routing_id;
     struct klk_name service;
 };
 
 struct klk_service_info {
-    uint64_t bytes;   /* of the waiting requests */
+    uint64_t waiting_bytes;
     uint64_t done;    /* FINALs */
     int64_t oldest_ms; /* when the oldest waiting request arrived; -1: none waits */
     uint32_t workers;

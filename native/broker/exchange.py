@@ -7,10 +7,10 @@ and DISCONNECT, the broker's internal services, and the expiry of workers.
 import os
 import weakref
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ..._native import ffi, lib
-from ..errors import NativeError
+from ..errors import checked
 from ..net.messages import Arena, Frames
 
 NAME_BYTES_MAX: int = lib.KLK_EXCHANGE_NAME_MAX
@@ -94,6 +94,9 @@ class ServiceInfo(NamedTuple):
     oldest_ms: int | None  # When the oldest waiting request arrived.
 
 
+InfoT = TypeVar("InfoT", WorkerInfo, ServiceInfo)
+
+
 class NewWorker(NamedTuple):
     """The contents of READY."""
 
@@ -126,7 +129,7 @@ class Exchange:
             raise ValueError(f"no exchange can be made with {setup}")
         weakref.finalize(self, lib.klk_exchange_close, self._exchange)
         for service in durable_services:
-            self._check(lib.klk_exchange_add_durable(self._exchange, service, len(service)))
+            checked(lib.klk_exchange_add_durable(self._exchange, service, len(service)))
         self._position = ffi.new("uint32_t *")
         self._stop = ffi.new("int32_t *")
         self._silent_id = ffi.new("struct klk_name *")
@@ -167,16 +170,10 @@ class Exchange:
 
     def _fill(self, function: Any, *arguments: Any) -> int:
         """Repeats a call until its output has room."""
-        while (result := int(function(self._exchange, *arguments))) == lib.KLK_EFULL:
+        while (result := function(self._exchange, *arguments)) == lib.KLK_EFULL:
             self.clients._double()
             self.workers._double()
-        self._check(result)
-        return result
-
-    @staticmethod
-    def _check(result: int) -> None:
-        if result < 0:
-            raise NativeError(result)
+        return checked(result)
 
     # ---- dispatch ----
 
@@ -263,40 +260,25 @@ class Exchange:
 
     def services(self) -> list[ServiceInfo]:
         """All services with workers or requests."""
+        infos = self._all(ServiceInfo, "struct klk_service_info[]", lib.klk_exchange_services)
         return sorted(
-            ServiceInfo(
-                _bytes(info.name),
-                info.workers,
-                info.waiting,
-                info.bytes,
-                info.working,
-                info.done,
-                None if info.oldest_ms < 0 else info.oldest_ms,
-            )
-            for info in self._all("struct klk_service_info[]", lib.klk_exchange_services)
+            info._replace(oldest_ms=None) if info.oldest_ms == -1 else info for info in infos
         )
 
     def worker_infos(self) -> list[WorkerInfo]:
         """All workers, the longest silent first."""
-        return [
-            WorkerInfo(
-                info.number,
-                _bytes(info.id),
-                _bytes(info.service),
-                info.framing,
-                info.window,
-                info.load,
-                info.done,
-                info.last_seen_ms,
-            )
-            for info in self._all("struct klk_worker_info[]", lib.klk_exchange_workers)
-        ]
+        return self._all(WorkerInfo, "struct klk_worker_info[]", lib.klk_exchange_workers)
 
-    def _all(self, kind: str, call: Any) -> Any:
+    def _all(self, kind: type[InfoT], struct: str, call: Any) -> list[InfoT]:
+        """The fields of C's structs have the names of the tuple's."""
         room = call(self._exchange, ffi.NULL, 0)
-        infos = ffi.new(kind, room)
+        infos = ffi.new(struct, room)
         call(self._exchange, infos, room)
-        return infos
+        return [kind._make(_value(getattr(info, it)) for it in kind._fields) for info in infos]
+
+
+def _value(field: Any) -> Any:
+    return field if isinstance(field, int) else _bytes(field)
 
 
 def _bytes(name: Any) -> bytes:

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Literal
 
 from ..._native import ffi, lib
-from ..errors import NativeError
+from ..errors import checked
 from ..net.messages import Arena, Frames
 from ..net.sockets import send_batch
 
@@ -52,9 +52,7 @@ def heads(messages: Arena, size: int) -> bytes:
     Raises NativeError: a frame has another size.
     """
     out = ffi.new("uint8_t[]", messages.count * size + 1)
-    code = lib.klk_messages_heads(messages._struct, size, out)
-    if code < 0:
-        raise NativeError(code)
+    checked(lib.klk_messages_heads(messages._struct, size, out))
     return bytes(ffi.buffer(out, messages.count * size))
 
 
@@ -63,6 +61,4 @@ def stamp(messages: Arena, offset: int, data: bytes) -> None:
 
     Raises NativeError: a first frame is too short.
     """
-    code = lib.klk_messages_stamp(messages._struct, offset, data, len(data))
-    if code < 0:
-        raise NativeError(code)
+    checked(lib.klk_messages_stamp(messages._struct, offset, data, len(data)))

@@ -98,11 +98,23 @@ class BrokerMachine:
 
     # ---- receiving ----
 
-    def on_requests(self, arena: Arena, now_ms: int, position: int = 0) -> None:
-        """Messages of clients, from a position on: [routing id][frames ..]."""
+    def on_requests(
+        self, arena: Arena, now_ms: int, position: int = 0, with_workers: bool = False
+    ) -> None:
+        """Messages of clients, from a position on: [routing id][frames ..].
+
+        with_workers   also messages of workers at the same endpoint; their headers distinguish them
+        """
         while position < arena.count:
             position, stop = self.exchange.receive_requests(arena, position, now_ms)
-            if stop is Stop.DURABLE:
+            if stop is Stop.INVALID and with_workers:
+                first = position
+                position, stop = self._receive_answers(arena, position, now_ms)
+                if stop is None or (stop is Stop.INVALID and position > first):
+                    continue  # The end, or possibly a client's message.
+                self._on_command(arena.message(position), stop, now_ms)
+                position += 1
+            elif stop is Stop.DURABLE:
                 position = self._on_durable_requests(arena, position, now_ms)
             elif stop is not None:
                 self._on_internal_request(arena.message(position), stop, now_ms)
@@ -133,24 +145,6 @@ class BrokerMachine:
             position, stop = self.durable.exchange.receive_answers(arena, position, now_ms)
             if stop is not Stop.UNKNOWN_WORKER or position == first:
                 return position, stop
-
-    def on_messages(self, arena: Arena, now_ms: int) -> None:
-        """Messages of clients and workers at one endpoint; their headers distinguish them."""
-        position = 0
-        while position < arena.count:
-            position, stop = self.exchange.receive_requests(arena, position, now_ms)
-            if stop is Stop.INVALID:
-                first = position
-                position, stop = self._receive_answers(arena, position, now_ms)
-                if stop is None or (stop is Stop.INVALID and position > first):
-                    continue  # The end, or possibly a client's message.
-                self._on_command(arena.message(position), stop, now_ms)
-                position += 1
-            elif stop is Stop.DURABLE:
-                position = self._on_durable_requests(arena, position, now_ms)
-            elif stop is not None:
-                self._on_internal_request(arena.message(position), stop, now_ms)
-                position += 1
 
     def on_clients_gone(self, routing_ids: list[bytes], now_ms: int) -> None:
         """Answers could not be sent: the clients are not connected. Their queued requests are

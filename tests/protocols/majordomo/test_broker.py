@@ -602,7 +602,7 @@ def test_clients_and_workers_at_one_endpoint(table: ServiceTable) -> None:
         [b"d", b"", b"MDPC01", b"echo", b"y"],
         [b"v", b"more junk"],
     ]
-    table.broker.on_messages(Arena.from_messages(messages), 0)
+    table.broker.on_requests(Arena.from_messages(messages), 0, with_workers=True)
     table.broker.ready(0)
     assert [message[0] for message in table.to_clients] == [b"c"]
     work = [b"w", W, b"\2", number(1), b"", b"1", b"x"]
