@@ -8,6 +8,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from ...net.clock import monotonic_ms
 from ...net.links import LinkLimits
+from ...protocols.majordomo import values
 from ...protocols.majordomo.client import (
     FEATURES_ID,
     PROBE_ID,
@@ -16,18 +17,6 @@ from ...protocols.majordomo.client import (
     Call,
 )
 from ...protocols.majordomo.codec import Request
-from ...protocols.majordomo.values import (
-    EXPIRED,
-    HEADERS,
-    NAME_BYTES_MAX,
-    REQUEST_ID_BYTES_MAX,
-    SERVICE_BYTES_MAX,
-    Headers,
-    check_headers,
-    is_name,
-    is_service,
-    part_cost,
-)
 from ...protocols.zre import services
 from ..errors import BrokerError, BrokerTimeout, BrokerUnavailable, ServiceRefused
 from ..io.driver import ClientBase
@@ -55,7 +44,7 @@ class BrokerTuning(NamedTuple):
     bytes_max: int = 32 << 20
     partial_bytes_max: int = 64 << 20
     silence_ms: int = 1000
-    headers: Headers = HEADERS
+    headers: values.Headers = values.HEADERS
     deadlines: bool = True  # Whether to send each call's remaining time; an extension of kelek.
 
 
@@ -75,10 +64,10 @@ def checked_service(name: str | bytes) -> bytes:
     if not isinstance(name, str | bytes):
         raise TypeError(f"a service is str, not {type(name).__name__}")
     service = name.encode("utf-8", "surrogatepass") if isinstance(name, str) else name
-    if not is_service(service):
+    if not values.is_service(service):
         raise ValueError(
-            f"{name!r} is not a service name, which has 1 to {SERVICE_BYTES_MAX} printable ASCII"
-            " characters"
+            f"{name!r} is not a service name, which has 1 to {values.SERVICE_BYTES_MAX} printable"
+            " ASCII characters"
         )
     return service
 
@@ -89,7 +78,7 @@ def make_client(
     """The state machine of a Broker. Without an identity its name is random and secret. Raises
     ValueError, TypeError."""
     tuning = tuning or BrokerTuning()
-    check_headers(tuning.headers)
+    values.check_headers(tuning.headers)
     name = b"k" + os.urandom(NAME_BYTES - 1)  # A name does not begin with 0.
     if identity is not None:
         name = checked_identity(identity)
@@ -100,9 +89,9 @@ def make_client(
 def checked_identity(identity: str | bytes) -> bytes:
     """Raises ValueError, TypeError."""
     octets = _to_bytes("an identity", identity)
-    if not is_name(octets):
+    if not values.is_name(octets):
         raise ValueError(
-            f"an identity has 1 to {NAME_BYTES_MAX} octets, the first one not 0: {octets!r}"
+            f"an identity has 1 to {values.NAME_BYTES_MAX} octets, the first one not 0: {octets!r}"
         )
     return octets
 
@@ -110,8 +99,10 @@ def checked_identity(identity: str | bytes) -> bytes:
 def checked_request_id(request_id: str | bytes) -> bytes:
     """Raises ValueError, TypeError."""
     octets = _to_bytes("a request id", request_id)
-    if not 0 < len(octets) <= REQUEST_ID_BYTES_MAX:
-        raise ValueError(f"a request id has 1 to {REQUEST_ID_BYTES_MAX} octets, not {len(octets)}")
+    if not 0 < len(octets) <= values.REQUEST_ID_BYTES_MAX:
+        raise ValueError(
+            f"a request id has 1 to {values.REQUEST_ID_BYTES_MAX} octets, not {len(octets)}"
+        )
     if octets in (PROBE_ID, FEATURES_ID):
         raise ValueError(f"{octets!r} is reserved: choose another one")
     return octets
@@ -226,7 +217,7 @@ class BrokerOperations(ClientBase, Generic[FutureT, StreamT]):
             size = 0
             while size < LIST_BYTES and (body := self._client.pop_part(call)) is not None:
                 bodies.append(body)
-                size += part_cost(body)
+                size += values.part_cost(body)
             if bodies:
                 yield [Body.of(body) for body in bodies]
                 if self._client.on_parts_read(call, bodies):
@@ -288,7 +279,7 @@ def answer_of(client: BrokerClientMachine, call: Call) -> Body:
         raise _timed_out(client, call.request.service.decode(), reason)
     if failure is None:
         return Body.of(call.final)
-    if failure.code == EXPIRED:
+    if failure.code == values.EXPIRED:
         raise BrokerTimeout(failure.message)
     raise ServiceRefused(failure.code, failure.message)
 

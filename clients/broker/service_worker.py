@@ -17,21 +17,8 @@ from typing import Any, Generic, NamedTuple, ParamSpec, Self, TypeVar
 
 from ...net.clock import monotonic_ms
 from ...net.sockets import LINGER_MS
+from ...protocols.majordomo import values
 from ...protocols.majordomo.codec import Failure
-from ...protocols.majordomo.values import (
-    CANCELLED,
-    EXPIRED,
-    FAILED,
-    HEADERS,
-    INTERVAL_MS,
-    LIVENESS,
-    MMI,
-    TITANIC,
-    WINDOW_MAX,
-    Headers,
-    check_headers,
-    part_cost,
-)
 from ...protocols.majordomo.worker import WorkerRequest, Workers, WorkerSetup
 from ...protocols.zre import services
 from ..aliases import old_fields
@@ -59,10 +46,10 @@ R = TypeVar("R")
 class WorkerTuning(NamedTuple):
     """The times of heartbeat and end, and the headers (WorkerSetup)."""
 
-    heartbeat_interval_ms: int = INTERVAL_MS
-    liveness: int = LIVENESS
+    heartbeat_interval_ms: int = values.INTERVAL_MS
+    liveness: int = values.LIVENESS
     drain_ms: int = DRAIN_MS
-    headers: Headers = HEADERS
+    headers: values.Headers = values.HEADERS
     # Whether to receive remaining time, credit for parts and cancellations; an extension of kelek.
     deadlines: bool = True
 
@@ -119,13 +106,13 @@ def service(
                   hides the round trip for short functions. Default: concurrency
     """
     checked = checked_service(name)
-    if checked.startswith((MMI, TITANIC)):
+    if checked.startswith((values.MMI, values.TITANIC)):
         raise ValueError(f"services called {name.partition('.')[0]}. are the broker's own")
     if not 1 <= concurrency <= CONCURRENCY_MAX:
         raise ValueError(f"concurrency is 1 to {CONCURRENCY_MAX}, not {concurrency}")
     ahead = concurrency if window is None else window
-    if not concurrency <= ahead <= WINDOW_MAX:
-        raise ValueError(f"a window is {concurrency} to {WINDOW_MAX} here, not {ahead}")
+    if not concurrency <= ahead <= values.WINDOW_MAX:
+        raise ValueError(f"a window is {concurrency} to {values.WINDOW_MAX} here, not {ahead}")
     return lambda function: Service(name, function, concurrency, ahead)
 
 
@@ -182,7 +169,7 @@ class Worker:
         on_begun: Callable[[], object] = lambda: None,
         on_failure: Callable[[Exception], object] = lambda error: None,
     ) -> None:
-        check_headers(tuning.headers)
+        values.check_headers(tuning.headers)
         self.service = service
         self.tuning = tuning
         self._on_begun = on_begun
@@ -334,16 +321,16 @@ class Worker:
     def _end_reason(self, request: WorkerRequest) -> Failure | None:
         """Why the answer is no longer wanted; None: it is."""
         if request.cancelled:
-            return Failure(CANCELLED, f"the request to {self.service.name} was withdrawn")
+            return Failure(values.CANCELLED, f"the request to {self.service.name} was withdrawn")
         if request.deadline_ms is not None and monotonic_ms() >= request.deadline_ms:
-            return Failure(EXPIRED, f"{self.service.name} was not done in time")
+            return Failure(values.EXPIRED, f"{self.service.name} was not done in time")
         return None
 
     def _failed(self, error: Exception) -> Failure:
         self._on_failure(error)
         if isinstance(error, ServiceRefused):
             return Failure(error.code, error.text)
-        return Failure(FAILED, f"{type(error).__name__}: {error}")
+        return Failure(values.FAILED, f"{type(error).__name__}: {error}")
 
     # ---- plain functions ----
 
@@ -386,7 +373,7 @@ class Worker:
                 except StopIteration as stop:
                     return _Result(request, frames_of(stop.value))
                 frames = frames_of(part)
-                request.spent += part_cost(frames)
+                request.spent += values.part_cost(frames)
                 while not self._part_slots.acquire(timeout=STOP_S):
                     if self._stopped.is_set():
                         return None
@@ -463,7 +450,7 @@ class Worker:
                 frames = frames_of(await anext(parts))
             except StopAsyncIteration:
                 return None
-            request.spent += part_cost(frames)
+            request.spent += values.part_cost(frames)
             self._send_result(_Result(request, frames, last=False))
             self._links.wake()
             await asyncio.sleep(0)  # Let the loop send the part.

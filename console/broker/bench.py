@@ -26,20 +26,12 @@ from ...clients.errors import BrokerTimeout
 from ...native.net.messages import Frames
 from ...native.net.sockets import Drain, send_batch
 from ...protocols.failover.limits import REACH_MS
+from ...protocols.majordomo import values
 from ...protocols.majordomo.codec import (
     Failure,
     Request,
     decode_failure,
     encode,
-)
-from ...protocols.majordomo.values import (
-    BUSY,
-    CLIENT_FINAL,
-    MMI_FOUND,
-    OWN_SERVICES,
-    WINDOW_MAX,
-    Framing,
-    Headers,
 )
 from ..cli_errors import FAILED, CliError
 from ..options import DATA, OUTPUT, argument, command, option, timeout_option
@@ -82,9 +74,9 @@ class Measurement(NamedTuple):
 class BenchLoad:
     """Sends the same request again and again, with a fixed number in flight."""
 
-    def __init__(self, url: str, service: str, body: list[bytes], headers: Headers) -> None:
+    def __init__(self, url: str, service: str, body: list[bytes], headers: values.Headers) -> None:
         # Encoded once; only the id changes.
-        request = encode(Request(service.encode(), ID, body), Framing.TEXT, headers)
+        request = encode(Request(service.encode(), ID, body), values.Framing.TEXT, headers)
         self._head, self._body = request[:ID_FRAME], request[ID_FRAME + 1 :]
         self._ids = (number.to_bytes(8) for number in count(1))
         self._sent_ns: dict[bytes, int] = {}
@@ -133,7 +125,7 @@ class BenchLoad:
         now_ns = time.monotonic_ns()
         for frames in arena.messages():
             # Without the codec, to keep the load on the broker.
-            if len(frames) <= ID_FRAME or frames[1] != CLIENT_FINAL:
+            if len(frames) <= ID_FRAME or frames[1] != values.CLIENT_FINAL:
                 continue  # A PARTIAL.
             sent_ns = self._sent_ns.pop(frames[ID_FRAME], None)
             if sent_ns is not None:
@@ -170,7 +162,7 @@ class BenchRequest(NamedTuple):
                                                "BODY.")  # fmt: skip
     workers: int = option("--workers", type=click.IntRange(1, 1000), default=4, show_default=True,
                           help="Number of the bench's own workers.")  # fmt: skip
-    window: int = option("--window", type=click.IntRange(1, WINDOW_MAX), default=32,
+    window: int = option("--window", type=click.IntRange(1, values.WINDOW_MAX), default=32,
                          show_default=True, help="Window of each of them.")  # fmt: skip
     output: str = OUTPUT
     service: str | None = argument(required=False)
@@ -232,7 +224,7 @@ def resolve_workers_url(request: BenchRequest) -> str:
 
 def check_served(status: bytes, place: str) -> None:
     """Raises CliError: the service has no worker."""
-    if status != MMI_FOUND:
+    if status != values.MMI_FOUND:
         way_out = "start one: kelek worker run; or leave SERVICE out to use the bench's workers"
         raise CliError(f"{place}: it has no worker; {way_out}", FAILED)
 
@@ -271,7 +263,7 @@ def wait_for_workers(
     """Waits until the broker knows all workers. Raises CliError."""
     until = time.monotonic() + timeout_ms / 1000
     while True:
-        rows = fetch_rows(broker, OWN_SERVICES, "name")
+        rows = fetch_rows(broker, values.OWN_SERVICES, "name")
         known = sum(row["workers"] for row in rows if row["name"] == setup.service)
         if known == setup.workers:
             return
@@ -316,7 +308,7 @@ def show_figures(figures: dict[str, Any], output: str) -> None:
         line += "\nalone      {alone:,} x {bytes} B  p50 {alone_p50_ms} ms  p99 {alone_p99_ms} ms"
     show(output, figures, line.format(**figures))
     for failure, _ in failures:
-        way_out = "; take fewer --outstanding" if failure.code == BUSY else ""
+        way_out = "; take fewer --outstanding" if failure.code == values.BUSY else ""
         problem = f"{figures['failed']:,} requests have failed: {failure.code} {failure.message}"
         raise CliError(
             f"{figures['broker']}: service {figures['service']}: {problem}{way_out}", FAILED

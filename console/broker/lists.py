@@ -8,12 +8,7 @@ import msgpack
 from ...clients.broker.broker import Broker
 from ...clients.broker.operations import BrokerTuning
 from ...clients.errors import BrokerUnavailable
-from ...protocols.majordomo.values import (
-    MMI_NOT_IMPLEMENTED,
-    OWN_ROWS_MAX,
-    OWN_SERVICES,
-    OWN_WORKERS,
-)
+from ...protocols.majordomo import values
 from ..cli_errors import FAILED, CliError
 from ..options import OUTPUT, command, timeout_option
 from ..render import show_rows
@@ -36,14 +31,14 @@ class ListRequest(NamedTuple):
 @command
 def services(request: ListRequest) -> None:
     """Lists the services with workers or requests, of each broker."""
-    rows = fetch_all_rows(request, OWN_SERVICES, "name")
+    rows = fetch_all_rows(request, values.OWN_SERVICES, "name")
     show_brokers(rows, with_durable(SERVICE_KEYS, rows), request)
 
 
 @command
 def workers(request: ListRequest) -> None:
     """Lists the workers, their service and their load."""
-    show_brokers(fetch_all_rows(request, OWN_WORKERS, "number"), WORKER_KEYS, request)
+    show_brokers(fetch_all_rows(request, values.OWN_WORKERS, "number"), WORKER_KEYS, request)
 
 
 @command
@@ -51,7 +46,7 @@ def queue(request: ListRequest) -> None:
     """Lists the services with waiting requests, the longest wait first."""
     rows = [
         row
-        for row in fetch_all_rows(request, OWN_SERVICES, "name")
+        for row in fetch_all_rows(request, values.OWN_SERVICES, "name")
         if row["waiting"] or row.get("durable")
     ]
     rows.sort(key=lambda row: -(row["oldest_ms"] or 0))
@@ -94,11 +89,13 @@ def fetch_rows(broker: Broker, service: bytes, key: str) -> Rows:
     after = b""
     while True:
         frames = broker.call(service, after).frames
-        if frames == [MMI_NOT_IMPLEMENTED]:
+        if frames == [values.MMI_NOT_IMPLEMENTED]:
             raise CliError("this is a foreign broker, without lists", FAILED)
         page = [msgpack.unpackb(frame) for frame in frames if frame]
         rows += page
-        if len(page) < OWN_ROWS_MAX or key not in page[-1]:  # An older broker sends no numbers.
+        if (
+            len(page) < values.OWN_ROWS_MAX or key not in page[-1]
+        ):  # An older broker sends no numbers.
             return rows
         last = page[-1][key]
         after = last.to_bytes(NUMBER_BYTES, "big") if isinstance(last, int) else last.encode()

@@ -22,19 +22,7 @@ from ...native.broker.exchange import (
 )
 from ...native.net.messages import Arena
 from ..errors import RemoteProtocolError
-from . import values
-from .codec import (
-    CLIENT_COMMANDS,
-    LATE,
-    WORKER_COMMANDS,
-    Disconnect,
-    Failure,
-    Final,
-    Request,
-    WorkerReady,
-    encode,
-    encode_failure,
-)
+from . import codec, values
 from .durable import Durable
 from .ledger import DurableSetup
 from .values import Framing, Headers
@@ -42,7 +30,9 @@ from .values import Framing, Headers
 _U32_MAX = (1 << 32) - 1
 _U64_MAX = (1 << 64) - 1
 _DURABLE_NUMBERS = 1 << 63  # Added to the client and worker numbers of durable services.
-_DROPPED = Failure(values.LOST, "a part of the answer was dropped: its client left too much unread")
+_DROPPED = codec.Failure(
+    values.LOST, "a part of the answer was dropped: its client left too much unread"
+)
 SILENCED_MAX = 65_536  # Routing ids that are ignored; the oldest are forgotten.
 
 
@@ -83,7 +73,7 @@ class BrokerMachine:
             durable = setup.durable._replace(inflight_max=setup.inflight_max, headers=setup.headers)
             self.durable = Durable(durable, _durable_exchange(setup, durable), now_ms)
             self.durable.exchange.workers = self.workers
-        self._workers: dict[bytes, WorkerReady] = {}
+        self._workers: dict[bytes, codec.WorkerReady] = {}
         self._mdp_workers: set[bytes] = set()  # They get HEARTBEATs.
         self._silenced: OrderedDict[bytes, None] = OrderedDict()
         self._heartbeat_ms = now_ms + setup.heartbeat_interval_ms
@@ -167,8 +157,8 @@ class BrokerMachine:
                 goes_on |= self.durable.ledger.detach_client(routing_id, request_id)
             is_last = command in (values.CLIENT_FINAL, values.CLIENT_END)
             if body != values.ERROR_MARK and (is_last or goes_on):
-                error = Final(service, request_id, encode_failure(_DROPPED))
-                self.clients.add([routing_id, *encode(error, headers=self.setup.headers)])
+                error = codec.Final(service, request_id, codec.encode_failure(_DROPPED))
+                self.clients.add([routing_id, *codec.encode(error, headers=self.setup.headers)])
 
     def on_workers_gone(self, routing_ids: list[bytes], now_ms: int) -> None:
         """Requests could not be sent; ready() gives them to other workers."""
@@ -183,11 +173,11 @@ class BrokerMachine:
         try:
             if stop is not Stop.INTERNAL:
                 raise RemoteProtocolError("not a request of any framing")
-            framing, request = CLIENT_COMMANDS.decode(frames, self.setup.headers)
+            framing, request = codec.CLIENT_COMMANDS.decode(frames, self.setup.headers)
         except RemoteProtocolError:
             self.counters["invalid_requests"] += 1
             return
-        if not isinstance(request, Request):
+        if not isinstance(request, codec.Request):
             return  # Internal requests are answered at once, so CREDIT and CANCEL have no effect.
         if self.durable is not None and request.service.startswith(values.TITANIC):
             body = self._titanic(routing_id, framing, request, now_ms)
@@ -195,12 +185,12 @@ class BrokerMachine:
                 return  # The answer follows when the store has the request.
         else:
             body = self._internal_answer(request.service, request.body, now_ms)
-        final = Final(request.service, request.request_id, body)
-        self.clients.add([routing_id, *encode(final, framing, self.setup.headers)])
+        final = codec.Final(request.service, request.request_id, body)
+        self.clients.add([routing_id, *codec.encode(final, framing, self.setup.headers)])
         self.counters["own_requests"] += 1
 
     def _titanic(
-        self, routing_id: bytes, framing: Framing, request: Request, now_ms: int
+        self, routing_id: bytes, framing: Framing, request: codec.Request, now_ms: int
     ) -> list[bytes]:
         """RFC 9: requests that outlive their clients. Empty: the answer follows later."""
         assert self.durable is not None
@@ -259,7 +249,7 @@ class BrokerMachine:
             self.counters["silenced"] += 1  # Until it connects by a new socket.
             return
         try:
-            framing, command = WORKER_COMMANDS.decode(frames, self.setup.headers)
+            framing, command = codec.WORKER_COMMANDS.decode(frames, self.setup.headers)
         except RemoteProtocolError:
             stop = Stop.INVALID
         if stop is Stop.INVALID:
@@ -267,21 +257,23 @@ class BrokerMachine:
             self.counters["invalid_commands"] += 1
             if self._remove_worker(routing_id, now_ms):
                 self.counters["workers_invalid"] += 1
-        elif isinstance(command, Disconnect):
+        elif isinstance(command, codec.Disconnect):
             # Specification: no further commands to that worker, even if it sent no READY.
             self._remove_worker(routing_id, now_ms)
             self._silence(routing_id)
-        elif isinstance(command, WorkerReady) and self._add_worker(
+        elif isinstance(command, codec.WorkerReady) and self._add_worker(
             routing_id, command, framing, now_ms
         ):
             self.counters["workers_ready"] += 1
-        elif isinstance(command, WorkerReady) and self._is_compatibility_ready(routing_id, command):
+        elif isinstance(command, codec.WorkerReady) and self._is_compatibility_ready(
+            routing_id, command
+        ):
             pass
         else:
             # Specification: DISCONNECT for any valid but unexpected command, then silence.
             self._disconnect(routing_id, framing, now_ms)
 
-    def _is_compatibility_ready(self, routing_id: bytes, ready: WorkerReady) -> bool:
+    def _is_compatibility_ready(self, routing_id: bytes, ready: codec.WorkerReady) -> bool:
         """Whether this is the second READY, without credit, that a worker sends for older
         brokers."""
         known = self._workers.get(routing_id)
@@ -291,7 +283,7 @@ class BrokerMachine:
         return known == ready._replace(deadlines=True, credit=True)
 
     def _add_worker(
-        self, routing_id: bytes, ready: WorkerReady, framing: Framing, now_ms: int
+        self, routing_id: bytes, ready: codec.WorkerReady, framing: Framing, now_ms: int
     ) -> bool:
         """False: the worker is refused."""
         if ready.service.startswith(values.RESERVED):
@@ -321,7 +313,7 @@ class BrokerMachine:
 
     def _disconnect(self, routing_id: bytes, framing: Framing, now_ms: int) -> None:
         self._remove_worker(routing_id, now_ms)
-        order = encode(Disconnect(), framing, self.setup.headers)
+        order = codec.encode(codec.Disconnect(), framing, self.setup.headers)
         self.workers.add([routing_id, *order])
         self._silence(routing_id)
         self.counters["workers_disconnected"] += 1
@@ -414,9 +406,9 @@ def _exchange_setup(setup: BrokerSetup, durable_services: tuple[bytes, ...]) -> 
     return ExchangeSetup(
         setup.headers,
         (
-            _refusal(Failure(values.BUSY, "this client has too many requests in work")),
-            _refusal(Failure(values.BUSY, "too many requests wait for this service")),
-            _refusal(LATE),
+            _refusal(codec.Failure(values.BUSY, "this client has too many requests in work")),
+            _refusal(codec.Failure(values.BUSY, "too many requests wait for this service")),
+            _refusal(codec.LATE),
         ),
         setup.inflight_max,
         setup.services_max,
@@ -439,9 +431,9 @@ def _durable_exchange(setup: BrokerSetup, durable: DurableSetup) -> ExchangeSetu
     )
 
 
-def _refusal(failure: Failure) -> bytes:
+def _refusal(failure: codec.Failure) -> bytes:
     """The second frame of an error (docs/protocols/majordomo.md, "Errors")."""
-    return encode_failure(failure)[1]
+    return codec.encode_failure(failure)[1]
 
 
 def _service_row(info: ServiceInfo, now_ms: int) -> tuple[bytes, dict[str, object]]:

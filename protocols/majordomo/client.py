@@ -26,35 +26,7 @@ from ..failover.servers import (
     Failover,
     FailoverPolicy,
 )
-from .codec import (
-    REPLIES,
-    Alive,
-    Cancel,
-    Credit,
-    Failure,
-    Final,
-    Partial,
-    PartPosition,
-    Request,
-    decode_failure,
-    encode,
-)
-from .values import (
-    BUSY,
-    CREDIT_BYTES,
-    FEATURE_NAMED,
-    HEADERS,
-    LIVENESS,
-    MMI_NOT_FOUND,
-    MMI_SERVICE,
-    OWN_FEATURES,
-    PART_COST,
-    REMAINING_BYTES,
-    REMAINING_MS_UNKNOWN,
-    Framing,
-    Headers,
-    part_cost,
-)
+from . import codec, values
 
 PROBE_ID = b"KLK-PROBE"
 FEATURES_ID = b"KLK-FEATURES"
@@ -65,7 +37,7 @@ class BrokerClientSetup(NamedTuple):
     """The brokers, the limits, and when a broker is given up."""
 
     urls: tuple[str, ...]
-    headers: Headers = HEADERS
+    headers: values.Headers = values.HEADERS
     name: bytes = b""  # By which brokers recognise this client; empty: no name.
     deadlines: bool = True  # Whether to send each request's remaining time.
     requests_max: int = 1000  # Sent and unanswered requests; fewer after a 429.
@@ -74,7 +46,7 @@ class BrokerClientSetup(NamedTuple):
     partial_bytes_max: int = 64 << 20  # Of unread parts.
     # After this silence the client sends a probe, and again after each such time.
     silence_ms: int = SILENCE_MS
-    liveness: int = LIVENESS  # Unanswered probes until a broker is given up.
+    liveness: int = values.LIVENESS  # Unanswered probes until a broker is given up.
     notice: bool = False  # Warn of calls that wait without a broker.
 
 
@@ -90,14 +62,14 @@ class Call(ClientRequest):
     wants_parts  False: parts are dropped on arrival
     """
 
-    request: Request
+    request: codec.Request
     deadline_ms: int
     wants_parts: bool = False
     # Unread PARTIALs. Most calls want none, and so save 600 bytes.
     parts: deque[list[bytes]] = field(init=False)
     final: list[bytes] | None = field(init=False, default=None)  # The FINAL's body.
     # Of the FINAL, or of an earlier refusal.
-    failure: Failure | None = field(init=False, default=None)
+    failure: codec.Failure | None = field(init=False, default=None)
     # How often it was sent again by another connection. The same broker continues it, so parts that
     # were lost with the old connection are missing; another broker starts it anew.
     resent: int = field(init=False, default=0)
@@ -105,7 +77,7 @@ class Call(ClientRequest):
     refusal: str = field(init=False, default="")  # Why the client ended it.
     credit: int = field(init=False, default=0)  # For parts that the broker may still send.
     unread: int = field(init=False, default=0)  # The cost of unread parts.
-    next_position: PartPosition | None = field(init=False, default=None)  # Of the next part.
+    next_position: codec.PartPosition | None = field(init=False, default=None)  # Of the next part.
     # Whether it may outlive its owner, who fetches the answer later. The broker then gets no
     # deadline.
     outlives_owner: bool = field(init=False, default=False)
@@ -142,7 +114,7 @@ class BrokerClientMachine:
         self.calls: RequestWindow[Call] = RequestWindow(setup.requests_max, setup.bytes_max)
         # By broker, the command for each request that was in work when the client left it: it
         # withdraws the request if another broker answers it.
-        self._withdrawals: dict[str, dict[bytes, Cancel | Credit]] = {}
+        self._withdrawals: dict[str, dict[bytes, codec.Cancel | codec.Credit]] = {}
         self._partial_bytes = 0
         self._updated: list[Call] = []
         self._stream_count = 0  # Open calls that want parts.
@@ -161,7 +133,7 @@ class BrokerClientMachine:
 
     def add(self, call: Call) -> Call:
         """Queues a request. LocalProtocolError: an invalid service name or id."""
-        call.frames = encode(call.request, Framing.TEXT, self.setup.headers)
+        call.frames = codec.encode(call.request, values.Framing.TEXT, self.setup.headers)
         call.size = sum(map(len, call.frames))
         self._stream_count += call.wants_parts
         self.calls.add(call.request.request_id, call, call.deadline_ms)
@@ -197,7 +169,7 @@ class BrokerClientMachine:
     def on_parts_read(self, call: Call, bodies: Iterable[list[bytes]]) -> bool:
         """Parts were read, which renews credit. True: call ready() soon, as the broker waits for
         the credit."""
-        call.unread -= sum(map(part_cost, bodies))
+        call.unread -= sum(map(values.part_cost, bodies))
         request = call.request
         if not self._supports_names or self.calls.sent.get(call.id) is not call:
             return False
@@ -205,14 +177,14 @@ class BrokerClientMachine:
         if room < self._window // 2:
             return False
         call.credit += room
-        self._send_command(Credit(request.service, request.request_id, self.setup.name, room))
+        self._send_command(codec.Credit(request.service, request.request_id, self.setup.name, room))
         return True
 
     @property
     def _window(self) -> int:
         """The credit of a call that wants parts."""
         share = self.setup.partial_bytes_max // max(self._stream_count, 1)
-        return min(WINDOW_BYTES, max(share, PART_COST))
+        return min(WINDOW_BYTES, max(share, values.PART_COST))
 
     def pop_updated(self) -> list[Call]:
         """The calls that changed since the last call of this method."""
@@ -248,11 +220,11 @@ class BrokerClientMachine:
         if broker is None or url != broker.url:
             return  # From a broker that was left; its connection is being closed.
         try:
-            framing, reply = REPLIES.decode(frames, self.setup.headers)
-            if framing is not Framing.TEXT:
+            framing, reply = codec.REPLIES.decode(frames, self.setup.headers)
+            if framing is not values.Framing.TEXT:
                 raise RemoteProtocolError(f"a reply in {framing.name} to a request in TEXT")
             self.failover.on_heard(broker, now_ms)
-            if isinstance(reply, Alive):
+            if isinstance(reply, codec.Alive):
                 return
             call = self.calls.sent.get(reply.request_id)
             if call is None:
@@ -262,7 +234,7 @@ class BrokerClientMachine:
                 self._withdraw(call)
                 call.refusal = "a part of its answer was lost with a connection"
                 self._mark_updated(call)
-            elif isinstance(reply, Final):
+            elif isinstance(reply, codec.Final):
                 self._on_final(call, reply.body, now_ms)
             else:
                 self._on_partial(call, reply.body)
@@ -271,24 +243,24 @@ class BrokerClientMachine:
 
     def _on_unknown_reply(self, url: str, request_id: bytes, body: list[bytes]) -> None:
         if request_id == FEATURES_ID:
-            self._supports_names = FEATURE_NAMED in body
+            self._supports_names = values.FEATURE_NAMED in body
             self._send_withdrawals(url)
         elif request_id == PROBE_ID:
-            self.unserved_service = self._probed_service if body == [MMI_NOT_FOUND] else b""
+            self.unserved_service = self._probed_service if body == [values.MMI_NOT_FOUND] else b""
             if self._supports_names is None:
                 # It answered the later probe, so it does not know the question.
                 self._supports_names = False
         else:
             self.counters["strays"] += 1  # Ended meanwhile, or answered twice.
 
-    def _is_next(self, call: Call, reply: Partial | Final) -> bool:
+    def _is_next(self, call: Call, reply: codec.Partial | codec.Final) -> bool:
         """Whether no part is missing before this one."""
         position, expected = reply.position, call.next_position
         if position is None or not call.wants_parts:
             return True
         if expected is None or position.run != expected.run:
-            expected = PartPosition(position.run, 0)  # Another worker starts anew.
-        call.next_position = PartPosition(expected.run, expected.number + 1)
+            expected = codec.PartPosition(position.run, 0)  # Another worker starts anew.
+        call.next_position = codec.PartPosition(expected.run, expected.number + 1)
         return position == expected
 
     # Specification, "Protocol Client": be prepared for zero or more PARTIALs.
@@ -296,7 +268,7 @@ class BrokerClientMachine:
         if not call.wants_parts:
             return
         had_credit = call.credit > 0
-        cost = part_cost(body)
+        cost = values.part_cost(body)
         call.credit -= cost
         call.unread += cost
         self._partial_bytes += sum(map(len, body))
@@ -309,10 +281,10 @@ class BrokerClientMachine:
 
     # Specification, "Protocol Client": keep track of REQUESTs and receive a FINAL for each.
     def _on_final(self, call: Call, body: list[bytes], now_ms: int) -> None:
-        failure = decode_failure(body)
+        failure = codec.decode_failure(body)
         call.failure = failure
         self.calls.drop(call)
-        if failure is not None and failure.code == BUSY:
+        if failure is not None and failure.code == values.BUSY:
             # Refused for lack of room: reduce the requests in flight, and repeat this one later.
             self.counters["busy"] += 1
             self.calls.sent_max = max(1, len(self.calls.sent))
@@ -339,14 +311,14 @@ class BrokerClientMachine:
             self._send_command(self._withdrawal(call))
         self.calls.drop(call)
 
-    def _withdrawal(self, call: Call) -> Cancel | Credit:
+    def _withdrawal(self, call: Call) -> codec.Cancel | codec.Credit:
         request, name = call.request, self.setup.name
         if call.outlives_owner:
-            return Credit(request.service, request.request_id, name, 0)
-        return Cancel(request.service, request.request_id, name)
+            return codec.Credit(request.service, request.request_id, name, 0)
+        return codec.Cancel(request.service, request.request_id, name)
 
-    def _send_command(self, command: Credit | Cancel) -> None:
-        frames = encode(command, Framing.TEXT, self.setup.headers)
+    def _send_command(self, command: codec.Credit | codec.Cancel) -> None:
+        frames = codec.encode(command, values.Framing.TEXT, self.setup.headers)
         self.failover.send(self.broker, frames)
 
     # ---- the service of the failover ----
@@ -358,7 +330,7 @@ class BrokerClientMachine:
         self._supports_names = False
         if self.setup.name:
             self._supports_names = None
-            self._send_request(Request(OWN_FEATURES, FEATURES_ID, [b""]))
+            self._send_request(codec.Request(values.OWN_FEATURES, FEATURES_ID, [b""]))
             self.ask(broker, now_ms)  # A broker that answers only this does not support names.
 
     def on_left(self, broker: Candidate, why: str) -> None:
@@ -387,7 +359,7 @@ class BrokerClientMachine:
         """Asks mmi.service, which every broker has; the specification has no PING for clients."""
         call = next(iter(self.calls), None)
         self._probed_service = b"" if call is None else call.request.service
-        self._send_request(Request(MMI_SERVICE, PROBE_ID, [self._probed_service]))
+        self._send_request(codec.Request(values.MMI_SERVICE, PROBE_ID, [self._probed_service]))
 
     def _send_withdrawals(self, url: str) -> None:
         """Withdraws the requests that have ended since the client left this broker."""
@@ -416,21 +388,23 @@ class BrokerClientMachine:
         actions, self.failover.actions = self.failover.actions, []
         return actions
 
-    def _send_request(self, request: Request) -> None:
-        frames = encode(request, Framing.TEXT, self.setup.headers)
+    def _send_request(self, request: codec.Request) -> None:
+        frames = codec.encode(request, values.Framing.TEXT, self.setup.headers)
         self.failover.send(self.broker, frames)
 
     def _encoded(self, call: Call, now_ms: int) -> list[bytes]:
         """The frames of a request for this broker, with the current remaining time and credit."""
         frames, headers = call.frames, self.setup.headers
-        left_ms = min(max(call.deadline_ms - now_ms, 0), REMAINING_MS_UNKNOWN)
+        left_ms = min(max(call.deadline_ms - now_ms, 0), values.REMAINING_MS_UNKNOWN)
         if call.outlives_owner:
-            left_ms = REMAINING_MS_UNKNOWN
-        remaining = left_ms.to_bytes(REMAINING_BYTES, "big")
+            left_ms = values.REMAINING_MS_UNKNOWN
+        remaining = left_ms.to_bytes(values.REMAINING_BYTES, "big")
         if self._supports_names:
             # Parts in flight on an old connection are lost.
-            call.credit = max(self._window - call.unread, PART_COST) if call.wants_parts else 0
-            options = remaining + call.credit.to_bytes(CREDIT_BYTES, "big") + self.setup.name
+            call.credit = (
+                max(self._window - call.unread, values.PART_COST) if call.wants_parts else 0
+            )
+            options = remaining + call.credit.to_bytes(values.CREDIT_BYTES, "big") + self.setup.name
             return [headers.named, *frames[1:4], options, *frames[4:]]
         if call.outlives_owner or not self.setup.deadlines:
             return frames

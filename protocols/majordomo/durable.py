@@ -189,20 +189,16 @@ class Durable:
         if sent is None:
             return
         if sent.is_claim:
+            # Ownership begins when the log shows it, after all earlier writes.
             self._claim_pending = False
-            if holds:
-                assert sent.renewed_ms is not None
-                self._lease_until_ms = sent.renewed_ms + self.setup.lease_ms
-            return  # Ownership begins when the log shows it, after all earlier writes.
+        if holds and sent.renewed_ms is not None and (self.owns or sent.is_claim):
+            renewed_until_ms = sent.renewed_ms + self.setup.lease_ms
+            self._lease_until_ms = max(self._lease_until_ms, renewed_until_ms)
         keys = [key for key, _ in sent.write.puts]  # The ledger ignores those of the lease.
         if holds:
             self.ledger.on_written(keys)
             self.ledger.on_deleted(sent.write.deletes)
-            if sent.renewed_ms is not None and self.owns:
-                self._lease_until_ms = max(
-                    self._lease_until_ms, sent.renewed_ms + self.setup.lease_ms
-                )
-        else:
+        elif not sent.is_claim:
             self.ledger.on_refused(keys)
             self.ledger.on_delete_refused(sent.write.deletes)
             self._lose_ownership()

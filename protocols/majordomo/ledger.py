@@ -27,7 +27,6 @@ from .records import (
     ENDING,
     ENDS,
     KEY_BYTES,
-    NAME_BYTES_MAX,
     NUMBER_BYTES,
     OVERHEAD_BYTES,
     QUEUED,
@@ -131,9 +130,6 @@ class Ledger:
             self._attach_client(known, routing_id, request)
             self._send_answers(known)
             return
-        if len(identity) > NAME_BYTES_MAX:  # Not possible for a ROUTER's peer.
-            self.counters["nameless"] += 1
-            return
         record = DurableRequest(name, request.service, framing)
         self._attach_client(record, routing_id, request)
         record.body = request.body
@@ -181,20 +177,16 @@ class Ledger:
             refusal = STORE_FULL
         elif self._inflight[identity] >= self.setup.inflight_max:
             refusal = CLIENT_FULL
-        if refusal is not None:
-            self.counters["refused"] += 1
-            self.refuse(record, refusal)
+        if refusal is None:
+            self._index(record)
+            self._unwritten.append(record)
+            self.counters["requests"] += 1
             return
-        self._index(record)
-        self._unwritten.append(record)
-        self.counters["requests"] += 1
-
-    def refuse(self, record: DurableRequest, failure: Failure) -> None:
-        """Refuses a request. MDP has no error; titanic.request has its own."""
+        self.counters["refused"] += 1
         if record.titanic_sender is not None:
             self._answer_titanic(record, [values.TITANIC_FAILED])
-        elif record.framing == Framing.TEXT:
-            self._reply(record, Final(record.service, record.name[1], encode_failure(failure)))
+        elif record.framing == Framing.TEXT:  # MDP has no error.
+            self._reply(record, Final(record.service, record.name[1], encode_failure(refusal)))
 
     def _index(self, record: DurableRequest) -> None:
         self._requests[record.name] = record

@@ -14,27 +14,7 @@ from typing import NamedTuple
 from ..connections import ClientAction, Connect, Disconnect, Send
 from ..errors import RemoteProtocolError
 from ..failover.limits import CONNECT_RETRY_MS, WORKER_RETRY_MS_MAX, doubled
-from . import codec
-from .codec import (
-    Failure,
-    Ping,
-    Pong,
-    WorkCancel,
-    WorkCredit,
-    WorkerReady,
-    WorkFinal,
-    WorkPartial,
-    WorkRequest,
-)
-from .values import (
-    CREDIT_UNLIMITED,
-    HEADERS,
-    INTERVAL_MS,
-    LIVENESS,
-    REMAINING_MS_UNKNOWN,
-    Framing,
-    Headers,
-)
+from . import codec, values
 
 
 class WorkerSetup(NamedTuple):
@@ -44,9 +24,10 @@ class WorkerSetup(NamedTuple):
     window: int = 1  # Requests that the broker may send before an answer.
     # Whether to receive remaining time, credit for parts and cancellations: extensions of kelek.
     deadlines: bool = True
-    headers: Headers = HEADERS
-    heartbeat_interval_ms: int = INTERVAL_MS
-    liveness: int = LIVENESS  # Intervals without a message until the broker is considered lost.
+    headers: values.Headers = values.HEADERS
+    heartbeat_interval_ms: int = values.INTERVAL_MS
+    # Intervals without a message until the broker is considered lost.
+    liveness: int = values.LIVENESS
 
 
 @dataclass(slots=True, eq=False)
@@ -115,7 +96,7 @@ class WorkerMachine:
         if not self._is_connected or not self.is_in_work(request):
             self.counters["late"] += 1
             return False
-        self._send(WorkPartial(request.client, request.request_id, body))
+        self._send(codec.WorkPartial(request.client, request.request_id, body))
         return True
 
     # Specification, "Request and Reply Processing": precisely one FINAL for each REQUEST.
@@ -126,10 +107,10 @@ class WorkerMachine:
             return False
         del self._in_work[request.client, request.request_id]
         self.counters["answered"] += 1
-        self._send(WorkFinal(request.client, request.request_id, body))
+        self._send(codec.WorkFinal(request.client, request.request_id, body))
         return True
 
-    def fail(self, request: WorkerRequest, failure: Failure) -> bool:
+    def fail(self, request: WorkerRequest, failure: codec.Failure) -> bool:
         """Answers with an error."""
         self.counters["failed"] += not request.cancelled
         return self.final(request, codec.encode_failure(failure))
@@ -149,9 +130,9 @@ class WorkerMachine:
         self.counters["connected"] += 1
         setup = self.setup
         if setup.deadlines:
-            self._send(WorkerReady(setup.service, setup.window, True, credit=True))
+            self._send(codec.WorkerReady(setup.service, setup.window, True, credit=True))
         # Older brokers do not know the first READY; newer ones expect this one after it.
-        self._send(WorkerReady(setup.service, setup.window, setup.deadlines))
+        self._send(codec.WorkerReady(setup.service, setup.window, setup.deadlines))
 
     def on_disconnected(self, now_ms: int) -> None:
         """The connection is lost, and the registration with it."""
@@ -174,19 +155,19 @@ class WorkerMachine:
             self.counters["disconnected"] += 1
             self._retry_ms = doubled(self._retry_ms, CONNECT_RETRY_MS, WORKER_RETRY_MS_MAX)
             self._reconnect(now_ms, self._retry_ms)
-        elif framing is not Framing.TEXT:
+        elif framing is not values.Framing.TEXT:
             self.counters["junk"] += 1
         else:
             # Specification, "Heartbeating": anything but DISCONNECT is a sign of life.
             self._silent_since_ms, self._pings, self._retry_ms = now_ms, 0, 0
-            if isinstance(order, WorkRequest):
+            if isinstance(order, codec.WorkRequest):
                 self._on_request(order, now_ms)
-            elif isinstance(order, WorkCredit | WorkCancel):
+            elif isinstance(order, codec.WorkCredit | codec.WorkCancel):
                 self._on_credit_or_cancel(order)
             else:
-                assert isinstance(order, Pong)
+                assert isinstance(order, codec.Pong)
 
-    def _on_request(self, received: WorkRequest, now_ms: int) -> None:
+    def _on_request(self, received: codec.WorkRequest, now_ms: int) -> None:
         if self._draining:
             self.counters["declined"] += 1  # After our DISCONNECT another worker gets it.
             return
@@ -197,21 +178,25 @@ class WorkerMachine:
             self._reconnect(now_ms, CONNECT_RETRY_MS)
             return
         left_ms, granted = received.remaining_ms, received.credit
-        known = left_ms is not None and left_ms < REMAINING_MS_UNKNOWN
+        known = left_ms is not None and left_ms < values.REMAINING_MS_UNKNOWN
         deadline_ms = now_ms + left_ms if known and left_ms is not None else None
         request = self._in_work[key] = WorkerRequest(
-            self, *key, received.body, deadline_ms, None if granted == CREDIT_UNLIMITED else granted
+            self,
+            *key,
+            received.body,
+            deadline_ms,
+            None if granted == values.CREDIT_UNLIMITED else granted,
         )
         self._arrived.append(request)
 
-    def _on_credit_or_cancel(self, order: WorkCredit | WorkCancel) -> None:
+    def _on_credit_or_cancel(self, order: codec.WorkCredit | codec.WorkCancel) -> None:
         request = self._in_work.get((order.client, order.request_id))
         if request is None:
             return  # Its FINAL is already sent.
-        if isinstance(order, WorkCancel):
+        if isinstance(order, codec.WorkCancel):
             self.counters["cancelled"] += 1
             request.cancelled = True
-        elif order.octets == CREDIT_UNLIMITED:
+        elif order.octets == values.CREDIT_UNLIMITED:
             request.granted = None
         elif request.granted is not None:
             request.granted += order.octets
@@ -231,7 +216,7 @@ class WorkerMachine:
         self._connect_ms = now_ms + pause_ms
 
     def _send(self, command: codec.WorkerCommand) -> None:
-        frames = codec.encode(command, Framing.TEXT, self.setup.headers)
+        frames = codec.encode(command, values.Framing.TEXT, self.setup.headers)
         self._actions.append(Send(self.url, frames))
 
     # ---- effects ----
@@ -266,7 +251,7 @@ class WorkerMachine:
             self._reconnect(now_ms, 0)
             return
         self._silent_since_ms, self._pings = now_ms, self._pings + 1
-        self._send(Ping())
+        self._send(codec.Ping())
 
     @property
     def _ping_ms(self) -> int:

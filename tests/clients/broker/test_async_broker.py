@@ -5,15 +5,8 @@ import asyncio
 import pytest
 
 import kelek
+from kelek.tests.clients.broker import services
 from kelek.tests.clients.broker.broker_thread import BrokerThread
-from kelek.tests.clients.broker.services import (
-    PARTS,
-    echo,
-    later,
-    parts,
-    run_other_tasks,
-    serving,
-)
 
 
 def test_tasks_share_a_broker(broker_thread: BrokerThread) -> None:
@@ -24,8 +17,8 @@ def test_tasks_share_a_broker(broker_thread: BrokerThread) -> None:
                 *(broker.call("later", b"%d" % number) for number in range(500))
             )
             assert answers == [b"%d" % number for number in range(500)]
-            stream = broker.stream("parts", b"%d" % PARTS)
-            assert [part async for part in stream] == [b"%d" % it for it in range(PARTS)]
+            stream = broker.stream("parts", b"%d" % services.PARTS)
+            assert [part async for part in stream] == [b"%d" % it for it in range(services.PARTS)]
             assert await stream.result() == b"end"
             with pytest.raises(kelek.ServiceRefused):
                 await broker.call("parts", b"many")
@@ -33,12 +26,12 @@ def test_tasks_share_a_broker(broker_thread: BrokerThread) -> None:
                 await broker.call("unserved", timeout_ms=50, request_id="timed out")
             cancelled = broker.submit("unserved", request_id="cancelled")
             cancelled.cancel()
-            await run_other_tasks()
+            await services.run_other_tasks()
             left = broker.submit("unserved", request_id="timed out")  # Ids of ended calls are free.
             stream = broker.stream("unserved", request_id="cancelled")
             await stream.aclose()
             waiting = asyncio.ensure_future(broker.stream("unserved").result())
-            await run_other_tasks()
+            await services.run_other_tasks()
         with pytest.raises(kelek.BrokerError, match="closed"):
             await left
         with pytest.raises(kelek.BrokerError):
@@ -46,5 +39,7 @@ def test_tasks_share_a_broker(broker_thread: BrokerThread) -> None:
         with pytest.raises(kelek.BrokerError, match="closed"):
             broker.submit("echo")
 
-    with serving(echo, later, parts, urls=broker_thread.back_url):
+    with services.serving(
+        services.echo, services.later, services.parts, urls=broker_thread.back_url
+    ):
         asyncio.run(asyncio.wait_for(main(), 60))

@@ -6,25 +6,17 @@ import threading
 import pytest
 
 import kelek
+from kelek.tests.clients.broker import services
 from kelek.tests.clients.broker.broker_thread import BrokerThread
-from kelek.tests.clients.broker.services import (
-    async_parts,
-    async_who,
-    echo,
-    fails,
-    later,
-    parts,
-    remaining,
-    serving,
-    who,
-)
 
 
 def test_a_stream_continues_when_there_is_room_again(broker_thread: BrokerThread) -> None:
     # Without PINGs nothing else wakes the worker.
     no_pings = kelek.WorkerTuning(heartbeat_interval_ms=600_000)
     with (
-        serving(parts, async_parts, urls=broker_thread.back_url, tuning=no_pings),
+        services.serving(
+            services.parts, services.async_parts, urls=broker_thread.back_url, tuning=no_pings
+        ),
         kelek.Broker(broker_thread.front_url) as broker,
     ):
         for name in ("parts", "async parts"):
@@ -35,7 +27,7 @@ def test_a_stream_continues_when_there_is_room_again(broker_thread: BrokerThread
 def test_the_caller_gets_exceptions_of_the_function(broker_thread: BrokerThread) -> None:
     raised: list[Exception] = []
     with (
-        serving(fails, urls=broker_thread.back_url, on_failure=raised.append),
+        services.serving(services.fails, urls=broker_thread.back_url, on_failure=raised.append),
         kelek.Broker(broker_thread.front_url) as broker,
     ):
         with pytest.raises(kelek.ServiceRefused, match="ValueError: no good") as caught:
@@ -49,7 +41,7 @@ def test_the_caller_gets_exceptions_of_the_function(broker_thread: BrokerThread)
 
 def test_a_worker_gets_the_remaining_time(broker_thread: BrokerThread) -> None:
     with (
-        serving(remaining, urls=broker_thread.back_url),
+        services.serving(services.remaining, urls=broker_thread.back_url),
         kelek.Broker(broker_thread.front_url) as broker,
     ):
         assert 0 < int(broker.call("remaining", timeout_ms=50_000)) <= 60_000
@@ -58,7 +50,7 @@ def test_a_worker_gets_the_remaining_time(broker_thread: BrokerThread) -> None:
 
 
 def test_a_function_gets_the_client_and_request_id(broker_thread: BrokerThread) -> None:
-    with serving(who, async_who, urls=broker_thread.back_url):
+    with services.serving(services.who, services.async_who, urls=broker_thread.back_url):
         with kelek.Broker(broker_thread.front_url, identity="desk") as broker:
             for name in ("who", "async who"):
                 assert broker.call(name, request_id=b"\1").frames == [b"desk", b"\1"]
@@ -78,7 +70,7 @@ def test_a_drained_worker_finishes_its_requests(broker_thread: BrokerThread) -> 
         return body
 
     with (
-        serving(slow, urls=broker_thread.back_url) as (worker,),
+        services.serving(slow, urls=broker_thread.back_url) as (worker,),
         kelek.Broker(broker_thread.front_url) as broker,
     ):
         future = broker.submit("slow", b"x")
@@ -88,7 +80,7 @@ def test_a_drained_worker_finishes_its_requests(broker_thread: BrokerThread) -> 
         other = broker.submit("slow", b"y")
         go_on.set()
         assert future.result() == b"x"
-        with serving(slow, urls=broker_thread.back_url):
+        with services.serving(slow, urls=broker_thread.back_url):
             assert other.result() == b"y", "another worker answers it"
 
 
@@ -103,7 +95,7 @@ def test_invalid_services_are_refused() -> None:
 
 
 def test_a_worker_drained_before_its_start_serves_nothing(broker_thread: BrokerThread) -> None:
-    worker = kelek.Worker(echo, broker_thread.back_url)
+    worker = kelek.Worker(services.echo, broker_thread.back_url)
     worker.drain()
     worker.run()
     worker.drain()
@@ -112,7 +104,7 @@ def test_a_worker_drained_before_its_start_serves_nothing(broker_thread: BrokerT
 
 def test_a_service_runs_in_the_running_loop(broker_thread: BrokerThread) -> None:
     async def main() -> None:
-        serving_task = asyncio.ensure_future(later.serve(broker_thread.back_url))
+        serving_task = asyncio.ensure_future(services.later.serve(broker_thread.back_url))
         async with kelek.AsyncBroker(broker_thread.front_url) as broker:
             assert await broker.call("later", b"x") == b"x"
         serving_task.cancel()

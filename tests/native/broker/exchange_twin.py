@@ -3,15 +3,7 @@
 from collections import Counter, OrderedDict
 from typing import NamedTuple
 
-from kelek.native.broker.exchange import (
-    COUNTERS,
-    PART_COST,
-    PROBE_MS,
-    ExchangeSetup,
-    NewWorker,
-    Stop,
-    Wants,
-)
+from kelek.native.broker import exchange
 from kelek.protocols.majordomo.values import Headers
 
 Message = list[bytes]
@@ -40,7 +32,7 @@ PLAIN, NUMBERED, UNWANTED = range(3)
 
 
 class Stopped(Exception):  # It is no error: the message is the caller's.
-    def __init__(self, stop: Stop) -> None:
+    def __init__(self, stop: exchange.Stop) -> None:
         self.stop = stop
 
 
@@ -92,7 +84,7 @@ class RequestTwin:
 
 
 class WorkerTwin:
-    def __init__(self, new: NewWorker, now_ms: int) -> None:
+    def __init__(self, new: exchange.NewWorker, now_ms: int) -> None:
         self.new = new
         self.number = 0
         self.window = new.window if new.framing == TEXT else 1
@@ -114,7 +106,7 @@ def is_name(frame: bytes) -> bool:
     return 0 < len(frame) <= 255
 
 
-def require(condition: bool, stop: Stop = Stop.INVALID) -> None:
+def require(condition: bool, stop: exchange.Stop = exchange.Stop.INVALID) -> None:
     if not condition:
         raise Stopped(stop)
 
@@ -122,7 +114,7 @@ def require(condition: bool, stop: Stop = Stop.INVALID) -> None:
 class ExchangeTwin:
     """Has the tests' limit of requests of one client."""
 
-    def __init__(self, setup: ExchangeSetup) -> None:
+    def __init__(self, setup: exchange.ExchangeSetup) -> None:
         self.setup = setup
         self.headers = Headers(*setup.headers)
         self.clients: list[Message] = []
@@ -135,11 +127,11 @@ class ExchangeTwin:
         self.number = 0
         self.next_client = self.next_worker = setup.first_number
         self.run = setup.first_number
-        self.counters: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
+        self.counters: Counter[str] = Counter(dict.fromkeys(exchange.COUNTERS, 0))
 
     # ---- requests ----
 
-    def receive_request(self, message: Message, now_ms: int) -> Stop | None:
+    def receive_request(self, message: Message, now_ms: int) -> exchange.Stop | None:
         try:
             self._receive_request(self._read_request(message, now_ms), now_ms)
         except Stopped as stopped:
@@ -178,8 +170,8 @@ class ExchangeTwin:
                 name = options[16:]
                 require(not is_named or (is_name(name) and name[0] != 0))
         require(bool(frames) == (command == b"\1"))
-        require(not service.startswith((b"mmi.", b"titanic.", b"klk.")), Stop.INTERNAL)
-        require(service not in setup.durable_services, Stop.DURABLE)
+        require(not service.startswith((b"mmi.", b"titanic.", b"klk.")), exchange.Stop.INTERNAL)
+        require(service not in setup.durable_services, exchange.Stop.DURABLE)
         return QueuedRequest(
             framing, client, service, request_id, deadline_ms, frames, name, credit, command
         )
@@ -259,7 +251,7 @@ class ExchangeTwin:
 
     def _order(self, request: RequestTwin, command: bytes, *more: bytes) -> None:
         worker = request.worker
-        if worker is not None and worker.new.wants is Wants.CREDIT:
+        if worker is not None and worker.new.wants is exchange.Wants.CREDIT:
             address, request_id = request.client.address, request.parsed.request_id
             head = [*self._to_worker(worker), command, address, b"", request_id]
             self.workers.append([*head, *more])
@@ -324,7 +316,7 @@ class ExchangeTwin:
 
     # ---- answers ----
 
-    def receive_answer(self, message: Message, now_ms: int) -> Stop | None:
+    def receive_answer(self, message: Message, now_ms: int) -> exchange.Stop | None:
         try:
             self._receive_answer(message, now_ms)
         except Stopped as stopped:
@@ -356,9 +348,9 @@ class ExchangeTwin:
                 require(bool(frames))
         elif kind != "ready":
             require(not frames)
-        require(kind not in ("ready", "bye"), Stop.COMMAND)
+        require(kind not in ("ready", "bye"), exchange.Stop.COMMAND)
         if worker is None:
-            raise Stopped(Stop.UNKNOWN_WORKER)
+            raise Stopped(exchange.Stop.UNKNOWN_WORKER)
         if kind == "ping":
             self.workers.append([*self._to_worker(worker), b"PONG"])
             worker.sent_ms = now_ms
@@ -379,7 +371,7 @@ class ExchangeTwin:
         if worker.new.framing == TEXT:
             found = [each for each in found if each.parsed.request_id == key[1]]
         if not found:
-            raise Stopped(Stop.UNEXPECTED)
+            raise Stopped(exchange.Stop.UNEXPECTED)
         request = found[0]
         is_unwanted = not is_final and request.parts_are == UNWANTED
         if request.client.gone_ms is not None or request.is_over or is_unwanted:
@@ -391,7 +383,7 @@ class ExchangeTwin:
             request.client.sent_ms = now_ms
         if not is_final:
             request.parts += 1
-            request.credit -= PART_COST + sum(map(len, body))
+            request.credit -= exchange.PART_COST + sum(map(len, body))
         self.counters["finals" if is_final else "partials"] += 1
         if is_final:
             worker.done += 1
@@ -425,7 +417,7 @@ class ExchangeTwin:
 
     # ---- workers and times ----
 
-    def add_worker(self, new: NewWorker, now_ms: int) -> bool:
+    def add_worker(self, new: exchange.NewWorker, now_ms: int) -> bool:
         if new.routing_id in self.known:
             return False
         worker = self.known[new.routing_id] = WorkerTwin(new, now_ms)
@@ -483,11 +475,11 @@ class ExchangeTwin:
             for request in worker.requests:
                 client, parsed = request.client, request.parsed
                 if client.gone_ms is None:
-                    pause_ms = PROBE_MS // 2 + (now_ms - client.last_seen_ms) // 8
+                    pause_ms = exchange.PROBE_MS // 2 + (now_ms - client.last_seen_ms) // 8
                     if client.name and now_ms - client.sent_ms >= pause_ms:
                         self.clients.append([client.route, self.headers.client, b"\6"])
                         client.sent_ms = now_ms
-                elif now_ms - client.gone_ms < PROBE_MS:
+                elif now_ms - client.gone_ms < exchange.PROBE_MS:
                     pass
                 elif parsed.framing == TEXT and parsed.deadline_ms is None:
                     self._unwanted(request)
@@ -562,12 +554,12 @@ class ExchangeTwin:
                 frames.append(parsed.request_id)
                 left = parsed.deadline_ms and parsed.deadline_ms - now_ms
                 options = (left or UNLIMITED).to_bytes(8, "big")
-                if worker.new.wants is Wants.CREDIT:
+                if worker.new.wants is exchange.Wants.CREDIT:
                     credit = max(request.credit, 0)
                     if request.parts_are != NUMBERED:
                         credit = UNLIMITED
                     options += credit.to_bytes(8, "big")
-                if worker.new.wants is not Wants.NOTHING:
+                if worker.new.wants is not exchange.Wants.NOTHING:
                     frames.append(options)
             self.workers.append([*frames, *parsed.body])
             worker.sent_ms = now_ms

@@ -11,34 +11,8 @@ from random import Random
 from typing import Protocol
 
 from kelek.protocols.connections import ClientAction, Connect, Disconnect, Send
-from kelek.protocols.majordomo import codec
+from kelek.protocols.majordomo import codec, values
 from kelek.protocols.majordomo.client import BrokerClientMachine, BrokerClientSetup, Call
-from kelek.protocols.majordomo.codec import (
-    Cancel,
-    Credit,
-    Final,
-    Partial,
-    PartPosition,
-    Ping,
-    Pong,
-    Request,
-    WorkCancel,
-    WorkCredit,
-    WorkerReady,
-    WorkFinal,
-    WorkPartial,
-    WorkRequest,
-)
-from kelek.protocols.majordomo.values import (
-    BUSY,
-    CREDIT_UNLIMITED,
-    FEATURE_NAMED,
-    MMI_FOUND,
-    MMI_NOT_FOUND,
-    MMI_SERVICE,
-    OWN_FEATURES,
-    part_cost,
-)
 from kelek.protocols.majordomo.worker import WorkerRequest, Workers, WorkerSetup
 
 INTERVAL_MS = 100
@@ -120,11 +94,11 @@ class ModelPeer:
 class Registered:
     """A broker's record of a worker."""
 
-    def __init__(self, ready: WorkerReady) -> None:
+    def __init__(self, ready: codec.WorkerReady) -> None:
         self.service, self.window = ready.service, ready.window
         self.deadlines, self.credit = ready.deadlines, ready.credit
         self.readies = 1
-        self.open: OrderedDict[Key, Request] = OrderedDict()
+        self.open: OrderedDict[Key, codec.Request] = OrderedDict()
 
 
 class Flow:
@@ -151,7 +125,7 @@ class ModelBroker:
         self.runs = network.runs()
         self.workers: dict[Connection, Registered] = {}
         self.muted: set[Connection] = set()  # They were sent DISCONNECT.
-        self.queue: OrderedDict[Key, Request] = OrderedDict()
+        self.queue: OrderedDict[Key, codec.Request] = OrderedDict()
         self.heard: dict[Connection, int] = {}
         self.answered: Counter[Key] = Counter()
 
@@ -163,7 +137,7 @@ class ModelBroker:
             command = codec.CLIENT_COMMANDS.decode(frames)[1]
             identity = command.name or connection.routing_id
             self.clients[identity] = connection
-            if isinstance(command, Request):
+            if isinstance(command, codec.Request):
                 self._on_client((identity, command.request_id), command)
             else:
                 self._on_change((identity, command.request_id), command)
@@ -171,16 +145,16 @@ class ModelBroker:
             self._on_worker(connection, codec.WORKER_COMMANDS.decode(frames)[1])
         self.dispatch()
 
-    def _on_client(self, key: Key, request: Request) -> None:
-        if request.service in (MMI_SERVICE, OWN_FEATURES):
+    def _on_client(self, key: Key, request: codec.Request) -> None:
+        if request.service in (values.MMI_SERVICE, values.OWN_FEATURES):
             known = any(it.service == request.body[0] for it in self.workers.values())
-            body = [MMI_FOUND if known else MMI_NOT_FOUND]
-            if request.service == OWN_FEATURES:
-                body = [FEATURE_NAMED]
-            self._tell(key, Final(request.service, request.request_id, body))
+            body = [values.MMI_FOUND if known else values.MMI_NOT_FOUND]
+            if request.service == values.OWN_FEATURES:
+                body = [values.FEATURE_NAMED]
+            self._tell(key, codec.Final(request.service, request.request_id, body))
         elif self._is_over(key):
-            busy = codec.encode_failure(codec.Failure(BUSY, "it was cancelled"))
-            self._tell(key, Final(request.service, request.request_id, busy))
+            busy = codec.encode_failure(codec.Failure(values.BUSY, "it was cancelled"))
+            self._tell(key, codec.Final(request.service, request.request_id, busy))
         elif key not in self.queue and self._worker_of(key) is None:
             self.queue[key] = request
             if request.credit:
@@ -194,14 +168,14 @@ class ModelBroker:
     def _worker_of(self, key: Key) -> Connection | None:
         return next((it for it, worker in self.workers.items() if key in worker.open), None)
 
-    def _on_change(self, key: Key, command: Credit | Cancel) -> None:
+    def _on_change(self, key: Key, command: codec.Credit | codec.Cancel) -> None:
         worker, flow = self._worker_of(key), self.flows.get(key)
-        if isinstance(command, Credit):
+        if isinstance(command, codec.Credit):
             if flow is not None:
                 self._grant(key, flow, command.octets)
         elif worker is not None:
             self.absent[key] = ABSENT_MAX
-            self._order(worker, WorkCancel(*key))
+            self._order(worker, codec.WorkCancel(*key))
         else:
             self.queue.pop(key, None)
 
@@ -209,7 +183,7 @@ class ModelBroker:
         flow.credit += octets
         worker = self._worker_of(key)
         if worker is not None and self.workers[worker].credit:
-            self._order(worker, WorkCredit(*key, octets))
+            self._order(worker, codec.WorkCredit(*key, octets))
 
     def _on_worker(self, connection: Connection, command: codec.WorkerCommand) -> None:
         gap_ms = self.network.now_ms - self.heard.get(connection, self.network.now_ms)
@@ -218,27 +192,29 @@ class ModelBroker:
         self.heard[connection] = self.network.now_ms
         worker = self.workers.get(connection)
         match command:
-            case WorkerReady() if worker is not None:
+            case codec.WorkerReady() if worker is not None:
                 assert worker.credit, "a second READY"
                 assert not command.credit, "the one for older brokers is without"
                 worker.readies += 1
                 assert worker.readies == 2
-            case WorkerReady():
+            case codec.WorkerReady():
                 self.workers[connection] = Registered(command)
-            case Ping():
+            case codec.Ping():
                 assert worker is not None, "a PING before READY"
-                self._order(connection, Pong())
+                self._order(connection, codec.Pong())
             case codec.Disconnect():
                 self.lose(connection)
-            case WorkPartial(client, request_id, body):
+            case codec.WorkPartial(client, request_id, body):
                 assert worker is not None
                 request = worker.open[client, request_id]
-                self._pass_on((client, request_id), Partial(request.service, request_id, body))
-            case WorkFinal(client, request_id, body):
+                self._pass_on(
+                    (client, request_id), codec.Partial(request.service, request_id, body)
+                )
+            case codec.WorkFinal(client, request_id, body):
                 assert worker is not None
                 request = worker.open.pop((client, request_id))
                 self.workers[connection] = self.workers.pop(connection)  # Least recently used.
-                self._pass_on((client, request_id), Final(request.service, request_id, body))
+                self._pass_on((client, request_id), codec.Final(request.service, request_id, body))
                 self.flows.pop((client, request_id), None)
                 self.absent.pop((client, request_id), None)
                 self.answered[client, request_id] += 1
@@ -254,8 +230,8 @@ class ModelBroker:
                     if flow is not None:
                         flow.run, flow.parts = next(self.runs), 0
                     if worker.credit:
-                        credit = CREDIT_UNLIMITED if flow is None else max(flow.credit, 0)
-                    self._order(connection, WorkRequest(*key, request.body, left_ms, credit))
+                        credit = values.CREDIT_UNLIMITED if flow is None else max(flow.credit, 0)
+                    self._order(connection, codec.WorkRequest(*key, request.body, left_ms, credit))
                     break
 
     def look(self) -> None:
@@ -268,22 +244,22 @@ class ModelBroker:
                     continue
                 self.absent[key] = 0 if is_here else self.absent[key] + 1
                 if self._is_over(key) and worker.credit:
-                    self._order(connection, WorkCancel(*key))
+                    self._order(connection, codec.WorkCancel(*key))
 
     def _is_over(self, key: Key) -> bool:
         """Whether a worker has it for nobody; when that has ended it may be asked anew."""
         return self.absent[key] >= ABSENT_MAX
 
-    def _pass_on(self, key: Key, reply: Partial | Final) -> None:
+    def _pass_on(self, key: Key, reply: codec.Partial | codec.Final) -> None:
         if self._is_over(key):
             return
         flow = self.flows.get(key)
         if flow is not None:
-            reply = reply._replace(position=PartPosition(flow.run, flow.parts))
-            if isinstance(reply, Partial):
+            reply = reply._replace(position=codec.PartPosition(flow.run, flow.parts))
+            if isinstance(reply, codec.Partial):
                 assert flow.credit > 0, "a part for which there was no credit"
                 flow.parts += 1
-                flow.credit -= part_cost(reply.body)
+                flow.credit -= values.part_cost(reply.body)
         self._tell(key, reply)
 
     def lose(self, connection: Connection, mute: bool = False) -> None:
@@ -467,7 +443,7 @@ class WorkerPeer(ModelPeer):
             return
         elif part < self.parts:
             body = [b"part", str(part).encode()]
-            job.spent += part_cost(body)
+            job.spent += values.part_cost(body)
             if not job.worker.partial(job, body):
                 return
             self._go_on(job, part + 1)
@@ -513,7 +489,7 @@ class ClientPeer(ModelPeer):
                     super().turn()
 
     def call(self, service: bytes, body: bytes, timeout_ms: int = 1 << 40) -> Call:
-        request = Request(service, str(len(self.calls)).encode(), [body])
+        request = codec.Request(service, str(len(self.calls)).encode(), [body])
         call = Call(request, self.network.now_ms + timeout_ms, wants_parts=True)
         self.calls.append(self.client.add(call))
         self.read[call] = []

@@ -14,16 +14,6 @@ from kelek.protocols.majordomo.client import (
     BrokerClientSetup,
     Call,
 )
-from kelek.protocols.majordomo.codec import (
-    Alive,
-    Cancel,
-    Credit,
-    Failure,
-    Final,
-    Partial,
-    PartPosition,
-    Request,
-)
 from kelek.protocols.majordomo.values import PART_COST
 
 URLS = ("a", "b")
@@ -39,7 +29,7 @@ def client_of(urls: tuple[str, ...] = URLS, **setup: Any) -> BrokerClientMachine
 
 
 def call_of(client: BrokerClientMachine, number: int, deadline_ms: int = LATER) -> Call:
-    request = Request(b"echo", str(number).encode(), [b"body"])
+    request = codec.Request(b"echo", str(number).encode(), [b"body"])
     return client.add(Call(request, deadline_ms, wants_parts=True))
 
 
@@ -56,23 +46,23 @@ def answer(client: BrokerClientMachine, reply: codec.Reply, now_ms: int = 0) -> 
 
 
 def failure(code: int) -> list[bytes]:
-    return codec.encode_failure(Failure(code, "why"))
+    return codec.encode_failure(codec.Failure(code, "why"))
 
 
 def test_answers_come_in_any_order_and_once() -> None:
     client = client_of()
     calls = [call_of(client, number) for number in range(3)]
     assert [request.request_id for _, request in sent(client, 1)] == [b"0", b"1", b"2"]
-    answer(client, Partial(b"echo", b"2", [b"part"]))
-    answer(client, Final(b"echo", b"2", [b"two"]))
-    answer(client, Final(b"echo", b"0", [b"zero"]))
+    answer(client, codec.Partial(b"echo", b"2", [b"part"]))
+    answer(client, codec.Final(b"echo", b"2", [b"two"]))
+    answer(client, codec.Final(b"echo", b"0", [b"zero"]))
     assert client.pop_updated() == [calls[2], calls[0]]
     assert client.pop_updated() == []
     assert [call.final for call in calls] == [[b"zero"], None, [b"two"]]
     assert client.pop_part(calls[2]) == [b"part"]
     assert client.pop_part(calls[2]) is None
-    answer(client, Final(b"echo", b"2", [b"again"]))
-    answer(client, Partial(b"echo", b"2", [b"again"]))
+    answer(client, codec.Final(b"echo", b"2", [b"again"]))
+    answer(client, codec.Partial(b"echo", b"2", [b"again"]))
     assert calls[2].final == [b"two"]
     assert client.counters["strays"] == 2
 
@@ -93,7 +83,7 @@ def test_so_many_requests_and_octets_are_in_flight() -> None:
     for number in range(3):
         call_of(client, number)
     assert len(sent(client, 0)) == 2
-    answer(client, Final(b"echo", b"0", [b""]))
+    answer(client, codec.Final(b"echo", b"0", [b""]))
     assert [request.request_id for _, request in sent(client, 0)] == [b"2"]
     client = client_of(bytes_max=10)
     for number in range(2):
@@ -107,7 +97,7 @@ def test_a_lost_broker_s_requests_go_to_the_next_in_order_under_the_same_ids() -
     client = client_of(requests_max=3)
     calls = [call_of(client, number) for number in range(4)]
     sent(client, 0)
-    answer(client, Final(b"echo", b"1", [b"one"]))
+    answer(client, codec.Final(b"echo", b"1", [b"one"]))
     client.on_disconnected("a", 5)
     assert client.broker == "b"
     actions = client.ready(5)
@@ -132,7 +122,7 @@ def test_a_silent_broker_is_asked_and_left() -> None:
         assert (url, probe.service, probe.request_id) == ("a", values.MMI_SERVICE, PROBE_ID)
         assert probe.body == [b"echo"]
     # An answer to that is a sign of life, and says whether there is a worker.
-    answer(client, Final(values.MMI_SERVICE, PROBE_ID, [b"404"]), 1250)
+    answer(client, codec.Final(values.MMI_SERVICE, PROBE_ID, [b"404"]), 1250)
     assert client.unserved_service == b"echo"
     assert client.deadline_ms == 1350
     assert client.counters["strays"] == 0
@@ -158,9 +148,9 @@ def test_an_error_is_no_answer() -> None:
     client = client_of()
     call = call_of(client, 1)
     sent(client, 0)
-    answer(client, Final(b"echo", b"1", failure(504)))
+    answer(client, codec.Final(b"echo", b"1", failure(504)))
     assert call.done
-    assert call.failure == Failure(504, "why")
+    assert call.failure == codec.Failure(504, "why")
     assert client.pop_updated() == [call]
 
 
@@ -168,22 +158,22 @@ def test_a_client_refused_for_lack_of_room_sends_less_and_retries() -> None:
     client = client_of(requests_max=10)
     calls = [call_of(client, number) for number in range(3)]
     sent(client, 0)
-    answer(client, Final(b"echo", b"1", failure(429)))
+    answer(client, codec.Final(b"echo", b"1", failure(429)))
     assert not calls[1].done
     assert client.deadline_ms is not None
     assert sent(client, 49) == []
     call_of(client, 3)
     assert sent(client, 60) == [], "two are in flight, and there was no room for a third"
-    answer(client, Final(b"echo", b"0", [b""]))
+    answer(client, codec.Final(b"echo", b"0", [b""]))
     assert [request.request_id for _, request in sent(client, 60)] == [b"1", b"3"], "room grows"
     # Told so again and again it gives up in time.
     call = call_of(client, 4, deadline_ms=100)
     for number in (1, 2, 3):
-        answer(client, Final(b"echo", str(number).encode(), [b""]))
+        answer(client, codec.Final(b"echo", str(number).encode(), [b""]))
     sent(client, 70)
-    answer(client, Final(b"echo", b"4", failure(429)), 70)
+    answer(client, codec.Final(b"echo", b"4", failure(429)), 70)
     assert call.done
-    assert call.failure == Failure(429, "why")
+    assert call.failure == codec.Failure(429, "why")
 
 
 def test_deadlines() -> None:
@@ -194,7 +184,7 @@ def test_deadlines() -> None:
     client.ready(101)
     assert [call.timed_out for call in calls] == [True, True, False]
     assert client.pop_updated() == calls[:2]
-    answer(client, Final(b"echo", b"0", [b"late"]))
+    answer(client, codec.Final(b"echo", b"0", [b"late"]))
     assert calls[0].final is None
     assert client.counters == {"brokers": 1, "timeouts": 2, "strays": 1}
 
@@ -206,7 +196,7 @@ def test_what_is_done_does_not_pile_up() -> None:
     for number in range(1, 5000):
         call_of(client, number)
         sent(client, 0)
-        answer(client, Final(b"echo", str(number).encode(), [b""]))
+        answer(client, codec.Final(b"echo", str(number).encode(), [b""]))
     sent(client, 0)
     assert len(client.calls.deadlines) < 1100
 
@@ -215,11 +205,11 @@ def test_what_is_dropped_is_forgotten() -> None:
     client = client_of()
     call, other = call_of(client, 1), call_of(client, 2)
     sent(client, 0)
-    answer(client, Partial(b"echo", b"1", [b"part"]))
+    answer(client, codec.Partial(b"echo", b"1", [b"part"]))
     client.cancel(call)
     assert call.done
     assert client.pop_part(call) is None
-    answer(client, Final(b"echo", b"1", [b""]))
+    answer(client, codec.Final(b"echo", b"1", [b""]))
     assert call.final is None
     assert client.outstanding == 1
     client.cancel(other)
@@ -230,11 +220,11 @@ def test_unread_parts_end_the_call() -> None:
     client = client_of(partial_bytes_max=100)
     call, other = call_of(client, 1), call_of(client, 2)
     sent(client, 0)
-    answer(client, Partial(b"echo", b"1", [b"x" * 60]))
+    answer(client, codec.Partial(b"echo", b"1", [b"x" * 60]))
     assert client.pop_part(call) == [b"x" * 60]
-    answer(client, Partial(b"echo", b"1", [b"x" * 60]))
+    answer(client, codec.Partial(b"echo", b"1", [b"x" * 60]))
     assert not call.done
-    answer(client, Partial(b"echo", b"2", [b"x" * 60]))
+    answer(client, codec.Partial(b"echo", b"2", [b"x" * 60]))
     assert "faster than they are read" in other.refusal
     assert not call.done
 
@@ -252,8 +242,8 @@ def named_client(knows: bool = True, **setup: Any) -> BrokerClientMachine:
     asked = [(request.service, request.body) for _, request in sent(client, 0)]
     assert asked == [(values.OWN_FEATURES, [b""]), (values.MMI_SERVICE, [b""])], "and no more"
     if knows:
-        answer(client, Final(values.OWN_FEATURES, FEATURES_ID, [values.FEATURE_NAMED]))
-    answer(client, Final(values.MMI_SERVICE, PROBE_ID, [b"404"]))
+        answer(client, codec.Final(values.OWN_FEATURES, FEATURES_ID, [values.FEATURE_NAMED]))
+    answer(client, codec.Final(values.MMI_SERVICE, PROBE_ID, [b"404"]))
     client.cancel(call)
     return client
 
@@ -269,18 +259,20 @@ def said(client: BrokerClientMachine, now_ms: int = 0) -> list[codec.ClientComma
 def part(
     client: BrokerClientMachine, number: int, run: int = 1, size: int = 0, request_id: bytes = b"1"
 ) -> None:
-    answer(client, Partial(b"echo", request_id, [bytes(size)], PartPosition(run, number)))
+    answer(
+        client, codec.Partial(b"echo", request_id, [bytes(size)], codec.PartPosition(run, number))
+    )
 
 
 def test_each_request_names_us_to_a_broker_with_names() -> None:
     client = named_client(partial_bytes_max=WINDOW)
     call = call_of(client, 1, deadline_ms=5000)
     (request,) = said(client, 1000)
-    assert request == Request(b"echo", b"1", [b"body"], 4000, NAME, WINDOW)
-    plain = Call(Request(b"echo", b"2", [b"body"]), LATER)
+    assert request == codec.Request(b"echo", b"1", [b"body"], 4000, NAME, WINDOW)
+    plain = Call(codec.Request(b"echo", b"2", [b"body"]), LATER)
     plain.outlives_owner = True
     client.add(plain)
-    assert said(client, 1000) == [Request(b"echo", b"2", [b"body"], None, NAME, 0)]
+    assert said(client, 1000) == [codec.Request(b"echo", b"2", [b"body"], None, NAME, 0)]
     client.on_disconnected("a", 2000)
     first = said(client, 2000)
     assert [request.service for request in first] == [values.OWN_FEATURES, values.MMI_SERVICE]
@@ -294,7 +286,7 @@ def test_a_broker_that_knows_no_names_gets_the_texts_requests(answered: list[byt
     if answered is not None:
         client = client_of(name=NAME)
         sent(client, 0)
-        answer(client, Final(values.OWN_FEATURES, FEATURES_ID, answered))
+        answer(client, codec.Final(values.OWN_FEATURES, FEATURES_ID, answered))
     call_of(client, 1, deadline_ms=5000)
     (action,) = client.ready(1000)
     assert isinstance(action, Send)
@@ -320,7 +312,7 @@ def test_credit_is_given_as_parts_are_read() -> None:
     assert said(client) == []
     bodies = [client.pop_part(call) for _ in range(2)]
     assert client.on_parts_read(call, [body for body in bodies if body])
-    assert said(client) == [Credit(b"echo", b"1", NAME, WINDOW // 2)]
+    assert said(client) == [codec.Credit(b"echo", b"1", NAME, WINDOW // 2)]
     body = client.pop_part(call)
     assert body is not None
     assert not client.on_parts_read(call, [body]), "a part alone is not worth a message"
@@ -330,7 +322,7 @@ def test_many_streams_share_what_may_lie_unread() -> None:
     client = named_client(partial_bytes_max=10 * PART_COST)
     for number in range(1, 6):
         call_of(client, number)
-    credits = [request.credit for request in said(client) if isinstance(request, Request)]
+    credits = [request.credit for request in said(client) if isinstance(request, codec.Request)]
     assert credits == [2 * PART_COST] * 5
 
 
@@ -342,7 +334,7 @@ def test_one_part_may_be_larger_than_the_credit_but_no_more_come() -> None:
     assert not call.done
     part(client, 1, size=1)  # Its worker knows no credit.
     assert "faster than they are read" in call.refusal
-    assert said(client) == [Cancel(b"echo", b"1", NAME)]
+    assert said(client) == [codec.Cancel(b"echo", b"1", NAME)]
 
 
 @pytest.mark.parametrize("missing", ["first", "middle", "last", "of the next run"])
@@ -353,7 +345,7 @@ def test_a_part_that_is_missing_is_an_error(missing: str) -> None:
     if missing != "first":
         part(client, 0)
     if missing == "last":
-        final = Final(b"echo", b"1", [b"end"], PartPosition(1, 2))
+        final = codec.Final(b"echo", b"1", [b"end"], codec.PartPosition(1, 2))
         client.on_frames("a", codec.encode(final), 0)
     elif missing == "of the next run":
         part(client, 1, run=2)
@@ -362,20 +354,22 @@ def test_a_part_that_is_missing_is_an_error(missing: str) -> None:
     assert "a part of its answer was lost" in call.refusal
     assert call.final is None
     assert client.counters["gaps"] == 1
-    assert said(client) == ([Cancel(b"echo", b"1", NAME)])
+    assert said(client) == ([codec.Cancel(b"echo", b"1", NAME)])
 
 
 def test_another_worker_may_begin_anew_and_a_call_wants_no_parts() -> None:
     client = named_client()
     call = call_of(client, 1)
-    other = client.add(Call(Request(b"echo", b"2", [b"body"]), LATER))
+    other = client.add(Call(codec.Request(b"echo", b"2", [b"body"]), LATER))
     said(client)
     for run, count in ((1, 2), (2, 3)):
         for number in range(count):
             part(client, number, run)
     for request_id in (b"1", b"2"):
         client.on_frames(
-            "a", codec.encode(Final(b"echo", request_id, [b"end"], PartPosition(2, 3))), 0
+            "a",
+            codec.encode(codec.Final(b"echo", request_id, [b"end"], codec.PartPosition(2, 3))),
+            0,
         )
     assert (call.final, other.final) == ([b"end"], [b"end"])
 
@@ -389,7 +383,9 @@ def test_the_broker_learns_when_a_call_is_abandoned(lasts: bool) -> None:
         call.outlives_owner = lasts
     said(client)
     told: list[codec.ClientCommand] = [
-        Credit(b"echo", request_id, NAME, 0) if lasts else Cancel(b"echo", request_id, NAME)
+        codec.Credit(b"echo", request_id, NAME, 0)
+        if lasts
+        else codec.Cancel(b"echo", request_id, NAME)
         for request_id in (b"1", b"2")
     ]
     for _ in range(2):
@@ -406,14 +402,14 @@ def test_a_broker_learns_of_abandoned_calls_when_we_reconnect() -> None:
     client.on_disconnected("a", 0)  # b goes on with it.
     client.ready(0)
     client.on_connected("a", 0)
-    answer(client, Final(values.OWN_FEATURES, FEATURES_ID, [values.FEATURE_NAMED]))
+    answer(client, codec.Final(values.OWN_FEATURES, FEATURES_ID, [values.FEATURE_NAMED]))
     said(client)
-    answer(client, Final(b"echo", b"1", [b"end"], PartPosition(1, 0)))
+    answer(client, codec.Final(b"echo", b"1", [b"end"], codec.PartPosition(1, 0)))
     client.on_disconnected("b", 0)
     client.ready(0)
-    answer(client, Final(values.OWN_FEATURES, FEATURES_ID, [values.FEATURE_NAMED]))
+    answer(client, codec.Final(values.OWN_FEATURES, FEATURES_ID, [values.FEATURE_NAMED]))
     cancelled, again = said(client)
-    assert cancelled == Cancel(b"echo", b"1", NAME)
+    assert cancelled == codec.Cancel(b"echo", b"1", NAME)
     assert again.request_id == b"2"
 
 
@@ -421,7 +417,7 @@ def test_a_word_that_the_broker_is_there_is_a_sign_of_life() -> None:
     client = named_client(silence_ms=100)
     call_of(client, 1)
     said(client)
-    answer(client, Alive(), 90)
+    answer(client, codec.Alive(), 90)
     assert client.deadline_ms == 190
     assert client.counters["junk"] == 0
 
@@ -450,7 +446,11 @@ def test_junk_is_counted(frames: list[bytes]) -> None:
 
 def test_names_that_the_wire_does_not_know() -> None:
     client = client_of()
-    for request in (Request(b"", b"1", []), Request(b"a\n", b"1", []), Request(b"a", b"", [])):
+    for request in (
+        codec.Request(b"", b"1", []),
+        codec.Request(b"a\n", b"1", []),
+        codec.Request(b"a", b"", []),
+    ):
         with pytest.raises(LocalProtocolError):
             client.add(Call(request, LATER))
     assert client.outstanding == 0

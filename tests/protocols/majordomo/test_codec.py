@@ -15,26 +15,6 @@ from hypothesis import strategies as st
 
 from kelek.protocols.errors import LocalProtocolError, RemoteProtocolError
 from kelek.protocols.majordomo import codec, values
-from kelek.protocols.majordomo.codec import (
-    Alive,
-    Cancel,
-    Credit,
-    Disconnect,
-    Failure,
-    Final,
-    Heartbeat,
-    Partial,
-    PartPosition,
-    Ping,
-    Pong,
-    Request,
-    WorkCancel,
-    WorkCredit,
-    WorkerReady,
-    WorkFinal,
-    WorkPartial,
-    WorkRequest,
-)
 from kelek.protocols.majordomo.values import Framing, Headers
 from kelek.tests.protocols.layouts import FEWER, Strategies, check_fuzz, check_round_trip
 
@@ -45,84 +25,84 @@ BODY = [b"one", b""]
 SEVEN = bytes(7) + b"\7"
 
 CLIENT_COMMANDS = [
-    (TEXT, Request(b"echo", ID, BODY), [b"KLKC01", b"\x01", b"echo", ID, *BODY]),
+    (TEXT, codec.Request(b"echo", ID, BODY), [b"KLKC01", b"\x01", b"echo", ID, *BODY]),
     (
         TEXT,
-        Request(b"echo", ID, BODY, 258),
+        codec.Request(b"echo", ID, BODY, 258),
         [b"KLKD01", b"\x01", b"echo", ID, bytes(6) + b"\x01\x02", *BODY],
     ),
     (
         TEXT,
-        Request(b"echo", ID, BODY, 258, b"me", 7),
+        codec.Request(b"echo", ID, BODY, 258, b"me", 7),
         [b"KLKN01", b"\x01", b"echo", ID, bytes(6) + b"\x01\x02" + SEVEN + b"me", *BODY],
     ),
     (
         TEXT,
-        Request(b"echo", ID, BODY, None, b"me"),
+        codec.Request(b"echo", ID, BODY, None, b"me"),
         [b"KLKN01", b"\x01", b"echo", ID, b"\xff" * 8 + bytes(8) + b"me", *BODY],
     ),
-    (MDP02, Request(b"echo", b"", BODY), [b"MDPC02", b"\x01", b"echo", *BODY]),
-    (MDP01, Request(b"echo", b"", BODY), [b"", b"MDPC01", b"echo", *BODY]),
+    (MDP02, codec.Request(b"echo", b"", BODY), [b"MDPC02", b"\x01", b"echo", *BODY]),
+    (MDP01, codec.Request(b"echo", b"", BODY), [b"", b"MDPC01", b"echo", *BODY]),
     (
         TEXT,
-        Credit(b"echo", ID, b"me", 7),
+        codec.Credit(b"echo", ID, b"me", 7),
         [b"KLKN01", b"\x04", b"echo", ID, b"\xff" * 8 + SEVEN + b"me"],
     ),
     (
         TEXT,
-        Cancel(b"echo", ID, b"me"),
+        codec.Cancel(b"echo", ID, b"me"),
         [b"KLKN01", b"\x05", b"echo", ID, b"\xff" * 8 + bytes(8) + b"me"],
     ),
 ]
 REPLIES = [
     (
         TEXT,
-        Partial(b"echo", ID, BODY, PartPosition(258, 7)),
+        codec.Partial(b"echo", ID, BODY, codec.PartPosition(258, 7)),
         [b"KLKC01", b"\x04", b"echo", ID, b"\0\0\1\2\0\0\0\7", *BODY],
     ),
     (
         TEXT,
-        Final(b"echo", ID, BODY, PartPosition(258, 7)),
+        codec.Final(b"echo", ID, BODY, codec.PartPosition(258, 7)),
         [b"KLKC01", b"\x05", b"echo", ID, b"\0\0\1\2\0\0\0\7", *BODY],
     ),
-    (TEXT, Alive(), [b"KLKC01", b"\x06"]),
-    (TEXT, Partial(b"echo", ID, BODY), [b"KLKC01", b"\x02", b"echo", ID, *BODY]),
-    (TEXT, Final(b"echo", ID, BODY), [b"KLKC01", b"\x03", b"echo", ID, *BODY]),
-    (MDP02, Partial(b"echo", b"", BODY), [b"MDPC02", b"\x02", b"echo", *BODY]),
-    (MDP02, Final(b"echo", b"", BODY), [b"MDPC02", b"\x03", b"echo", *BODY]),
-    (MDP01, Final(b"echo", b"", BODY), [b"", b"MDPC01", b"echo", *BODY]),
+    (TEXT, codec.Alive(), [b"KLKC01", b"\x06"]),
+    (TEXT, codec.Partial(b"echo", ID, BODY), [b"KLKC01", b"\x02", b"echo", ID, *BODY]),
+    (TEXT, codec.Final(b"echo", ID, BODY), [b"KLKC01", b"\x03", b"echo", ID, *BODY]),
+    (MDP02, codec.Partial(b"echo", b"", BODY), [b"MDPC02", b"\x02", b"echo", *BODY]),
+    (MDP02, codec.Final(b"echo", b"", BODY), [b"MDPC02", b"\x03", b"echo", *BODY]),
+    (MDP01, codec.Final(b"echo", b"", BODY), [b"", b"MDPC01", b"echo", *BODY]),
 ]
 WORKER_COMMANDS = [
-    (TEXT, WorkerReady(b"echo"), [b"KLKW01", b"\x01", b"echo"]),
-    (TEXT, WorkerReady(b"echo", 258), [b"KLKW01", b"\x01", b"echo", b"\x01\x02"]),
-    (TEXT, WorkerReady(b"echo", 1, True, True), [b"KLKW01", b"\x07", b"echo", b"\0\1"]),
-    (TEXT, WorkerReady(b"echo", 1, True), [b"KLKW01", b"\x01", b"echo", b"\0\x01", b"D"]),
-    (TEXT, WorkPartial(CLIENT, ID, BODY), [b"KLKW01", b"\x03", CLIENT, b"", ID, *BODY]),
-    (TEXT, WorkFinal(CLIENT, ID, BODY), [b"KLKW01", b"\x04", CLIENT, b"", ID, *BODY]),
-    (TEXT, Ping(), [b"KLKW01", b"PING"]),
-    (TEXT, Disconnect(), [b"KLKW01", b"\x06"]),
-    (MDP02, WorkerReady(b"echo"), [b"MDPW02", b"\x01", b"echo"]),
-    (MDP02, WorkPartial(CLIENT, b"", BODY), [b"MDPW02", b"\x03", CLIENT, b"", *BODY]),
-    (MDP02, WorkFinal(CLIENT, b"", BODY), [b"MDPW02", b"\x04", CLIENT, b"", *BODY]),
-    (MDP02, Heartbeat(), [b"MDPW02", b"\x05"]),
-    (MDP02, Disconnect(), [b"MDPW02", b"\x06"]),  # The text prints this one as its own, too.
-    (MDP01, WorkerReady(b"echo"), [b"", b"MDPW01", b"\x01", b"echo"]),
-    (MDP01, WorkFinal(CLIENT, b"", BODY), [b"", b"MDPW01", b"\x03", CLIENT, b"", *BODY]),
-    (MDP01, Heartbeat(), [b"", b"MDPW01", b"\x04"]),
-    (MDP01, Disconnect(), [b"", b"MDPW01", b"\x05"]),
+    (TEXT, codec.WorkerReady(b"echo"), [b"KLKW01", b"\x01", b"echo"]),
+    (TEXT, codec.WorkerReady(b"echo", 258), [b"KLKW01", b"\x01", b"echo", b"\x01\x02"]),
+    (TEXT, codec.WorkerReady(b"echo", 1, True, True), [b"KLKW01", b"\x07", b"echo", b"\0\1"]),
+    (TEXT, codec.WorkerReady(b"echo", 1, True), [b"KLKW01", b"\x01", b"echo", b"\0\x01", b"D"]),
+    (TEXT, codec.WorkPartial(CLIENT, ID, BODY), [b"KLKW01", b"\x03", CLIENT, b"", ID, *BODY]),
+    (TEXT, codec.WorkFinal(CLIENT, ID, BODY), [b"KLKW01", b"\x04", CLIENT, b"", ID, *BODY]),
+    (TEXT, codec.Ping(), [b"KLKW01", b"PING"]),
+    (TEXT, codec.Disconnect(), [b"KLKW01", b"\x06"]),
+    (MDP02, codec.WorkerReady(b"echo"), [b"MDPW02", b"\x01", b"echo"]),
+    (MDP02, codec.WorkPartial(CLIENT, b"", BODY), [b"MDPW02", b"\x03", CLIENT, b"", *BODY]),
+    (MDP02, codec.WorkFinal(CLIENT, b"", BODY), [b"MDPW02", b"\x04", CLIENT, b"", *BODY]),
+    (MDP02, codec.Heartbeat(), [b"MDPW02", b"\x05"]),
+    (MDP02, codec.Disconnect(), [b"MDPW02", b"\x06"]),  # The text prints this one as its own, too.
+    (MDP01, codec.WorkerReady(b"echo"), [b"", b"MDPW01", b"\x01", b"echo"]),
+    (MDP01, codec.WorkFinal(CLIENT, b"", BODY), [b"", b"MDPW01", b"\x03", CLIENT, b"", *BODY]),
+    (MDP01, codec.Heartbeat(), [b"", b"MDPW01", b"\x04"]),
+    (MDP01, codec.Disconnect(), [b"", b"MDPW01", b"\x05"]),
 ]
 ORDERS = [
-    (TEXT, WorkRequest(CLIENT, ID, BODY), [b"KLKW01", b"\x02", CLIENT, b"", ID, *BODY]),
-    (TEXT, WorkCredit(CLIENT, ID, 7), [b"KLKW01", b"\x07", CLIENT, b"", ID, SEVEN]),
-    (TEXT, WorkCancel(CLIENT, ID), [b"KLKW01", b"\x08", CLIENT, b"", ID]),
-    (TEXT, Pong(), [b"KLKW01", b"PONG"]),
-    (TEXT, Disconnect(), [b"KLKW01", b"\x06"]),
-    (MDP02, WorkRequest(CLIENT, b"", BODY), [b"MDPW02", b"\x02", CLIENT, b"", *BODY]),
-    (MDP02, Heartbeat(), [b"MDPW02", b"\x05"]),
-    (MDP02, Disconnect(), [b"MDPW02", b"\x06"]),
-    (MDP01, WorkRequest(CLIENT, b"", BODY), [b"", b"MDPW01", b"\x02", CLIENT, b"", *BODY]),
-    (MDP01, Heartbeat(), [b"", b"MDPW01", b"\x04"]),
-    (MDP01, Disconnect(), [b"", b"MDPW01", b"\x05"]),
+    (TEXT, codec.WorkRequest(CLIENT, ID, BODY), [b"KLKW01", b"\x02", CLIENT, b"", ID, *BODY]),
+    (TEXT, codec.WorkCredit(CLIENT, ID, 7), [b"KLKW01", b"\x07", CLIENT, b"", ID, SEVEN]),
+    (TEXT, codec.WorkCancel(CLIENT, ID), [b"KLKW01", b"\x08", CLIENT, b"", ID]),
+    (TEXT, codec.Pong(), [b"KLKW01", b"PONG"]),
+    (TEXT, codec.Disconnect(), [b"KLKW01", b"\x06"]),
+    (MDP02, codec.WorkRequest(CLIENT, b"", BODY), [b"MDPW02", b"\x02", CLIENT, b"", *BODY]),
+    (MDP02, codec.Heartbeat(), [b"MDPW02", b"\x05"]),
+    (MDP02, codec.Disconnect(), [b"MDPW02", b"\x06"]),
+    (MDP01, codec.WorkRequest(CLIENT, b"", BODY), [b"", b"MDPW01", b"\x02", CLIENT, b"", *BODY]),
+    (MDP01, codec.Heartbeat(), [b"", b"MDPW01", b"\x04"]),
+    (MDP01, codec.Disconnect(), [b"", b"MDPW01", b"\x05"]),
 ]
 DIALOGS: list[tuple[list[Any], Callable[..., Any]]] = [
     (CLIENT_COMMANDS, codec.CLIENT_COMMANDS.decode),
@@ -147,15 +127,15 @@ def test_which_octets_a_service_may_have() -> None:
 def test_headers_are_configurable() -> None:
     headers = Headers(b"ABC", b"DEF", b"GHI")
     values.check_headers(headers)
-    frames = codec.encode(Request(b"echo", ID, BODY), TEXT, headers)
+    frames = codec.encode(codec.Request(b"echo", ID, BODY), TEXT, headers)
     assert frames[0] == b"ABC"
     assert codec.header_of(frames, headers) == ("client", TEXT)
     with pytest.raises(RemoteProtocolError, match="not a header"):
         codec.CLIENT_COMMANDS.decode(frames)
-    frames = codec.encode(Ping(), TEXT, headers)
-    assert codec.WORKER_COMMANDS.decode(frames, headers) == (TEXT, Ping())
+    frames = codec.encode(codec.Ping(), TEXT, headers)
+    assert codec.WORKER_COMMANDS.decode(frames, headers) == (TEXT, codec.Ping())
     # MDP's own stay beside them.
-    assert codec.decode_order([b"MDPW02", b"\x05"], headers) == (MDP02, Heartbeat())
+    assert codec.decode_order([b"MDPW02", b"\x05"], headers) == (MDP02, codec.Heartbeat())
 
 
 @pytest.mark.parametrize(
@@ -175,11 +155,11 @@ def test_headers_that_are_ambiguous(headers: tuple[bytes, bytes, bytes]) -> None
 
 def test_an_empty_body_of_a_worker_is_accepted() -> None:
     frames = [b"KLKW01", b"\x04", CLIENT, b"", ID]
-    assert codec.WORKER_COMMANDS.decode(frames) == (TEXT, WorkFinal(CLIENT, ID, []))
+    assert codec.WORKER_COMMANDS.decode(frames) == (TEXT, codec.WorkFinal(CLIENT, ID, []))
     frames[1] = b"\x02"
-    assert codec.decode_order(frames) == (TEXT, WorkRequest(CLIENT, ID, []))
+    assert codec.decode_order(frames) == (TEXT, codec.WorkRequest(CLIENT, ID, []))
     # None is ever sent: there is one frame of body at least.
-    assert codec.encode(WorkFinal(CLIENT, ID, [])) == [
+    assert codec.encode(codec.WorkFinal(CLIENT, ID, [])) == [
         b"KLKW01",
         b"\x04",
         CLIENT,
@@ -190,7 +170,7 @@ def test_an_empty_body_of_a_worker_is_accepted() -> None:
 
 
 def test_the_remaining_time_is_sent_on_request() -> None:
-    order = WorkRequest(CLIENT, ID, BODY, 258)
+    order = codec.WorkRequest(CLIENT, ID, BODY, 258)
     frames = codec.encode(order)
     assert frames == [b"KLKW01", b"\x02", CLIENT, b"", ID, bytes(6) + b"\x01\x02", *BODY]
     assert codec.decode_order(frames, deadlines=True) == (TEXT, order)
@@ -202,12 +182,12 @@ def test_the_remaining_time_is_sent_on_request() -> None:
         codec.encode(order, MDP02)
     # Who takes credit finds that behind it.
     for left, remaining_ms in ((bytes(6) + b"\x01\x02", 258), (b"\xff" * 8, 2**64 - 1)):
-        order = WorkRequest(CLIENT, ID, BODY, remaining_ms, 7)
+        order = codec.WorkRequest(CLIENT, ID, BODY, remaining_ms, 7)
         frames = codec.encode(order)
         assert frames == [b"KLKW01", b"\x02", CLIENT, b"", ID, left + SEVEN, *BODY]
         assert codec.decode_order(frames, deadlines=True) == (TEXT, order)
     frames = [b"MDPW02", b"\x02", CLIENT, b"", b"x"]
-    assert codec.decode_order(frames, deadlines=True)[1] == WorkRequest(CLIENT, b"", [b"x"])
+    assert codec.decode_order(frames, deadlines=True)[1] == codec.WorkRequest(CLIENT, b"", [b"x"])
 
 
 REQUEST, NAMED = [b"KLKC01", b"\x01"], [b"KLKN01", b"\x01", b"e", ID]
@@ -270,18 +250,18 @@ def test_what_is_refused(
 @pytest.mark.parametrize(
     ("message", "framing"),
     [
-        (Request(b"", ID, BODY), TEXT),
-        (Request(b"echo", ID, BODY), MDP02),
-        (Request(b"echo", b"", BODY, 1), MDP02),
-        (Request(b"echo", ID, BODY, -1), TEXT),
-        (Request(b"echo", ID, BODY, None, b"\0me"), TEXT),
-        (Request(b"echo", ID, BODY, None, b"me", 1 << 64), TEXT),
-        (Partial(b"echo", b"", BODY), MDP01),
-        (WorkerReady(b"echo", 2), MDP02),
-        (WorkerReady(b"echo", 65_536), TEXT),
-        (WorkerReady(b"echo", 0), TEXT),
-        (Heartbeat(), TEXT),
-        (WorkRequest(CLIENT, ID, BODY, 1 << 64), TEXT),
+        (codec.Request(b"", ID, BODY), TEXT),
+        (codec.Request(b"echo", ID, BODY), MDP02),
+        (codec.Request(b"echo", b"", BODY, 1), MDP02),
+        (codec.Request(b"echo", ID, BODY, -1), TEXT),
+        (codec.Request(b"echo", ID, BODY, None, b"\0me"), TEXT),
+        (codec.Request(b"echo", ID, BODY, None, b"me", 1 << 64), TEXT),
+        (codec.Partial(b"echo", b"", BODY), MDP01),
+        (codec.WorkerReady(b"echo", 2), MDP02),
+        (codec.WorkerReady(b"echo", 65_536), TEXT),
+        (codec.WorkerReady(b"echo", 0), TEXT),
+        (codec.Heartbeat(), TEXT),
+        (codec.WorkRequest(CLIENT, ID, BODY, 1 << 64), TEXT),
     ],
 )
 def test_what_we_never_send(message: Any, framing: Framing) -> None:
@@ -293,18 +273,18 @@ def test_what_we_never_send(message: Any, framing: Framing) -> None:
 
 
 def test_the_body_of_an_error() -> None:
-    body = codec.encode_failure(Failure(values.EXPIRED, "no worker in time"))
+    body = codec.encode_failure(codec.Failure(values.EXPIRED, "no worker in time"))
     assert body == [b"KLK-ERROR", msgpack.packb({"code": 504, "message": "no worker in time"})]
-    assert codec.decode_failure(body) == Failure(504, "no worker in time")
+    assert codec.decode_failure(body) == codec.Failure(504, "no worker in time")
     # Exactly these two frames: anything else is an answer.
     for answer in (body[:1], [*body, b""], [b"x", body[1]], []):
         assert codec.decode_failure(answer) is None
 
 
 def test_a_long_message_of_an_error_is_cut_between_characters() -> None:
-    (_, packed) = codec.encode_failure(Failure(500, "x" + "é" * 2000))
+    (_, packed) = codec.encode_failure(codec.Failure(500, "x" + "é" * 2000))
     assert msgpack.unpackb(packed)["message"] == "x" + "é" * 511
-    assert codec.encode_failure(Failure(500, "\ud800"))  # No UTF-8: it is sent all the same.
+    assert codec.encode_failure(codec.Failure(500, "\ud800"))  # No UTF-8: it is sent all the same.
 
 
 @pytest.mark.parametrize(
@@ -342,7 +322,7 @@ STRATEGIES: Strategies = {
     codec.REMAINING.type: U64,
     codec.CREDIT.type: U64,
     codec.POSITION.type: st.builds(
-        PartPosition, st.integers(0, (1 << 32) - 1), st.integers(0, (1 << 32) - 1)
+        codec.PartPosition, st.integers(0, (1 << 32) - 1), st.integers(0, (1 << 32) - 1)
     ),
     codec.WINDOW.type: st.integers(1, 65_535),
     codec.DEADLINES.type: st.just(True),
@@ -391,8 +371,8 @@ def test_any_frames_are_a_command_or_a_protocol_error(frames: list[bytes]) -> No
 @given(st.integers(), st.text(max_size=300))
 def test_errors_there_and_back(code: int, message: str) -> None:
     code %= 1 << 63
-    failure = codec.decode_failure(codec.encode_failure(Failure(code, message)))
-    assert failure == Failure(code, message.encode("utf-8", "replace").decode())
+    failure = codec.decode_failure(codec.encode_failure(codec.Failure(code, message)))
+    assert failure == codec.Failure(code, message.encode("utf-8", "replace").decode())
 
 
 @given(st.binary(max_size=60))

@@ -6,14 +6,7 @@ from random import Random
 
 import pytest
 
-from kelek.tests.protocols.majordomo.model import (
-    INTERVAL_MS,
-    LIVENESS,
-    BrokerNetwork,
-    ClientPeer,
-    WorkerPeer,
-    check_answer,
-)
+from kelek.tests.protocols.majordomo import model
 
 SEEDS = (
     [int(os.environ["KELEK_SEED"])]
@@ -23,49 +16,49 @@ SEEDS = (
 PARTS = 3
 
 
-def started(network: BrokerNetwork) -> None:
+def started(network: model.BrokerNetwork) -> None:
     for peer in (*network.workers, *network.clients):
         peer.turn()
     network.watch()
 
 
 def test_many_calls_of_one_client_at_once() -> None:
-    network = BrokerNetwork(1)
+    network = model.BrokerNetwork(1)
     for _ in range(2):
-        WorkerPeer(network, b"echo", window=4, parts=PARTS)
-    client = ClientPeer(network, "c")
+        model.WorkerPeer(network, b"echo", window=4, parts=PARTS)
+    client = model.ClientPeer(network, "c")
     started(network)
     for number in range(50):
         client.call(b"echo", str(number).encode())
     network.run(lambda: client.done)
     for call in client.calls:
-        check_answer(client, call, PARTS)
+        model.check_answer(client, call, PARTS)
     assert set(network.counters) == set(), "nothing was lost and nothing sent again"
     assert sum(worker.took for worker in network.workers) == 50
     assert min(worker.took for worker in network.workers) > 0
 
 
 def test_a_worker_that_dies_is_noticed_within_its_multiples() -> None:
-    network = BrokerNetwork(2)
-    first = WorkerPeer(network, b"echo", parts=PARTS)
-    client = ClientPeer(network, "c")
+    network = model.BrokerNetwork(2)
+    first = model.WorkerPeer(network, b"echo", parts=PARTS)
+    client = model.ClientPeer(network, "c")
     started(network)
     call = client.call(b"echo", b"x")
     network.run(lambda: bool(client.read[call]))
     first.kill()
-    second = WorkerPeer(network, b"echo", parts=PARTS)
+    second = model.WorkerPeer(network, b"echo", parts=PARTS)
     second.turn()
     killed_ms = network.now_ms
     network.run(lambda: call.done)
-    assert network.now_ms - killed_ms <= INTERVAL_MS * (LIVENESS + 3)
-    check_answer(client, call, PARTS)
+    assert network.now_ms - killed_ms <= model.INTERVAL_MS * (model.LIVENESS + 3)
+    model.check_answer(client, call, PARTS)
     assert second.took == 1
 
 
 def test_a_stopped_broker_is_left_within_its_multiples_and_comes_back() -> None:
-    network = BrokerNetwork(3, ["a", "b"])
-    WorkerPeer(network, b"echo")
-    client = ClientPeer(network, "c")
+    network = model.BrokerNetwork(3, ["a", "b"])
+    model.WorkerPeer(network, b"echo")
+    client = model.ClientPeer(network, "c")
     started(network)
     network.pass_ms(100)
     first = client.client.broker
@@ -74,10 +67,10 @@ def test_a_stopped_broker_is_left_within_its_multiples_and_comes_back() -> None:
     call = client.call(b"echo", b"x")
     stopped_ms = network.now_ms
     network.run(lambda: call.done)
-    assert network.now_ms - stopped_ms <= INTERVAL_MS * (LIVENESS + 2)
+    assert network.now_ms - stopped_ms <= model.INTERVAL_MS * (model.LIVENESS + 2)
     assert client.client.broker != first
     assert client.client.counters["silent"] == 1
-    network.pass_ms(10 * INTERVAL_MS)
+    network.pass_ms(10 * model.INTERVAL_MS)
     assert network.workers[0].workers.counters["silent"] == 1
     network.brokers[first].resume()
     network.brokers[client.client.broker].stopped = True
@@ -89,7 +82,7 @@ def test_a_stopped_broker_is_left_within_its_multiples_and_comes_back() -> None:
 class LossyBroker:
     """Faults for a while."""
 
-    def __init__(self, network: BrokerNetwork, dice: Random) -> None:
+    def __init__(self, network: model.BrokerNetwork, dice: Random) -> None:
         self.network = network
         self.dice = dice
         self.left = dice.randint(1, 12)
@@ -111,7 +104,7 @@ class LossyBroker:
             case 3 if broker.connections:
                 network.cut(dice.choice(broker.connections))
             case 4:
-                worker = WorkerPeer(network, b"echo", dice.randint(1, 5), PARTS)
+                worker = model.WorkerPeer(network, b"echo", dice.randint(1, 5), PARTS)
                 worker.turn()
         self.left -= 1
         if self.left:
@@ -124,12 +117,12 @@ class LossyBroker:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_call_has_one_final_whatever_happens(seed: int) -> None:
     dice = Random(seed)
-    network = BrokerNetwork(seed, ["a", "b", "c"][: dice.randint(1, 3)])
+    network = model.BrokerNetwork(seed, ["a", "b", "c"][: dice.randint(1, 3)])
     for _ in range(dice.randint(1, 4)):
-        WorkerPeer(network, b"echo", dice.randint(1, 8), PARTS)
+        model.WorkerPeer(network, b"echo", dice.randint(1, 8), PARTS)
     for number in range(dice.randint(1, 3)):
         few = dice.choice([1, 20_000, 1 << 20])
-        ClientPeer(network, f"c{number}", dice.choice([1, 3, 1000]), partial_bytes_max=few)
+        model.ClientPeer(network, f"c{number}", dice.choice([1, 3, 1000]), partial_bytes_max=few)
     started(network)
     storm = LossyBroker(network, dice)
     for client in network.clients:
@@ -140,7 +133,7 @@ def test_every_call_has_one_final_whatever_happens(seed: int) -> None:
     network.run(lambda: not storm.left and all(client.done for client in network.clients))
     for client in network.clients:
         for call in client.calls:
-            check_answer(client, call, PARTS)
+            model.check_answer(client, call, PARTS)
         assert client.client.outstanding == 0
         assert client.client.counters["junk"] == 0
     # In the end all go home, in order.

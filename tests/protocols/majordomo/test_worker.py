@@ -6,38 +6,32 @@ import pytest
 
 from kelek.protocols.connections import Connect, Disconnect, Send
 from kelek.protocols.majordomo import codec
-from kelek.protocols.majordomo.codec import (
-    Failure,
-    Order,
-    Ping,
-    Pong,
-    WorkCancel,
-    WorkCredit,
-    WorkerCommand,
-    WorkerReady,
-    WorkFinal,
-    WorkPartial,
-    WorkRequest,
-)
 from kelek.protocols.majordomo.values import CREDIT_UNLIMITED, REMAINING_MS_UNKNOWN
 from kelek.protocols.majordomo.worker import WorkerMachine, WorkerRequest, Workers, WorkerSetup
 
 SETUP = WorkerSetup(b"echo", window=2, heartbeat_interval_ms=100, liveness=3)
 CLIENT = b"client"
 # The second one is for brokers that do not know the first.
-READY = [WorkerReady(b"echo", 2, True, credit=True), WorkerReady(b"echo", 2, True)]
+READY = [codec.WorkerReady(b"echo", 2, True, credit=True), codec.WorkerReady(b"echo", 2, True)]
 
 
 def worker_of(setup: WorkerSetup = SETUP) -> WorkerMachine:
     worker = WorkerMachine("a", setup)
     assert worker.ready(0) == [Connect("a")]
     worker.on_connected(0)
-    own = [WorkerReady(setup.service, setup.window, True, credit=True)] if setup.deadlines else []
-    assert said(worker, 0) == [*own, WorkerReady(setup.service, setup.window, setup.deadlines)]
+    own = (
+        [codec.WorkerReady(setup.service, setup.window, True, credit=True)]
+        if setup.deadlines
+        else []
+    )
+    assert said(worker, 0) == [
+        *own,
+        codec.WorkerReady(setup.service, setup.window, setup.deadlines),
+    ]
     return worker
 
 
-def said(worker: WorkerMachine, now_ms: int) -> list[WorkerCommand]:
+def said(worker: WorkerMachine, now_ms: int) -> list[codec.WorkerCommand]:
     return [
         codec.WORKER_COMMANDS.decode(it.frames)[1]
         for it in worker.ready(now_ms)
@@ -45,14 +39,14 @@ def said(worker: WorkerMachine, now_ms: int) -> list[WorkerCommand]:
     ]
 
 
-def hear(worker: WorkerMachine, order: Order, now_ms: int = 0) -> None:
+def hear(worker: WorkerMachine, order: codec.Order, now_ms: int = 0) -> None:
     worker.on_frames(codec.encode(order), now_ms)
 
 
 def ask(
     worker: WorkerMachine, number: int, left_ms: int = 1000, now_ms: int = 0
 ) -> list[WorkerRequest]:
-    hear(worker, WorkRequest(CLIENT, str(number).encode(), [b"body"], left_ms), now_ms)
+    hear(worker, codec.WorkRequest(CLIENT, str(number).encode(), [b"body"], left_ms), now_ms)
     return worker.pop_requests()
 
 
@@ -66,8 +60,8 @@ def test_a_request_is_answered_once() -> None:
     assert not worker.final(job, [b"again"])
     assert not worker.partial(job, [b"again"])
     assert said(worker, 500) == [
-        WorkPartial(CLIENT, b"1", [b"part"]),
-        WorkFinal(CLIENT, b"1", [b"done"]),
+        codec.WorkPartial(CLIENT, b"1", [b"part"]),
+        codec.WorkFinal(CLIENT, b"1", [b"done"]),
     ]
     assert worker.counters["late"] == 2
 
@@ -76,27 +70,27 @@ def test_a_request_that_fails() -> None:
     worker = worker_of()
     (job,) = ask(worker, 1, REMAINING_MS_UNKNOWN)
     assert job.deadline_ms is None
-    assert worker.fail(job, Failure(500, "why"))
+    assert worker.fail(job, codec.Failure(500, "why"))
     (final,) = said(worker, 0)
-    assert isinstance(final, WorkFinal)
-    assert codec.decode_failure(final.body) == Failure(500, "why")
+    assert isinstance(final, codec.WorkFinal)
+    assert codec.decode_failure(final.body) == codec.Failure(500, "why")
 
 
 def test_parts_are_sent_for_credit_and_more_may_come() -> None:
     worker = worker_of()
-    hear(worker, WorkRequest(CLIENT, b"1", [b"body"], 1000, 10))
+    hear(worker, codec.WorkRequest(CLIENT, b"1", [b"body"], 1000, 10))
     (job,) = worker.pop_requests()
     told: list[bool] = [job.has_credit]
     job.on_change = lambda: told.append(job.has_credit)
     job.spent += 15  # The last part may be larger than what is left.
     told.append(job.has_credit)
-    hear(worker, WorkCredit(CLIENT, b"1", 5))
-    hear(worker, WorkCredit(CLIENT, b"1", 1))
-    hear(worker, WorkCredit(CLIENT, b"2", 1))  # Its FINAL is on its way.
+    hear(worker, codec.WorkCredit(CLIENT, b"1", 5))
+    hear(worker, codec.WorkCredit(CLIENT, b"1", 1))
+    hear(worker, codec.WorkCredit(CLIENT, b"2", 1))  # Its FINAL is on its way.
     job.spent += 100
-    hear(worker, WorkCredit(CLIENT, b"1", CREDIT_UNLIMITED))
+    hear(worker, codec.WorkCredit(CLIENT, b"1", CREDIT_UNLIMITED))
     assert told == [True, False, False, True, True]
-    hear(worker, WorkRequest(CLIENT, b"3", [b"body"], 1000, CREDIT_UNLIMITED))
+    hear(worker, codec.WorkRequest(CLIENT, b"3", [b"body"], 1000, CREDIT_UNLIMITED))
     (other,) = worker.pop_requests()
     other.spent = 1 << 40
     assert other.has_credit
@@ -109,9 +103,9 @@ def test_a_cancelled_request_still_has_its_final_and_a_lost_one_none() -> None:
     told: list[WorkerRequest] = []
     for each in (job, other):
         each.on_change = partial(told.append, each)
-    hear(worker, WorkCancel(CLIENT, b"1"))
+    hear(worker, codec.WorkCancel(CLIENT, b"1"))
     assert (job.cancelled, other.cancelled) == (True, False)
-    assert worker.fail(job, Failure(499, "nobody waits"))
+    assert worker.fail(job, codec.Failure(499, "nobody waits"))
     assert worker.counters["failed"] == 0
     worker.on_disconnected(0)
     assert told == [job, other]
@@ -120,7 +114,7 @@ def test_a_cancelled_request_still_has_its_final_and_a_lost_one_none() -> None:
 
 def test_without_deadlines_the_body_begins_behind_the_id() -> None:
     worker = worker_of(SETUP._replace(deadlines=False))
-    hear(worker, WorkRequest(CLIENT, b"1", [b"12345678"]))
+    hear(worker, codec.WorkRequest(CLIENT, b"1", [b"12345678"]))
     (job,) = worker.pop_requests()
     assert (job.body, job.deadline_ms) == ([b"12345678"], None)
 
@@ -132,19 +126,19 @@ def test_a_ping_in_each_silent_interval() -> None:
     # Its own words are no reason to be silent: it hears nothing.
     for now_ms in (100, 149):
         worker.partial(job, [b"part"])
-        assert [type(it) for it in said(worker, now_ms)] == [WorkPartial]
-    assert said(worker, 150) == [Ping()]
+        assert [type(it) for it in said(worker, now_ms)] == [codec.WorkPartial]
+    assert said(worker, 150) == [codec.Ping()]
     assert said(worker, 249) == []
-    hear(worker, Pong(), 240)
+    hear(worker, codec.Pong(), 240)
     assert said(worker, 339) == []
-    assert said(worker, 340) == [Ping()]
+    assert said(worker, 340) == [codec.Ping()]
 
 
 def test_a_silent_broker_is_left_for_a_new_conversation() -> None:
     worker = worker_of()
     (job,) = ask(worker, 1)
-    assert said(worker, 100) == [Ping()]
-    assert said(worker, 200) == [Ping()]
+    assert said(worker, 100) == [codec.Ping()]
+    assert said(worker, 200) == [codec.Ping()]
     assert worker.ready(300) == [Disconnect("a")]
     assert not job.answerable
     assert not worker.final(job, [b"late"])
@@ -152,7 +146,7 @@ def test_a_silent_broker_is_left_for_a_new_conversation() -> None:
     worker.on_connected(350)
     assert said(worker, 350) == READY
     # A worker that was suspended asks first.
-    assert said(worker, 99_000) == [Ping()]
+    assert said(worker, 99_000) == [codec.Ping()]
     assert said(worker, 99_001) == []
 
 
@@ -187,7 +181,7 @@ def test_nothing_is_sent_after_disconnect(header: bytes) -> None:
     assert worker.deadline_ms == 320
     worker.ready(320)
     worker.on_connected(330)
-    hear(worker, Pong(), 340)
+    hear(worker, codec.Pong(), 340)
     hear(worker, codec.Disconnect(), 350)
     assert worker.deadline_ms == 450
 
@@ -210,9 +204,9 @@ def test_it_goes_home_when_it_has_finished_what_it_has() -> None:
     assert said(worker, 1) == []
     assert ask(worker, 2) == [], "of another client"
     assert worker.counters["declined"] == 1
-    assert said(worker, 101) == [Ping()], "it is still there"
+    assert said(worker, 101) == [codec.Ping()], "it is still there"
     worker.final(job, [b"done"])
-    assert said(worker, 102) == [WorkFinal(CLIENT, b"1", [b"done"]), codec.Disconnect()]
+    assert said(worker, 102) == [codec.WorkFinal(CLIENT, b"1", [b"done"]), codec.Disconnect()]
     assert worker.stopped
     assert worker.deadline_ms is None
     assert worker.ready(99_000) == []
@@ -265,7 +259,7 @@ def test_one_registration_at_each_broker() -> None:
     workers.on_connected("b", 30)
     assert [it.url for it in workers.ready(30) if isinstance(it, Send)] == ["a", "a", "b", "b"]
     assert workers.deadline_ms == 100
-    request = codec.encode(WorkRequest(CLIENT, b"1", [b""], 5))
+    request = codec.encode(codec.WorkRequest(CLIENT, b"1", [b""], 5))
     for url in "ab":
         workers.on_frames(url, request, 40)
     first, second = workers.pop_requests()
