@@ -273,21 +273,17 @@ def answer_of(client: BrokerClientMachine, call: Call) -> Body:
     """The FINAL's body of a finished call. Raises BrokerError or a subclass."""
     if call.refusal:
         raise BrokerError(call.refusal)
-    failure = call.failure
+    failure, service = call.failure, call.request.service
+    if call.final is None and not client.broker:
+        raise BrokerUnavailable(client.failover.explain())
     if call.final is None:
         reason = "" if failure is None else failure.message
-        raise _timed_out(client, call.request.service.decode(), reason)
+        if not reason and client.unserved_service == service:
+            reason = "the broker has no worker for it"
+        where = f"no answer of {service.decode()} from the broker at {client.broker}"
+        raise BrokerTimeout(f"{where}: {reason}" if reason else where)
     if failure is None:
         return Body.of(call.final)
     if failure.code == values.EXPIRED:
         raise BrokerTimeout(failure.message)
     raise ServiceRefused(failure.code, failure.message)
-
-
-def _timed_out(client: BrokerClientMachine, service: str, reason: str) -> BrokerTimeout:
-    if not client.broker:
-        return BrokerUnavailable(client.failover.explain())
-    if not reason and client.unserved_service == service.encode():
-        reason = "the broker has no worker for it"
-    why = f": {reason}" if reason else ""
-    return BrokerTimeout(f"no answer of {service} from the broker at {client.broker}{why}")

@@ -11,7 +11,7 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import count, islice
 from typing import Any, NamedTuple, Self
 from uuid import uuid4
@@ -43,7 +43,6 @@ from .target import (
     CLIENTS_URL,
     TOPOLOGY,
     WORKERS_URL,
-    BrokerTarget,
     read_body,
     report_broker_errors,
     resolve_brokers,
@@ -93,7 +92,11 @@ class BenchLoad:
         self._requests = Frames()
 
     def run(
-        self, number: int, outstanding: int, timeout_ms: int, on_done: Callable[[int], object]
+        self,
+        number: int,
+        outstanding: int,
+        timeout_ms: int,
+        on_done: Callable[[int], object] = lambda _: None,
     ) -> Measurement:
         """Raises BrokerTimeout: no answer for timeout_ms."""
         times, failures = array("Q"), Counter[Failure]()
@@ -187,13 +190,16 @@ def bench(request: BenchRequest) -> None:
         Broker(url, timeout_ms=reach_ms, tuning=BrokerTuning(headers=target.headers)) as broker,
     ):
         status = broker.call("mmi.service", service)
-        if workers_url is None:
-            check_served(status, f"{url}: service {service}")
+        workers: AbstractContextManager[None] = nullcontext()
+        if workers_url is not None:
+            header, counts = target.headers.worker.decode(), (request.workers, request.window)
+            setup = EchoSetup(workers_url, service, *counts, header, target.interval_ms)
+            workers = running_echo_workers(broker, setup, request.timeout_ms)
+        elif status != values.MMI_FOUND:
+            way_out = "start one: kelek worker run; or leave SERVICE out to use the bench's workers"
+            raise CliError(f"{url}: service {service}: it has no worker; {way_out}", FAILED)
+        with workers:
             figures = measure(BenchLoad(url, service, body, target.headers), request)
-        else:
-            setup = make_echo(target, workers_url, service, request)
-            with running_echo_workers(broker, setup, request.timeout_ms):
-                figures = measure(BenchLoad(url, service, body, target.headers), request)
     figures = {"broker": url, "service": service, "bytes": sum(map(len, body)), **figures}
     show_figures(figures, request.output)
 
@@ -220,18 +226,6 @@ def resolve_workers_url(request: BenchRequest) -> str:
             f"--url: the bench's own workers need the broker's url for workers; {way_out}"
         )
     return resolve_brokers(request.topology, (), WORKERS_URL).urls[0]
-
-
-def check_served(status: bytes, place: str) -> None:
-    """Raises CliError: the service has no worker."""
-    if status != values.MMI_FOUND:
-        way_out = "start one: kelek worker run; or leave SERVICE out to use the bench's workers"
-        raise CliError(f"{place}: it has no worker; {way_out}", FAILED)
-
-
-def make_echo(target: BrokerTarget, url: str, service: str, request: BenchRequest) -> EchoSetup:
-    header = target.headers.worker.decode()
-    return EchoSetup(url, service, request.workers, request.window, header, target.interval_ms)
 
 
 @contextmanager
@@ -278,9 +272,9 @@ def measure(load: BenchLoad, request: BenchRequest) -> dict[str, Any]:
     number, outstanding, alone = request.requests, request.outstanding, request.alone
     timeout_ms = request.timeout_ms
     with load, progress_bar("measuring", number) as on_done:
-        load.run(outstanding, outstanding, timeout_ms, ignore)  # All workers are awake.
+        load.run(outstanding, outstanding, timeout_ms)  # All workers are awake.
         many = load.run(number, outstanding, timeout_ms, on_done)
-        lone = load.run(alone, 1, timeout_ms, ignore)
+        lone = load.run(alone, 1, timeout_ms)
     failures = many.failures + lone.failures
     figures: dict[str, Any] = {
         "requests": number,
@@ -291,10 +285,6 @@ def measure(load: BenchLoad, request: BenchRequest) -> dict[str, Any]:
     if alone:
         figures |= {"alone": alone, **lone.percentiles("alone_")}
     return {**figures, "failed": failures.total(), "failures": failures.most_common(1)}
-
-
-def ignore(done: int) -> None:
-    """Shows no progress."""
 
 
 def show_figures(figures: dict[str, Any], output: str) -> None:

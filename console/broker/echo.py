@@ -80,7 +80,10 @@ class EchoWorker:
 def serve(setup: EchoSetup) -> int:
     """Returns 1 when the broker sent DISCONNECT."""
     with zmq.Context() as context:
-        workers = {worker.socket: worker for worker in make_workers(context, setup)}
+        workers = {}
+        for _ in range(setup.workers):
+            worker = EchoWorker(context, setup)
+            workers[worker.socket] = worker
         poller = zmq.Poller()
         poller.register(sys.stdin.fileno(), zmq.POLLIN)
         for socket in workers:
@@ -99,10 +102,6 @@ def serve(setup: EchoSetup) -> int:
             worker.send(Disconnect())
             worker.socket.close()
     return int(running)
-
-
-def make_workers(context: "zmq.Context[zmq.Socket[bytes]]", setup: EchoSetup) -> list[EchoWorker]:
-    return [EchoWorker(context, setup) for _ in range(setup.workers)]
 
 
 if __name__ == "__main__":

@@ -79,8 +79,7 @@ class Server:
         if lib.klk_serve_wait(serve, timeout_ms) < 0:
             raise os_error("waiting for sockets")
         served, unsent = Served(serve.served), None
-        if served is Served.CLIENTS:
-            unsent = Unsent.of(serve.clients.unsent, serve.clients.unsents)
-        elif served is Served.WORKERS:
-            unsent = Unsent.of(serve.workers.unsent, serve.workers.unsents)
+        if served in (Served.CLIENTS, Served.WORKERS):
+            router = serve.clients if served is Served.CLIENTS else serve.workers
+            unsent = Unsent.of(router.unsent, router.unsents)
         return WaitResult(self._poller.ready(), served, serve.position, unsent)
