@@ -1,7 +1,8 @@
 """kelek.AsyncLog over real sockets, against peers in memory."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -24,36 +25,39 @@ def run(main: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(main, 60), debug=False)
 
 
-@pytest.mark.parametrize("form", ["auto", "node"])
-def test_appends_and_entries(cluster: LogPeers, form: str) -> None:
-    async def main() -> None:
-        async with kelek.AsyncLog(cluster.urls, form=form, timeout_ms=60_000) as log:
-            assert await log.append(b"first") == 1
-            if form == "auto":
-                assert await log.read_index() > 0
-            seen: list[int] = []
-            assert await log.append_many((b"%d" % n for n in range(3000)), seen.append) == 3000
-            assert seen[-1] == 3000
-            assert [index async for index in log.append_each([b"x", bytearray(b"y")])] == [
-                3002,
-                3003,
-            ]
-            found = [entry async for entry in log.entries(after=1, count=5)]
-            assert [(it.index, it.data) for it in found] == [
-                (index, b"%d" % (index - 2)) for index in range(2, 7)
-            ]
-            assert len([entry async for entry in log.entries()]) == 3003
-            batches = [batch async for batch in log.to_arrow(after=1, count=5)]
-            assert [row["data"] for batch in batches for row in batch.to_pylist()] == [
-                entry.data for entry in found
-            ]
-            assert (await log.info()).last_index == 3003
-            assert (await log.info(cluster.urls[2])).leading is False
-            assert (await log.config()).leader == "n1"
-            assert await log.broadcast_url() == "tcp://pub"
-            assert log.counters["leaders"] >= 1  # More when an answer is late.
+def asynchronous(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Makes a coroutine function a test."""
+    return wraps(test)(lambda *args, **fixtures: run(test(*args, **fixtures)))
 
-    run(main())
+
+@pytest.mark.parametrize("form", ["auto", "node"])
+@asynchronous
+async def test_appends_and_entries(cluster: LogPeers, form: str) -> None:
+    async with kelek.AsyncLog(cluster.urls, form=form, timeout_ms=60_000) as log:
+        assert await log.append(b"first") == 1
+        if form == "auto":
+            assert await log.read_index() > 0
+        seen: list[int] = []
+        assert await log.append_many((b"%d" % n for n in range(3000)), seen.append) == 3000
+        assert seen[-1] == 3000
+        assert [index async for index in log.append_each([b"x", bytearray(b"y")])] == [
+            3002,
+            3003,
+        ]
+        found = [entry async for entry in log.entries(after=1, count=5)]
+        assert [(it.index, it.data) for it in found] == [
+            (index, b"%d" % (index - 2)) for index in range(2, 7)
+        ]
+        assert len([entry async for entry in log.entries()]) == 3003
+        batches = [batch async for batch in log.to_arrow(after=1, count=5)]
+        assert [row["data"] for batch in batches for row in batch.to_pylist()] == [
+            entry.data for entry in found
+        ]
+        assert (await log.info()).last_index == 3003
+        assert (await log.info(cluster.urls[2])).leading is False
+        assert (await log.config()).leader == "n1"
+        assert await log.broadcast_url() == "tcp://pub"
+        assert log.counters["leaders"] >= 1  # More when an answer is late.
 
 
 def test_appends_with_known_request_ids_are_not_repeated(cluster: LogPeers) -> None:
@@ -140,15 +144,13 @@ def test_reach_succeeds_without_a_leader(cluster: LogPeers, tmp_path: Path) -> N
     run(main())
 
 
-def test_appends_of_many_tasks_share_messages(cluster: LogPeers) -> None:
-    async def main() -> None:
-        async with kelek.AsyncLog(cluster.urls) as log:
-            tasks = [asyncio.create_task(log.append(b"%d" % n)) for n in range(2000)]
-            assert await asyncio.gather(*tasks) == list(range(1, 2001))
-        assert [data for _, data in cluster.model.log.records] == [b"%d" % n for n in range(2000)]
-        assert len(cluster.model.peers[0].taken) < 100
-
-    run(main())
+@asynchronous
+async def test_appends_of_many_tasks_share_messages(cluster: LogPeers) -> None:
+    async with kelek.AsyncLog(cluster.urls) as log:
+        tasks = [asyncio.create_task(log.append(b"%d" % n)) for n in range(2000)]
+        assert await asyncio.gather(*tasks) == list(range(1, 2001))
+    assert [data for _, data in cluster.model.log.records] == [b"%d" % n for n in range(2000)]
+    assert len(cluster.model.peers[0].taken) < 100
 
 
 def test_values_may_come_from_an_asynchronous_source(cluster: LogPeers) -> None:
@@ -167,119 +169,107 @@ def test_values_may_come_from_an_asynchronous_source(cluster: LogPeers) -> None:
     run(main())
 
 
-def test_a_failover_during_an_append_loses_nothing(cluster: LogPeers) -> None:
-    async def main() -> None:
-        async with kelek.AsyncLog(cluster.urls, timeout_ms=60_000) as log:
+@asynchronous
+async def test_a_failover_during_an_append_loses_nothing(cluster: LogPeers) -> None:
+    async with kelek.AsyncLog(cluster.urls, timeout_ms=60_000) as log:
 
-            async def source() -> AsyncIterator[bytes]:
-                for number in range(20_000):
-                    if number == 9_000:
-                        cluster.kill(cluster.urls[0])
-                        cluster.elect("n2")
-                    yield b"%d" % number
+        async def source() -> AsyncIterator[bytes]:
+            for number in range(20_000):
+                if number == 9_000:
+                    cluster.kill(cluster.urls[0])
+                    cluster.elect("n2")
+                yield b"%d" % number
 
-            found = [index async for index in log.append_each(source())]
-            assert found == list(range(1, 20_001))
-        assert [data for _, data in cluster.model.log.records] == [
-            b"%d" % number for number in range(20_000)
-        ]
-
-    run(main())
+        found = [index async for index in log.append_each(source())]
+        assert found == list(range(1, 20_001))
+    assert [data for _, data in cluster.model.log.records] == [
+        b"%d" % number for number in range(20_000)
+    ]
 
 
-def test_a_watcher_gets_the_entries_of_a_writer(cluster: LogPeers) -> None:
-    async def main() -> None:
-        async with kelek.AsyncLog(cluster.urls) as log:
+@asynchronous
+async def test_a_watcher_gets_the_entries_of_a_writer(cluster: LogPeers) -> None:
+    async with kelek.AsyncLog(cluster.urls) as log:
 
-            async def read() -> list[bytes]:
-                found: list[bytes] = []
-                async for entry in log.watch():
-                    found.append(entry.data)
-                    if len(found) == 300:
-                        break
-                return found
+        async def read() -> list[bytes]:
+            found: list[bytes] = []
+            async for entry in log.watch():
+                found.append(entry.data)
+                if len(found) == 300:
+                    break
+            return found
 
-            reader = asyncio.create_task(read())
-            for number in range(300):
-                await log.append(b"%d" % number)
-            assert await reader == [b"%d" % number for number in range(300)]
-            lists = log.watch_lists(None)
-            late = asyncio.create_task(anext(lists))
-            await log.info()  # The leader answers it after the first requests of the watcher.
-            await log.append(b"late")
-            assert [entry.data for entry in await late] == [b"late"]
-            await lists.aclose()
-            old, new = cluster.model.peers[:2]
-            old.leads, new.leads = False, True
-            await log.append(b"last")
-            await log.append(b"very last")
-            assert new.entries_sent == 0, "no subscription is left"
-
-    run(main())
+        reader = asyncio.create_task(read())
+        for number in range(300):
+            await log.append(b"%d" % number)
+        assert await reader == [b"%d" % number for number in range(300)]
+        lists = log.watch_lists(None)
+        late = asyncio.create_task(anext(lists))
+        await log.info()  # The leader answers it after the first requests of the watcher.
+        await log.append(b"late")
+        assert [entry.data for entry in await late] == [b"late"]
+        await lists.aclose()
+        old, new = cluster.model.peers[:2]
+        old.leads, new.leads = False, True
+        await log.append(b"last")
+        await log.append(b"very last")
+        assert new.entries_sent == 0, "no subscription is left"
 
 
-def test_errors_are_raised_by_the_calls_that_they_concern(cluster: LogPeers) -> None:
-    async def main() -> None:
-        async with kelek.AsyncLog(cluster.urls, timeout_ms=60_000) as log:
-            for size in (0, (10 << 20) + 1):
-                with pytest.raises(LogTooLarge):
-                    await log.append(bytes(size))
-            with pytest.raises(TypeError):
-                await log.append("text")  # type: ignore[arg-type]
-            cluster.model.peers[0].refuse = "expired"
-            with pytest.raises(LogExpired):
-                await log.append_many([b"a", b"b"])
-            cluster.model.peers[0].refuse = None
-            assert await log.append(b"c") == 1
-            cluster.model.peers[0].commits = False
-            log.timeout_ms = 100
-            with pytest.raises(LogTimeout, match="no progress"):
-                await log.append(b"d")
-
-    run(main())
+@asynchronous
+async def test_errors_are_raised_by_the_calls_that_they_concern(cluster: LogPeers) -> None:
+    async with kelek.AsyncLog(cluster.urls, timeout_ms=60_000) as log:
+        for size in (0, (10 << 20) + 1):
+            with pytest.raises(LogTooLarge):
+                await log.append(bytes(size))
+        with pytest.raises(TypeError):
+            await log.append("text")  # type: ignore[arg-type]
+        cluster.model.peers[0].refuse = "expired"
+        with pytest.raises(LogExpired):
+            await log.append_many([b"a", b"b"])
+        cluster.model.peers[0].refuse = None
+        assert await log.append(b"c") == 1
+        cluster.model.peers[0].commits = False
+        log.timeout_ms = 100
+        with pytest.raises(LogTimeout, match="no progress"):
+            await log.append(b"d")
 
 
-def test_an_append_continues_with_the_next_leader(cluster: LogPeers) -> None:
-    async def main() -> None:
-        cluster.model.peers[0].leads = False
-        async with kelek.AsyncLog(cluster.urls, timeout_ms=100) as log:
-            with pytest.raises(LogNoLeader):
-                await log.append(b"a")
-            cluster.elect("n3")
-            log.timeout_ms = 60_000
-            # The first append stays queued, before the second.
-            assert await log.append(b"b") == 2
-
-    run(main())
+@asynchronous
+async def test_an_append_continues_with_the_next_leader(cluster: LogPeers) -> None:
+    cluster.model.peers[0].leads = False
+    async with kelek.AsyncLog(cluster.urls, timeout_ms=100) as log:
+        with pytest.raises(LogNoLeader):
+            await log.append(b"a")
+        cluster.elect("n3")
+        log.timeout_ms = 60_000
+        # The first append stays queued, before the second.
+        assert await log.append(b"b") == 2
 
 
-def test_a_cancelled_append_is_still_sent(cluster: LogPeers) -> None:
-    async def main() -> None:
-        cluster.model.peers[0].leads = False
-        async with kelek.AsyncLog(cluster.urls) as log:
-            task = asyncio.create_task(log.append(b"a"))
-            await asyncio.wait({task}, timeout=0)  # The task has started.
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            cluster.elect("n2")
-            assert await log.append(b"b") == 2
-
-    run(main())
+@asynchronous
+async def test_a_cancelled_append_is_still_sent(cluster: LogPeers) -> None:
+    cluster.model.peers[0].leads = False
+    async with kelek.AsyncLog(cluster.urls) as log:
+        task = asyncio.create_task(log.append(b"a"))
+        await asyncio.wait({task}, timeout=0)  # The task has started.
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        cluster.elect("n2")
+        assert await log.append(b"b") == 2
 
 
-def test_aclose_ends_waiting_calls(cluster: LogPeers) -> None:
-    async def main() -> None:
-        cluster.model.peers[0].leads = False
-        log = kelek.AsyncLog(cluster.urls)
-        tasks = [asyncio.create_task(log.append(b"a")), asyncio.create_task(anext(log.watch()))]
-        await asyncio.wait(tasks, timeout=0)
-        await log.aclose()
-        await log.aclose()
-        for task in tasks:
-            with pytest.raises(kelek.LogError, match="closed"):
-                await task
+@asynchronous
+async def test_aclose_ends_waiting_calls(cluster: LogPeers) -> None:
+    cluster.model.peers[0].leads = False
+    log = kelek.AsyncLog(cluster.urls)
+    tasks = [asyncio.create_task(log.append(b"a")), asyncio.create_task(anext(log.watch()))]
+    await asyncio.wait(tasks, timeout=0)
+    await log.aclose()
+    await log.aclose()
+    for task in tasks:
         with pytest.raises(kelek.LogError, match="closed"):
-            await log.info()
-
-    run(main())
+            await task
+    with pytest.raises(kelek.LogError, match="closed"):
+        await log.info()
