@@ -60,21 +60,10 @@ from kelek.protocols.raft.messages import (
     TimeoutNow,
     Vote,
 )
+from kelek.tests.protocols.raft.test_core import cut, trim
 
 STORIES = sorted((Path(__file__).parent / "stories").glob("*.txt"))
 RUN_STEPS_MAX = 1000
-
-
-def cut(batch: EntryBatch, first_index: int) -> EntryBatch:
-    drop = first_index - batch.first_index
-    assert 0 < drop < batch.count
-    return EntryBatch(first_index, batch.count - drop, batch.term, batch.block[drop:])
-
-
-def trim(batch: EntryBatch, last_index: int) -> EntryBatch:
-    keep = last_index + 1 - batch.first_index
-    assert 0 < keep < batch.count
-    return EntryBatch(batch.first_index, keep, batch.term, batch.block[:keep])
 
 
 def term_entry(first_index: int, term: int) -> EntryBatch:
