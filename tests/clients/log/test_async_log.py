@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import kelek
-from kelek.clients.errors import LogExpired, LogNoLeader, LogTimeout, LogTooLarge, LogUnavailable
+from kelek.clients.errors import LogExpired, LogTimeout, LogTooLarge, LogUnavailable
 from kelek.clients.io.reqids import new_reqids
 from kelek.tests.clients.log.log_peers import LogPeers
 
@@ -233,18 +233,6 @@ async def test_errors_are_raised_by_the_calls_that_they_concern(cluster: LogPeer
         log.timeout_ms = 100
         with pytest.raises(LogTimeout, match="no progress"):
             await log.append(b"d")
-
-
-@asynchronous
-async def test_an_append_continues_with_the_next_leader(cluster: LogPeers) -> None:
-    cluster.model.peers[0].leads = False
-    async with kelek.AsyncLog(cluster.urls, timeout_ms=100) as log:
-        with pytest.raises(LogNoLeader):
-            await log.append(b"a")
-        cluster.elect("n3")
-        log.timeout_ms = 60_000
-        # The first append stays queued, before the second.
-        assert await log.append(b"b") == 2
 
 
 @asynchronous

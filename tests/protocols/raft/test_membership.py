@@ -158,41 +158,6 @@ def test_a_joint_configuration_commits_by_both_majorities() -> None:
     assert confirm(raft, "n4") == final
 
 
-def test_old_members_alone_commit_nothing_while_joint() -> None:
-    raft = make_leader()
-    index = propose(raft, JOINT)
-    assert confirm(raft, "n2", "n3") < index
-    assert confirm(raft, "n5") == index
-
-
-def test_a_leaving_server_is_served_until_it_is_released() -> None:
-    raft = make_leader()
-    propose(raft, JOINT)
-    confirm(raft, "n2", "n4")
-    final = propose(raft, DEF)
-    assert set(raft.peers) == {"n2", "n3", "n4", "n5"}
-    confirm(raft, "n2", "n3", "n4")
-    raft.remove_learner("n2")
-    raft.tick(400)
-    told = {e.to: e.message for e in raft.ready().messages}
-    assert told.keys() == {"n3", "n4", "n5"}
-    assert isinstance(told["n3"], AppendEntries)
-    assert told["n3"].commit_index == final
-
-
-def test_a_leader_that_has_left_does_not_count_itself() -> None:
-    raft = make_leader()
-    propose(raft, Configuration(("n2", "n3"), ABC.voters))
-    confirm(raft, "n2", "n3")
-    index = propose(raft, Configuration(("n2", "n3")))
-    assert confirm(raft, "n2") < index
-    assert confirm(raft, "n3") == index
-    assert raft.role is Role.LEADER
-    raft.step_down()
-    raft.tick(100_000)
-    assert (raft.role, raft.is_voter, raft.ready().messages) == (Role.FOLLOWER, False, [])
-
-
 def test_a_leaving_server_campaigns_until_its_removal_is_committed() -> None:
     """The others are joint still, and can't win against the longer log of those who leave."""
     raft = make()
@@ -227,17 +192,6 @@ def test_an_election_takes_both_majorities_while_joint() -> None:
     assert raft.leader is None, "the new ones would follow"
     raft.step("n3", Vote(1, True), 300)
     assert raft.leader == "n1"
-
-
-def test_a_leader_gives_up_without_one_of_the_two_majorities() -> None:
-    raft = make_leader(JOINT)
-    for now_ms in range(310, 2000, 50):
-        raft.tick(now_ms)
-        for peer in ("n2", "n3"):  # The new ones are silent.
-            raft.step(peer, AppendResponse(1, True, 1), now_ms)
-        if raft.role is not Role.LEADER:
-            return
-    raise AssertionError("it leads for ever")
 
 
 # Truncation takes a configuration back.
