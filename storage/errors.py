@@ -56,11 +56,11 @@ def storage_error(place: str, action: str, error: OSError) -> StorageError:
 class SystemCall:
     """Raises storage_error(place, action) for an OSError of its block."""
 
-    __slots__ = ("_action", "_place")
+    __slots__ = ("action", "place")
 
     def __init__(self, place: str, action: str) -> None:
-        self._place = place
-        self._action = action
+        self.place = place
+        self.action = action
 
     def __enter__(self) -> None: ...
 
@@ -70,5 +70,9 @@ class SystemCall:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if error is not None:
+            self.translate(error)
+
+    def translate(self, error: BaseException) -> None:
         if isinstance(error, OSError):
-            raise storage_error(self._place, self._action, error) from error
+            raise storage_error(self.place, self.action, error) from error

@@ -152,16 +152,6 @@ def make_folders(path: str) -> None:
         os.makedirs(path, FOLDER_MODE, exist_ok=True)
 
 
-class DiskLock:
-    """A flock. The system releases it when the process ends."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-
-    def close(self) -> None:
-        os.close(self._fd)
-
-
 class Disk:
     """A data directory on a real disk; see files.Files."""
 
@@ -177,7 +167,8 @@ class Disk:
             if made or path:  # An earlier process may have died before the folder was durable.
                 _sync_folder(os.path.dirname(full_path) or ".")
 
-    def lock(self, path: str) -> DiskLock:
+    def lock(self, path: str) -> ExitStack:
+        """A flock. The system releases it when the process ends, too."""
         full_path = self.full_path(path)
         with SystemCall(full_path, "lock"), ExitStack() as undo:
             fd = os.open(full_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
@@ -190,8 +181,7 @@ class Disk:
                 holder = os.pread(fd, 20, 0).decode("ascii", "replace").strip()
                 problem = f"process {holder or '?'} writes here already"
                 raise StorageLocked(full_path, problem, "stop it first") from None
-            undo.pop_all()
-        return DiskLock(fd)
+            return undo.pop_all()
 
     def syncer(self) -> DiskSyncer:
         with SystemCall(self.root, "start a thread that syncs"):

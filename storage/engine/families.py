@@ -1,13 +1,12 @@
 """RocksDB's options of tables, names of column families, and the meaning of its errors."""
 
 import resource
-from types import TracebackType
 from typing import NamedTuple
 
 import rocksdict
 
 from ...protocols.zerodb.wire.values import TableOptions
-from ..errors import Damaged, StorageError, StorageFull, StorageLocked
+from ..errors import Damaged, StorageError, StorageFull, StorageLocked, SystemCall
 
 FILE_BYTES = 16 << 20  # Of a database file; ranges are split at the bounds of files.
 ARENA_BYTES = 64 << 10  # A write buffer grows by it; RocksDB's 1 MiB is too much for many tables.
@@ -54,24 +53,18 @@ class Family(NamedTuple):
     handle: rocksdict.ColumnFamily
 
 
-class Guard:
+class Guard(SystemCall):
     """Converts exceptions of rocksdict, which have one type, into StorageError."""
 
+    __slots__ = ()
+
     def __init__(self, place: str) -> None:
-        self.path = place
+        self.place = place
 
-    def __enter__(self) -> None: ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is None or kind not in (Exception, rocksdict.DbClosedError):
-            return
-        error.__traceback__ = None
-        raise storage_error(self.path, str(error)) from None
+    def translate(self, error: BaseException) -> None:
+        if type(error) in (Exception, rocksdict.DbClosedError):
+            error.__traceback__ = None
+            raise storage_error(self.place, str(error)) from None
 
 
 def without_traceback(error: StorageError) -> StorageError:

@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
+from operator import itemgetter
 from types import GeneratorType
 from typing import cast
 
@@ -277,7 +278,7 @@ class RocksTables:
             return iter(())
         walk = self._walk(family, (start, end), reverse)
         found = family.data.items(reverse, walk.first, walk.options)
-        return self._tracked(walk.pairs(cast(Iterator[Pair], found)))
+        return self._tracked(walk.rows(cast(Iterator[Pair], found), itemgetter(0)))
 
     def keys(
         self, table: int, start: bytes = b"", end: bytes = b"", reverse: bool = False
@@ -287,7 +288,7 @@ class RocksTables:
             return iter(())
         walk = self._walk(family, (start, end), reverse)
         found = family.data.keys(reverse, walk.first, walk.options)
-        return self._tracked(walk.keys(cast(Iterator[bytes], found)))
+        return self._tracked(walk.rows(cast(Iterator[bytes], found), bytes))
 
     def pieces(
         self, table: int, start: bytes = b"", end: bytes = b"", with_values: bool = True

@@ -1,7 +1,7 @@
 """Iterations over a table that detect damage, and the ranges of its files."""
 
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import NamedTuple, TypeVar
 
 import rocksdict
@@ -39,23 +39,16 @@ class Walk:
         self.options.fill_cache(False)  # type: ignore[call-arg]
         self.options.set_readahead_size(READAHEAD_BYTES)
 
-    def keys(self, found: Iterator[bytes]) -> Generator[bytes, None, None]:
-        """The keys of this iterator."""
-        key = None
-        for key in found:
-            if self._reverse and key < self._start:
+    def rows(
+        self, found: Iterator[Row], key_of: Callable[[Row], bytes]
+    ) -> Generator[Row, None, None]:
+        """The rows of this iterator."""
+        row = None
+        for row in found:
+            if self._reverse and key_of(row) < self._start:
                 return
-            yield key
-        self._check(key)
-
-    def pairs(self, found: Iterator[Pair]) -> Generator[Pair, None, None]:
-        """As keys(), with values."""
-        pair = None
-        for pair in found:
-            if self._reverse and pair[0] < self._start:
-                return
-            yield pair
-        self._check(pair and pair[0])
+            yield row
+        self._check(None if row is None else key_of(row))
 
     def _check(self, last: bytes | None) -> None:
         """Raises StorageError if there is something behind the last key, or that is unknown."""

@@ -11,7 +11,6 @@ from struct import Struct
 from typing import NamedTuple
 
 from ...native.log import segments
-from ...native.log.blocks import crc32c
 from ...protocols.record import BLOCK_HEADER, MAGIC_BLOCK, MAGIC_MARK
 from ..disk.files import Files, open_existing, read_file, replace
 from ..errors import Damaged
@@ -27,7 +26,15 @@ from .recovery import (
     sound_blocks,
 )
 from .runs import Runs
-from .segment import FOLDER, SEGMENT_START, Identity, SegmentHeader, parse_name
+from .segment import (
+    FOLDER,
+    SEGMENT_START,
+    Identity,
+    SegmentHeader,
+    parse_name,
+    with_crc,
+    without_crc,
+)
 
 PATH = f"{FOLDER}/repair"
 MAGIC = 0x524B4C4B  # "KLKR"
@@ -37,7 +44,6 @@ RENEWED = "the log's writer renews it"
 BLOCK_ALIGNMENT = 8  # Bytes.
 
 _HEAD = Struct("<IIQQH")  # magic, version, epoch, index, size of the text
-_CRC = Struct("<I")
 
 
 class RepairMark(NamedTuple):
@@ -53,14 +59,13 @@ def read_mark(files: Files) -> RepairMark | None:
     data = read_file(files, PATH)
     if data is None:
         return None
-    if len(data) < _HEAD.size + _CRC.size:
-        raise Damaged(files.full_path(PATH), f"it has {len(data)} bytes", RENEWED)
-    magic, version, epoch, index, size = _HEAD.unpack_from(data)
-    text = data[_HEAD.size : -_CRC.size]
-    sound = crc32c(data[: -_CRC.size]) == _CRC.unpack(data[-_CRC.size :])[0]
-    if not sound or magic != MAGIC or version != VERSION or size != len(text):
-        raise Damaged(files.full_path(PATH), "wrong checksum or form", RENEWED)
-    return RepairMark(epoch, index, text.decode("utf-8", "replace"))
+    body = without_crc(data)
+    if body is not None and len(body) >= _HEAD.size:
+        magic, version, epoch, index, size = _HEAD.unpack_from(body)
+        text = body[_HEAD.size :]
+        if (magic, version, size) == (MAGIC, VERSION, len(text)):
+            return RepairMark(epoch, index, text.decode("utf-8", "replace"))
+    raise Damaged(files.full_path(PATH), "wrong checksum or form", RENEWED)
 
 
 def pending_mark(files: Files, repaired: int) -> RepairMark | None:
@@ -78,9 +83,8 @@ def write_mark(files: Files, mark: RepairMark) -> None:
         before = None
     index = max(mark.last_index, before.last_index if before else 0)
     text = mark.problem.encode()[:TEXT_BYTES_MAX]
-    data = _HEAD.pack(MAGIC, VERSION, mark.epoch, index, len(text)) + text
-    data += _CRC.pack(crc32c(data))
-    replace(files, PATH, data)
+    head = _HEAD.pack(MAGIC, VERSION, mark.epoch, index, len(text))
+    replace(files, PATH, with_crc(head + text))
 
 
 class Salvage(NamedTuple):

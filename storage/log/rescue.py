@@ -5,7 +5,6 @@ file carries the new cluster's ident, and both the initial configuration and a c
 the last entry name this peer alone.
 """
 
-from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from typing import NamedTuple
 
@@ -81,10 +80,13 @@ def rescue(source: Files, report: Report, target: Files, new: Identity, alone: b
     if info is not None and report.last_index < info.index:
         is_useful, base = False, (info.index, info.term)
     opened = Log(target, new, epoch=1, base=base)
-    if is_useful:
-        for blocks in _blocks(reader):
-            opened.append(opened.last_index, opened.last_term, blocks)
+    size = 0
+    for batch in reader.scan() if is_useful else ():
+        opened.append(opened.last_index, opened.last_term, [batch.block])
+        size += len(batch.block)
+        if size >= APPEND_BYTES:
             opened.sync()
+            size = 0
     reader.close()
     last_index = opened.last_index + 1
     entry = encode_block(last_index, term, [Record(KIND_CONFIG, None, alone)])
@@ -124,17 +126,3 @@ def _copy_snapshot(
         for piece in file.state():
             writer.write(piece)
         writer.finish(info.made_s)
-
-
-def _blocks(reader: LogReader) -> Iterator[list[bytes]]:
-    """All blocks of the log in portions of about APPEND_BYTES."""
-    portion: list[bytes] = []
-    size = 0
-    for batch in reader.scan():
-        portion.append(batch.block)
-        size += len(batch.block)
-        if size >= APPEND_BYTES:
-            yield portion
-            portion, size = [], 0
-    if portion:
-        yield portion

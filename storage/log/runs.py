@@ -19,9 +19,6 @@ class Runs:
     def last_term(self) -> int:
         return self.items[-1][1] if self.items else self.base_term
 
-    def copy(self) -> "Runs":
-        return Runs(self.base_index, self.base_term, self.items, self.last_index)
-
     def term_at(self, index: int) -> int | None:
         """The term of an entry; None outside base_index to last_index."""
         if not self.base_index <= index <= self.last_index:

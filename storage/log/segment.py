@@ -16,7 +16,7 @@ NAME_BYTES_MAX = 255
 STARTS_LOG = 1 << 63  # A flag in the field of the previous term, which has at most 53 bits.
 
 _FIELDS = Struct("<QQQQ")  # size, sequence, first index, previous term with BEGINS
-_CLEAN = Struct("<IIQQQQI")  # magic, version, sequence, offset, last index, last term, crc
+_CLEAN = Struct("<IIQQQQ")  # magic, version, sequence, offset, last index, last term
 _CRC = Struct("<I")
 _NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})\.seg")
 
@@ -57,6 +57,17 @@ def parse_name(name: str) -> tuple[int, int] | None:
     return (int(match[1], 16), int(match[2], 16)) if match else None
 
 
+def with_crc(data: bytes) -> bytes:
+    """data with its CRC32C behind it."""
+    return data + _CRC.pack(crc32c(data))
+
+
+def without_crc(data: bytes) -> bytes | None:
+    """The data of with_crc(). None: the checksum is wrong."""
+    body = data[: -_CRC.size]
+    return body if with_crc(body) == data else None
+
+
 def _encode_name(name: str) -> bytes:
     encoded = name.encode()
     assert len(encoded) <= NAME_BYTES_MAX, name
@@ -67,8 +78,7 @@ def encode_identity(magic: int, identity: Identity, fields: bytes) -> bytes:
     """A block of 4096 bytes: magic, version, fields, identity, zeros, CRC32C of the rest."""
     head = Struct("<II").pack(magic, VERSION) + fields
     head += _encode_name(identity.cluster) + _encode_name(identity.peer_id)
-    block = head.ljust(SEGMENT_START - _CRC.size, b"\0")
-    return block + _CRC.pack(crc32c(block))
+    return with_crc(head.ljust(SEGMENT_START - _CRC.size, b"\0"))
 
 
 def check_identity(
@@ -140,15 +150,13 @@ def read_owner(data: bytes, place: str) -> Identity:
 
 
 def encode_clean(mark: CleanMark) -> bytes:
-    block = _CLEAN.pack(MAGIC_CLEAN, VERSION, *mark, 0)[: -_CRC.size]
-    return block + _CRC.pack(crc32c(block))
+    return with_crc(_CLEAN.pack(MAGIC_CLEAN, VERSION, *mark))
 
 
 def decode_clean(data: bytes) -> CleanMark | None:
     """None if the mark is damaged: then the log counts as not closed."""
-    if len(data) != _CLEAN.size:
+    body = without_crc(data)
+    if body is None or len(body) != _CLEAN.size:
         return None
-    magic, version, *fields, crc = _CLEAN.unpack(data)
-    if magic != MAGIC_CLEAN or version != VERSION or crc != crc32c(data[: -_CRC.size]):
-        return None
-    return CleanMark(*fields)
+    magic, version, *fields = _CLEAN.unpack(body)
+    return CleanMark(*fields) if (magic, version) == (MAGIC_CLEAN, VERSION) else None

@@ -7,7 +7,7 @@ memory. A configuration that can't be decoded counts as damage.
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from struct import Struct
 
 from ...native.errors import NativeError, Readable
@@ -44,10 +44,10 @@ class SnapshotInfo:
     index: int  # Of the last included entry.
     term: int  # Of the entry at index.
     configuration: bytes
-    configuration_crc: int
     reqids_size: int
-    reqids_crc: int
     state_size: int
+    configuration_crc: int
+    reqids_crc: int
     state_crc: int
     made_s: int  # Unix seconds; 0: unknown, a foreign peer made the snapshot.
 
@@ -73,17 +73,8 @@ class SnapshotInfo:
 
 
 def _encode_header(info: SnapshotInfo, cluster: str) -> bytes:
-    fields = _FIELDS.pack(
-        info.index,
-        info.term,
-        len(info.configuration),
-        info.reqids_size,
-        info.state_size,
-        info.configuration_crc,
-        info.reqids_crc,
-        info.state_crc,
-        info.made_s,
-    )
+    index, term, configuration, *rest = astuple(info)
+    fields = _FIELDS.pack(index, term, len(configuration), *rest)
     return encode_identity(MAGIC, Identity(cluster, ""), fields)
 
 
@@ -91,17 +82,16 @@ def read_info(file: File, cluster: str) -> SnapshotInfo:
     """Reads and checks header and configuration. Raises StorageError: damaged or foreign."""
     data = file.read(0, SEGMENT_START)
     fields = check_identity(MAGIC, Identity(cluster, ""), _FIELDS.size, data, file.full_path)
-    index, term, configuration_size, reqids_size, state_size, *rest = _FIELDS.unpack(fields)
-    sizes = configuration_size + reqids_size + state_size
+    index, term, configuration_size, *rest = _FIELDS.unpack(fields)
+    sizes = configuration_size + rest[0] + rest[1]
     if configuration_size > CONFIGURATION_BYTES_MAX or file.size != SEGMENT_START + sizes:
         problem = f"offset 24: expected {file.size - SEGMENT_START} bytes of parts, found {sizes}"
         raise Damaged(file.full_path, problem, RESTORE)
     configuration = file.read(SEGMENT_START, configuration_size)
-    configuration_crc, reqids_crc, state_crc, made_s = rest
-    _check_crc(file, SEGMENT_START, configuration_crc, crc32c(configuration))
+    info = SnapshotInfo(index, term, configuration, *rest)
+    _check_crc(file, SEGMENT_START, info.configuration_crc, crc32c(configuration))
     _check_configuration(file, configuration)
-    parts = configuration_crc, reqids_size, reqids_crc, state_size, state_crc
-    return SnapshotInfo(index, term, configuration, *parts, made_s)
+    return info
 
 
 def _check_crc(file: File, offset: int, expected: int, found: int) -> None:
@@ -264,21 +254,40 @@ def set_damaged_aside(files: Files, newest_sound: SnapshotInfo | None) -> None:
 # ---- writing, in one process ----
 
 
-class SnapshotWriter:
+class _UnfinishedFile:
+    """A file that becomes a snapshot. It is synced now and then, so that the last sync is short."""
+
+    def __init__(self, owner: "Snapshots", path: str, file: File) -> None:
+        self._owner = owner
+        self._path = path
+        self._file = file
+        self._synced = file.size
+
+    def _append(self, piece: Readable) -> None:
+        self._file.append([piece])
+        if self._file.size - self._synced >= SYNC_BYTES:
+            self._file.sync()
+            self._synced = self._file.size
+
+    def abort(self) -> None:
+        """Gives the snapshot up and removes its file."""
+        self._file.close()
+        self._owner.files.remove(self._path)
+
+
+class SnapshotWriter(_UnfinishedFile):
     """Writes a new snapshot. The file gets its name when all contents are durable."""
 
     def __init__(self, owner: "Snapshots", info: SnapshotInfo, reqids: Readable) -> None:
         """Use Snapshots.create()."""
-        self._owner = owner
+        path = info.path.replace(".snap", ".new")
+        super().__init__(owner, path, owner.files.create(path))
         self._info = replace(
             info,
             configuration_crc=crc32c(info.configuration),
             reqids_size=len(reqids),
             reqids_crc=crc32c(reqids),
         )
-        self._path = info.path.replace(".snap", ".new")
-        self._file = owner.files.create(self._path)
-        self._synced = 0
         try:
             self._file.append([bytes(SEGMENT_START), info.configuration])
             view = memoryview(reqids)
@@ -287,12 +296,6 @@ class SnapshotWriter:
         except StorageError:
             self.abort()
             raise
-
-    def _append(self, piece: Readable) -> None:
-        self._file.append([piece])
-        if self._file.size - self._synced >= SYNC_BYTES:
-            self._file.sync()
-            self._synced = self._file.size
 
     def write(self, piece: Readable) -> None:
         """Adds to the state. After a StorageError call abort(). StorageFull: nothing was added."""
@@ -316,41 +319,32 @@ class SnapshotWriter:
         self._owner._publish(self._path, self._info)
         return self._info
 
-    def abort(self) -> None:
-        """Gives the snapshot up and removes its file."""
-        self._file.close()
-        self._owner.files.remove(self._path)
 
-
-class IncomingSnapshot:
+class IncomingSnapshot(_UnfinishedFile):
     """A snapshot that another peer sends: a container, or the plain state of a foreign peer."""
 
     def __init__(self, owner: "Snapshots", name: tuple[int, int, int]) -> None:
         """Use Snapshots.receive()."""
         self.index, self.term, self.size = name
-        self._owner = owner
-        self._path = _incoming_path(name)
-        self._file = self._reopen() or owner.files.create(self._path)
-        self.offset = self._synced = self._file.size
+        path = _incoming_path(name)
+        file = owner.files.open(path, writable=True)
+        # A crash may have lost bytes of an earlier part; only a container has checksums that reveal
+        # this. A plain state starts again at offset 0.
+        if file is not None and not _is_container(file):
+            file.close()
+            file = None
+        super().__init__(owner, path, file or owner.files.create(path))
 
-    def _reopen(self) -> File | None:
-        """Opens an earlier part, if it is a container. A crash may have lost bytes of it; only a
-        container has checksums that reveal this. A plain state starts again at offset 0."""
-        file = self._owner.files.open(self._path, writable=True)
-        if file is None or _is_container(file):
-            return file
-        file.close()
-        return None
+    @property
+    def offset(self) -> int:
+        """Where the next piece must start."""
+        return self._file.size
 
     def write(self, offset: int, data: Readable) -> int:
         """Writes a piece if it continues the file and fits its size. Returns the offset where the
         next piece must start. StorageFull: nothing was written."""
         if offset == self.offset and offset + len(data) <= self.size:
-            self._file.append([data])
-            self.offset = self._file.size
-            if self.offset - self._synced >= SYNC_BYTES:
-                self._file.sync()
-                self._synced = self.offset
+            self._append(data)
         return self.offset
 
     def finish(self, configuration: bytes | None = None) -> SnapshotInfo:
@@ -394,11 +388,6 @@ class IncomingSnapshot:
             raise
         self.abort()
         return info
-
-    def abort(self) -> None:
-        """Gives the transfer up and removes its file."""
-        self.close()
-        self._owner.files.remove(self._path)
 
     def close(self) -> None:
         """Closes the file; a later receive() continues it."""

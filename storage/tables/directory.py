@@ -116,16 +116,25 @@ class TableDirectory:
     def write_state(self, at: tuple[int, int]) -> str:
         """Makes a checkpoint of the replicated tables, to which exactly the entries up to `at` are
         applied; returns its path. Raises StorageError."""
-        self._remove(STATE)
         store_applied(self.replicated, at)
-        path = self._at(STATE)
+        return self._checkpoint(STATE, (WORKERS, str(self.location.workers)))
+
+    def _checkpoint(self, name: str, mark: tuple[str, str], path: str = "") -> str:
+        """Makes a checkpoint with another file in it, as a whole or not at all, and moves it to
+        path. Returns where it is."""
+        self._remove(name)
+        made = self._at(name)
         try:
-            self.replicated.checkpoint(path)
-            _write(os.path.join(path, WORKERS), str(self.location.workers))
+            self.replicated.checkpoint(made)
+            _write(os.path.join(made, mark[0]), mark[1])
+            if path:
+                make_folders(os.path.dirname(path))
+                with SystemCall(path, "make this folder"):
+                    os.rename(made, path)
         except StorageError:
-            self._remove(STATE)
+            self._remove(name)
             raise
-        return path
+        return path or made
 
     def drop_state(self) -> None:
         """Removes the checkpoint of write_state()."""
@@ -139,16 +148,7 @@ class TableDirectory:
 
         mark   name and text of a file to add
         """
-        self._remove(LEASE)
-        try:
-            self.replicated.checkpoint(self._at(LEASE))
-            _write(os.path.join(self._at(LEASE), mark[0]), mark[1])
-            make_folders(os.path.dirname(path))
-            with SystemCall(path, "make this folder"):
-                os.rename(self._at(LEASE), path)
-        except StorageError:
-            self._remove(LEASE)
-            raise
+        self._checkpoint(LEASE, mark, path)
 
     # ---- restore a snapshot ----
 

@@ -13,12 +13,13 @@ import msgpack
 from ...native.log.blocks import crc32c
 from ..disk.files import Files, read_file, replace
 from ..errors import Damaged
+from ..log.segment import with_crc, without_crc
 
 APIDS = "apids"
 STATISTICS = "statistics"
 RESERVED = 1024  # Numbers that one write of the counter reserves.
 
-_COUNTER = struct.Struct("<4sQI")  # magic, first unreserved number, CRC32C of both
+_COUNTER = struct.Struct("<4sQ")  # magic, first unreserved number; then CRC32C of both
 _MAGIC = b"KAP1"
 _RECORD = struct.Struct("<II")  # size of the rest, CRC32C of it; then msgpack
 RECORD_BYTES_MAX = 64 << 10
@@ -37,12 +38,13 @@ class ApidCounter:
         self._next = self._end = self._load()
 
     def _load(self) -> int:
-        data = read_file(self._files, self._path, _COUNTER.size + 1)
+        data = read_file(self._files, self._path)
         if data is None:
             return 1
-        if len(data) == _COUNTER.size:
-            magic, number, checksum = _COUNTER.unpack(data)
-            if magic == _MAGIC and checksum == crc32c(data[:-4]) and number:
+        body = without_crc(data)
+        if body is not None and len(body) == _COUNTER.size:
+            magic, number = _COUNTER.unpack(body)
+            if magic == _MAGIC and number:
                 return int(number)
         raise Damaged(
             self._files.full_path(self._path),
@@ -54,8 +56,7 @@ class ApidCounter:
         """A number that was never used. Raises StorageError: it cannot be reserved."""
         if self._next == self._end:
             end = self._end + RESERVED
-            data = struct.pack("<4sQ", _MAGIC, end)
-            replace(self._files, self._path, data + struct.pack("<I", crc32c(data)))
+            replace(self._files, self._path, with_crc(_COUNTER.pack(_MAGIC, end)))
             self._end = end
         self._next += 1
         return self._next - 1

@@ -99,7 +99,7 @@ def test_the_first_snapshot_holds_only_the_configuration(
     assert (
         newest(place(), ME)
         == info
-        == SnapshotInfo(0, 0, CONFIGURATION, info.configuration_crc, 0, 0, 0, 0, 0)
+        == SnapshotInfo(0, 0, CONFIGURATION, 0, 0, info.configuration_crc, 0, 0, 0)
     )
     snapshot = opened(place(), info)
     snapshot.check()

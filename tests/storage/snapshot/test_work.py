@@ -20,6 +20,7 @@ from kelek.protocols.zmqraft.snapshots.orders import (
     WriteChunk,
 )
 from kelek.protocols.zmqraft.wire.values import encode_members
+from kelek.storage.disk.files import Files
 from kelek.storage.log.log import Log
 from kelek.storage.log.peer_recovery import (
     PeerFiles,
@@ -77,10 +78,23 @@ class SnapshotNode:
         at = at or index
         write_state(self.disk.process(), at, lambda write: write(state))
         self.work.on_state_written(at, self.log.term_at(at) or 0)
+        return self.finish()
+
+    def finish(self) -> SnapshotCreated:
         while (snapshot := self.work.step()) is None:
             pass
         assert not self.work.busy
         return snapshot
+
+    def refusal(self, index: int, at: int, **parts: Files) -> str:
+        """Why there is no snapshot, with the state as of entry at."""
+        self.work.execute(CreateSnapshot(index, 1, TWO))
+        write_state(self.disk.process(), at, lambda write: write(STATE))
+        self.work.on_state_written(at, 1, parts)
+        self.disk.bytes_max = 0
+        refused = self.finish()
+        assert refused.snapshot is None
+        return refused.problem
 
     def make_snapshot(self, index: int) -> Snapshot:
         snapshot = self.order_snapshot(index).snapshot
@@ -125,40 +139,17 @@ def test_a_state_without_an_order_is_removed() -> None:
 
 
 def test_no_snapshot_beyond_the_log() -> None:
-    node = SnapshotNode(20)
-    node.work.execute(CreateSnapshot(15, 1, TWO))
-    write_state(node.disk.process(), 90, lambda write: write(STATE))
-    node.work.on_state_written(90, 1)
-    snapshot = None
-    while snapshot is None:
-        snapshot = node.work.step()
-    assert snapshot.snapshot is None
-    assert "not in the log" in snapshot.problem
+    assert "not in the log" in SnapshotNode(20).refusal(15, 90)
 
 
 def test_no_snapshot_without_the_state_of_a_process_that_has_restarted() -> None:
-    node = SnapshotNode()
-    node.work.execute(CreateSnapshot(100, 1, TWO))
-    write_state(node.disk.process(), 100, lambda write: write(STATE))
-    node.work.on_state_written(100, 1, {"table_worker": MemoryDisk().process()})
-    snapshot = None
-    while snapshot is None:
-        snapshot = node.work.step()
-    assert snapshot.snapshot is None
-    assert "it disappeared" in snapshot.problem
+    problem = SnapshotNode().refusal(100, 100, table_worker=MemoryDisk().process())
+    assert "it disappeared" in problem
 
 
 def test_a_full_disk_is_reported() -> None:
     node = SnapshotNode()
-    node.work.execute(CreateSnapshot(100, 1, TWO))
-    write_state(node.disk.process(), 100, lambda write: write(STATE))
-    node.work.on_state_written(100, 1)
-    node.disk.bytes_max = 0
-    snapshot = None
-    while snapshot is None:
-        snapshot = node.work.step()
-    assert snapshot.snapshot is None
-    assert "no space" in snapshot.problem
+    assert "no space" in node.refusal(100, 100)
     node.disk.bytes_max = 1 << 40
     assert node.make_snapshot(100).last_index == 100
 
