@@ -29,7 +29,7 @@ int klk_entries_add(struct klk_entries *entries, const uint8_t *block, size_t si
     }
     for (uint64_t index = header.first_index; index < header.first_index + header.count; index++) {
         if (index > entries->last_index) return KLK_OK;
-        if (klk_walk_next(&walk, &record) <= 0) return KLK_ECORRUPT;
+        if (klk_walk_next(&walk, &record) != KLK_OK) return KLK_ECORRUPT;
         if (index < entries->index) continue;
         uint32_t bytes = KLK_ENTRY_PREFIX + record.data_size;
         if (entries->count == entries->count_max ||

@@ -9,14 +9,6 @@
 /* The largest index and term: the specification's numbers end at 2^53 - 1. */
 #define NUMBER_MAX ((1ull << 53) - 1)
 
-static int all_zero(const uint8_t *data, size_t size) {
-    while (size > 0 && *data == 0) {
-        data++;
-        size--;
-    }
-    return size == 0;
-}
-
 /* ---- records ---- */
 
 static size_t varint_size(uint32_t value) {
@@ -179,7 +171,7 @@ ssize_t klk_block_check(const uint8_t *data, size_t size, struct klk_header *hea
     size_t whole = klk_block_size(found.payload_size);
     if (size < whole) return KLK_ETORN;
     if (klk_crc32c(0, data + 8, end - 8) != found.crc) return KLK_ECORRUPT;
-    if (!all_zero(data + end, whole - end)) return KLK_ECORRUPT;
+    if (klk_zeros(data + end, whole - end) < whole - end) return KLK_ECORRUPT;
     if (!records_hold(data + KLK_HEADER_SIZE, found.payload_size, found.count)) {
         return KLK_ECORRUPT;
     }
@@ -217,14 +209,14 @@ int klk_block_walk(const uint8_t *block, size_t size, uint32_t *out) {
     struct klk_header header;
     struct klk_record record;
     struct klk_walk walk;
-    int step = klk_walk_start(block, size, &header, &walk);
-    if (step < 0) return step;
-    while ((step = klk_walk_next(&walk, &record)) > 0) {
+    if (klk_walk_start(block, size, &header, &walk) != KLK_OK) return KLK_ECORRUPT;
+    for (uint32_t i = 0; i < header.count; i++) {
+        if (klk_walk_next(&walk, &record) != KLK_OK) return KLK_ECORRUPT;
         *out++ = record.reqid ? record.kind | KLK_TAG_REQID : record.kind;
         *out++ = (uint32_t)(record.data - block);
         *out++ = record.data_size;
     }
-    return step;
+    return KLK_OK;
 }
 
 ssize_t klk_block_slice(const uint8_t *block, size_t size, uint64_t first_index,
@@ -232,20 +224,19 @@ ssize_t klk_block_slice(const uint8_t *block, size_t size, uint64_t first_index,
     struct klk_header header;
     struct klk_record record;
     struct klk_walk walk;
-    int step = klk_walk_start(block, size, &header, &walk);
-    if (step < 0) return step;
+    if (klk_walk_start(block, size, &header, &walk) != KLK_OK) return KLK_ECORRUPT;
     uint64_t last_held = header.first_index + header.count - 1;
     if (first_index < header.first_index || last_index > last_held || first_index > last_index) {
         return KLK_EINVAL;
     }
     for (uint64_t i = header.first_index; i < first_index; i++) {
-        if (klk_walk_next(&walk, &record) < 0) return KLK_ECORRUPT;
+        if (klk_walk_next(&walk, &record) != KLK_OK) return KLK_ECORRUPT;
     }
     const uint8_t *start = walk.at;
     const uint8_t *end = walk.end;
     if (last_index < last_held) {
         for (uint64_t i = first_index; i <= last_index; i++) {
-            if (klk_walk_next(&walk, &record) < 0) return KLK_ECORRUPT;
+            if (klk_walk_next(&walk, &record) != KLK_OK) return KLK_ECORRUPT;
         }
         end = walk.at;
     }
@@ -262,17 +253,17 @@ ssize_t klk_block_states(const uint8_t *block, size_t size, uint8_t kind, uint8_
     struct klk_record record;
     struct klk_walk walk;
     uint8_t *at = out;
-    int step = klk_walk_start(block, size, &header, &walk);
-    if (step < 0) return step;
+    if (klk_walk_start(block, size, &header, &walk) != KLK_OK) return KLK_ECORRUPT;
     memset(counts, 0, (KLK_KIND_MAX + 1) * sizeof *counts);
-    while ((step = klk_walk_next(&walk, &record)) > 0) {
+    for (uint32_t i = 0; i < header.count; i++) {
+        if (klk_walk_next(&walk, &record) != KLK_OK) return KLK_ECORRUPT;
         counts[record.kind]++;
         if (record.kind != kind) continue;
         klk_put_u32(at, record.data_size);
         memcpy(at + 4, record.data, record.data_size);
         at += 4 + record.data_size;
     }
-    return step < 0 ? step : at - out;
+    return at - out;
 }
 
 static uint64_t entry_term(const uint8_t *entry) {
@@ -295,7 +286,7 @@ ssize_t klk_block_from_entries(uint64_t first_index, const uint8_t *data, size_t
             return KLK_ECORRUPT;
         }
         if (used_count > 0 && entry_term(data) != term) break;
-        const uint8_t *reqid = all_zero(data, KLK_REQID_SIZE) ? NULL : data;
+        const uint8_t *reqid = klk_zeros(data, KLK_REQID_SIZE) == KLK_REQID_SIZE ? NULL : data;
         size_t record_size = klk_record_size(size - KLK_ENTRY_PREFIX, reqid != NULL);
         if (klk_block_size(payload_size + record_size) > KLK_BLOCK_BYTES_MAX) break;
         term = entry_term(data);

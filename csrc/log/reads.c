@@ -92,8 +92,7 @@ static int request_shape(const struct klk_reads *reads, const struct klk_message
     from->id = klk_messages_at(arena, message, 1, &from->id_size);
     if (frames < 4 || frames > 5 || from->routing_id_size > UINT8_MAX) return KLK_EINVAL;
     if (!from->id_size || from->id_size > KLK_READ_ID_MAX) return KLK_EINVAL;
-    frame = klk_messages_at(arena, message, 3, &size);
-    if (size != reads->ident_size || memcmp(frame, reads->ident, size) != 0) return KLK_EINVAL;
+    if (!klk_messages_is(arena, message, 3, reads->ident, reads->ident_size)) return KLK_EINVAL;
     if (frames < 5) return KLK_OK;
     frame = klk_messages_at(arena, message, 4, &size);
     if (size != 1 || *frame >= KLK_READS_WAITS) return KLK_EINVAL;
@@ -105,10 +104,8 @@ static int take_message(struct klk_reads *reads, const struct klk_messages *aren
                         uint32_t message, const struct klk_reads_view *view,
                         struct klk_messages *out) {
     struct request from = {0};
-    uint32_t size;
     if (klk_messages_frames(arena, message) < 3) return OTHER;
-    const uint8_t *type = klk_messages_at(arena, message, 2, &size);
-    if (size != sizeof READ_INDEX || memcmp(type, READ_INDEX, size) != 0) return OTHER;
+    if (!klk_messages_is(arena, message, 2, READ_INDEX, sizeof READ_INDEX)) return OTHER;
     if (request_shape(reads, arena, message, &from) != KLK_OK) {
         reads->counters[KLK_READS_DROPPED]++;
     } else if (!view->leader) {

@@ -13,6 +13,7 @@ enum {
 };
 
 static const uint8_t YES[] = {1};
+static const uint8_t UPDATE[] = {0x3d};
 static const uint8_t UPDATE_PACK[] = {0x6b, 0x3d};
 
 /* The status of a pack's answer. */
@@ -407,9 +408,7 @@ static int take_pack(struct klk_updates *updates, const struct request *from,
 
 static int ident_is_ours(const struct klk_updates *updates, const struct klk_messages *arena,
                          uint32_t message, uint32_t frame) {
-    uint32_t size;
-    const uint8_t *ident = klk_messages_at(arena, message, frame, &size);
-    return size == updates->ident_size && memcmp(ident, updates->ident, size) == 0;
+    return klk_messages_is(arena, message, frame, updates->ident, updates->ident_size);
 }
 
 /* Finds the data. Frame 0 is the routing id. The text form has 3 further frames, the node form the
@@ -440,13 +439,12 @@ static int pack_shape(const struct klk_updates *updates, const struct klk_messag
 static int take_message(struct klk_updates *updates, const struct klk_messages *arena,
                         uint32_t message, const struct klk_updates_view *view,
                         struct klk_messages *out) {
-    uint32_t type_size, reqid_size, previous_size = 0;
+    uint32_t reqid_size, previous_size = 0;
     const uint8_t *previous = NULL;
     struct request from = {0};
     if (klk_messages_frames(arena, message) < 3) return OTHER;
-    const uint8_t *type = klk_messages_at(arena, message, 2, &type_size);
-    from.pack = type_size == 2 && memcmp(type, UPDATE_PACK, 2) == 0;
-    if (!from.pack && !(type_size == 1 && *type == 0x3d)) return OTHER;
+    from.pack = klk_messages_is(arena, message, 2, UPDATE_PACK, sizeof UPDATE_PACK);
+    if (!from.pack && !klk_messages_is(arena, message, 2, UPDATE, sizeof UPDATE)) return OTHER;
     from.routing_id = klk_messages_at(arena, message, 0, &from.routing_id_size);
     from.reqid = klk_messages_at(arena, message, 1, &reqid_size);
     if (!from.pack && view->marked == KLK_MARKED_ALONE) return OTHER;

@@ -6,7 +6,6 @@
 struct klk_walk {
     const uint8_t *at;
     const uint8_t *end; /* of the payload */
-    uint32_t left;
 };
 
 /* Reads the header; returns KLK_OK or what klk_block_header() does. */
@@ -14,18 +13,16 @@ static inline int klk_walk_start(const uint8_t *block, size_t size, struct klk_h
                                  struct klk_walk *walk) {
     const uint8_t *at = block + KLK_HEADER_SIZE;
     if (klk_block_header(block, size, header) != KLK_OK) return KLK_ECORRUPT;
-    *walk = (struct klk_walk){at, at + header->payload_size, header->count};
+    *walk = (struct klk_walk){at, at + header->payload_size};
     return KLK_OK;
 }
 
-/* Returns 1 with the next record, 0 at the end, or KLK_ECORRUPT. */
+/* The next of header->count records. Returns KLK_OK or KLK_ECORRUPT. */
 static inline int klk_walk_next(struct klk_walk *walk, struct klk_record *record) {
-    if (walk->left == 0) return walk->at == walk->end ? 0 : KLK_ECORRUPT;
     ssize_t record_size = klk_record_read(walk->at, (size_t)(walk->end - walk->at), record);
     if (record_size < 0) return KLK_ECORRUPT;
     walk->at += record_size;
-    walk->left--;
-    return 1;
+    return KLK_OK;
 }
 
 #endif

@@ -21,6 +21,16 @@ static inline uint32_t klk_get_u32(const uint8_t *data) {
     return value;
 }
 
+/* A hash of an id. The seed is secret, so that no peer can choose ids that collide. */
+static inline uint64_t klk_id_hash(uint64_t seed, const uint8_t *id, size_t size) {
+    uint64_t hash = seed ^ 0xcbf29ce484222325u;
+    for (size_t i = 0; i < size; i++) {
+        hash = (hash ^ id[i]) * 0x100000001b3u;
+        hash ^= hash >> 29;
+    }
+    return hash;
+}
+
 static inline uint64_t klk_get_u64(const uint8_t *data) {
     uint64_t value;
     memcpy(&value, data, sizeof value);

@@ -88,7 +88,7 @@ ssize_t klk_farm_entries(const uint8_t *block, size_t size, uint8_t *out, size_t
     size_t used = 0;
     if (klk_walk_start(block, size, &header, &walk) != KLK_OK) return KLK_ECORRUPT;
     for (uint32_t i = 0; i < header.count; i++) {
-        if (klk_walk_next(&walk, &record) <= 0) return KLK_ECORRUPT;
+        if (klk_walk_next(&walk, &record) != KLK_OK) return KLK_ECORRUPT;
         if (record.kind != KIND_STATE && record.kind != KIND_CONFIG) return KLK_EINVAL;
         size_t bytes = KLK_FARM_ENTRY_PREFIX + (size_t)record.data_size;
         if (capacity - used < bytes) return KLK_ESPACE;

@@ -36,6 +36,14 @@ static inline const uint8_t *klk_messages_at(const struct klk_messages *messages
     return messages->bytes + messages->offsets[f];
 }
 
+/* Whether a frame of message m has these bytes. */
+static inline int klk_messages_is(const struct klk_messages *messages, uint32_t m, uint32_t frame,
+                                  const uint8_t *data, uint32_t size) {
+    uint32_t found;
+    const uint8_t *at = klk_messages_at(messages, m, frame, &found);
+    return found == size && memcmp(at, data, size) == 0;
+}
+
 static inline uint32_t klk_messages_frames(const struct klk_messages *messages, uint32_t m) {
     return messages->firsts[m + 1] - messages->firsts[m];
 }

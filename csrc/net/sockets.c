@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "budget.h"
+#include "bytes.h"
 #include "messages.h"
 
 enum { DONTWAIT = 1, EVENTS = 15, SNDMORE = 2 };
@@ -223,12 +224,7 @@ void klk_budget_close(struct klk_budget *budget) {
 }
 
 static uint32_t budget_slot(const struct klk_budget *budget, const uint8_t *id, size_t size) {
-    uint64_t hash = budget->seed ^ 0xcbf29ce484222325u;
-    for (size_t i = 0; i < size; i++) {
-        hash = (hash ^ id[i]) * 0x100000001b3u;
-        hash ^= hash >> 29;
-    }
-    return (uint32_t)(hash >> 32) % KLK_BUDGET_SLOTS;
+    return (uint32_t)(klk_id_hash(budget->seed, id, size) >> 32) % KLK_BUDGET_SLOTS;
 }
 
 uint64_t klk_budget_queued(const struct klk_budget *budget, const uint8_t *routing_id,

@@ -1,18 +1,10 @@
 /* WHISPER and SHOUT of ZRE by the batch. */
 #include "zre.h"
 
+#include "bytes.h"
 #include "messages.h"
 
 enum { SIGNATURE_FIRST = 0xaa, SIGNATURE_SECOND = 0xa1, HEADER_MAX = 6 + 1 + 255 };
-
-static uint64_t routing_hash(const struct klk_zre_peers *peers, const uint8_t *id, uint32_t size) {
-    uint64_t hash = peers->seed ^ 0xcbf29ce484222325u;
-    for (uint32_t i = 0; i < size; i++) {
-        hash = (hash ^ id[i]) * 0x100000001b3u;
-        hash ^= hash >> 29;
-    }
-    return hash;
-}
 
 void klk_zre_index(struct klk_zre_peers *peers) {
     uint32_t mask = peers->index_size - 1;
@@ -20,7 +12,7 @@ void klk_zre_index(struct klk_zre_peers *peers) {
     for (uint32_t place = 0; place < peers->count; place++) {
         const struct klk_zre_peer *peer = &peers->peers[place];
         if (!peer->version) continue;
-        uint64_t slot = routing_hash(peers, peer->routing_id, peer->routing_size) & mask;
+        uint64_t slot = klk_id_hash(peers->seed, peer->routing_id, peer->routing_size) & mask;
         while (peers->index[slot]) slot = (slot + 1) & mask;
         peers->index[slot] = place + 1;
     }
@@ -29,7 +21,7 @@ void klk_zre_index(struct klk_zre_peers *peers) {
 /* The slot of the peer with that routing id, or count. */
 static uint32_t peer_find(const struct klk_zre_peers *peers, const uint8_t *id, uint32_t size) {
     uint32_t mask = peers->index_size - 1;
-    uint64_t slot = routing_hash(peers, id, size) & mask;
+    uint64_t slot = klk_id_hash(peers->seed, id, size) & mask;
     for (; peers->index[slot]; slot = (slot + 1) & mask) {
         const struct klk_zre_peer *peer = &peers->peers[peers->index[slot] - 1];
         if (peer->routing_size == size && memcmp(peer->routing_id, id, size) == 0)

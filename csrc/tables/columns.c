@@ -3,14 +3,8 @@
 
 #include "api.h"
 #include "messages.h"
+#include "reqids.h"
 #include "walk.h"
-
-/* The seconds that a request id begins with, as microseconds since 1970. */
-static int64_t reqid_time(const uint8_t *reqid) {
-    uint32_t seconds = (uint32_t)reqid[0] << 24 | (uint32_t)reqid[1] << 16 |
-                       (uint32_t)reqid[2] << 8 | (uint32_t)reqid[3];
-    return (int64_t)seconds * 1000000;
-}
 
 static void reqid_write(struct klk_columns *columns, uint32_t at, const uint8_t *reqid) {
     int32_t offset = columns->reqid_offsets[at];
@@ -18,7 +12,7 @@ static void reqid_write(struct klk_columns *columns, uint32_t at, const uint8_t 
     columns->times[at] = 0;
     if (reqid) {
         columns->valid[at / 8] = (uint8_t)(columns->valid[at / 8] | 1u << at % 8);
-        columns->times[at] = reqid_time(reqid);
+        columns->times[at] = (int64_t)klk_reqid_seconds(reqid) * 1000000;
         memcpy(columns->reqids + offset, reqid, KLK_REQID_SIZE);
         offset += KLK_REQID_SIZE;
     }
@@ -34,7 +28,7 @@ int klk_columns_add(struct klk_columns *columns, const uint8_t *block, size_t si
     uint32_t row = columns->count;
     if (row == 0) columns->reqid_offsets[0] = columns->data_offsets[0] = 0;
     for (uint32_t i = 0; i < header.count; i++, row++) {
-        if (klk_walk_next(&walk, &record) <= 0) return KLK_ECORRUPT;
+        if (klk_walk_next(&walk, &record) != KLK_OK) return KLK_ECORRUPT;
         uint32_t offset = (uint32_t)columns->data_offsets[row];
         if (record.data_size > columns->bytes_max - offset) return KLK_ESPACE;
         columns->indexes[row] = (int64_t)(header.first_index + i);

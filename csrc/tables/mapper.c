@@ -1,16 +1,12 @@
 /* Input and output of mappers, by the batch (docs/mapper.md). */
-#include <string.h>
-
 #include "api.h"
 #include "bytes.h"
+#include "table_mark.h"
 
 enum {
     OUTPUT_PUT = 0,
     OUTPUT_DELETE = 1,
-    OUTPUT_HEAD = 9, /* u8 operation, u32 key size, u32 value size */
-    OP_PUT = 0x20,
-    OP_DELETE = 0x21,
-    OP_HEAD = 9      /* u8 operation, u32 table, u32 count */
+    OUTPUT_HEAD = 9 /* u8 operation, u32 key size, u32 value size */
 };
 
 ssize_t klk_records_pack(const uint32_t *sizes, uint32_t count, const uint8_t *joined, size_t size,
@@ -60,8 +56,8 @@ static uint32_t output_run(const uint8_t *data, size_t size, size_t *end) {
 static size_t output_write(const uint8_t *data, uint32_t count, uint32_t table, uint8_t *out) {
     int delete = data[0] == OUTPUT_DELETE;
     size_t sizes = delete ? 4 : 8;
-    uint8_t *at = out + OP_HEAD, *bytes = at + sizes * count;
-    out[0] = delete ? OP_DELETE : OP_PUT;
+    uint8_t *at = out + KLK_OP_HEAD, *bytes = at + sizes * count;
+    out[0] = delete ? KLK_OP_DELETE : KLK_OP_PUT;
     klk_put_u32(out + 1, table);
     klk_put_u32(out + 5, count);
     for (uint32_t i = 0; i < count; i++) {

@@ -1,12 +1,11 @@
 /* Requests of tables, checked, packed, forwarded and acknowledged without objects. */
 #include "bytes.h"
 #include "messages.h"
+#include "table_mark.h"
 
 enum {
     READ = 0x10,
     TABLE_READ_LAST = 0x16,
-    PUT = 0x20,
-    DELETE = 0x21,
     DELETE_RANGE = 0x22,
     DELETE_LIMITED = 0x23,
     PACKED = 0x02,
@@ -19,7 +18,6 @@ enum {
 };
 
 static const uint8_t EXTENSION[] = {0x6b, 0x4c, 0x4b, 0x01};
-static const uint8_t ENTRY_MAGIC[] = {0x6b, 0x4c, 0x54, 0x01};
 
 /* The frames of a request, beginning with its header. */
 struct frames {
@@ -139,9 +137,9 @@ static uint64_t range_entry(const struct frames *frames, int limited) {
 static uint64_t entry_size(const struct klk_request *request, const struct frames *frames) {
     int packed = request->extension & PACKED;
     switch (request->type) {
-    case PUT:
+    case KLK_OP_PUT:
         return packed ? columns_entry(frames, 1) : items_entry(frames, 1);
-    case DELETE:
+    case KLK_OP_DELETE:
         return packed ? columns_entry(frames, 0) : items_entry(frames, 0);
     case DELETE_RANGE:
         return range_entry(frames, 0);
@@ -166,7 +164,7 @@ static void request_read(const struct klk_messages *arena, int routed, uint32_t 
     if (size < 3 || header[0] != 0x31 || header[1] != 0x01) return;
     request->type = header[2];
     int reads = header[2] >= READ && header[2] <= TABLE_READ_LAST;
-    int writes = header[2] >= PUT && header[2] <= DELETE_LIMITED;
+    int writes = header[2] >= KLK_OP_PUT && header[2] <= DELETE_LIMITED;
     if (!reads && !writes) return;
     uint32_t behind = 3, table_size;
     if (writes && size > 3) request->flags = header[behind++];
@@ -251,14 +249,14 @@ ssize_t klk_requests_pack(const struct klk_messages *arena, const struct klk_req
         if (request->entry_size > capacity - (size_t)(at - out)) return KLK_ESPACE;
         struct frames frames = frames_of(arena, request);
         int packed = request->extension & PACKED;
-        at = put_bytes(at, ENTRY_MAGIC, sizeof ENTRY_MAGIC);
+        at = put_bytes(at, klk_table_mark, sizeof klk_table_mark);
         *at++ = request->type;
         klk_put_u32(at, request->table);
         at += 4;
         if (request->type == DELETE_RANGE || request->type == DELETE_LIMITED) {
             at = pack_range(at, &frames, request->type == DELETE_LIMITED);
         } else {
-            int pairs = request->type == PUT;
+            int pairs = request->type == KLK_OP_PUT;
             at = packed ? pack_columns(at, &frames, pairs) : pack_items(at, &frames, pairs);
         }
     }

@@ -7,8 +7,6 @@
 #include "table_mark.h"
 #include "walk.h"
 
-enum { PUT = 0x20, DELETE = 0x21, HEAD = 9 /* operation, table, count */ };
-
 /* The output. */
 struct cut {
     const uint8_t *block;
@@ -34,20 +32,20 @@ struct change {
 
 /* Reads a put or delete. Returns its size, or 0: it is another operation, or malformed. */
 static size_t change_read(const uint8_t *data, size_t size, struct change *change) {
-    if (size < HEAD || (data[0] != PUT && data[0] != DELETE)) return 0;
-    int columns = data[0] == PUT ? 2 : 1;
+    if (size < KLK_OP_HEAD || (data[0] != KLK_OP_PUT && data[0] != KLK_OP_DELETE)) return 0;
+    int columns = data[0] == KLK_OP_PUT ? 2 : 1;
     uint64_t items = (uint64_t)klk_get_u32(data + 5) * (uint64_t)columns, bytes = 0;
-    if (items > (size - HEAD) / 4) return 0;
-    size_t room = size - HEAD - (size_t)items * 4;
+    if (items > (size - KLK_OP_HEAD) / 4) return 0;
+    size_t room = size - KLK_OP_HEAD - (size_t)items * 4;
     change->operation = data[0];
     change->table = klk_get_u32(data + 1);
     change->items = (uint32_t)items;
-    change->sizes = data + HEAD;
+    change->sizes = data + KLK_OP_HEAD;
     change->data = change->sizes + items * 4;
     if (klk_sizes_check(change->sizes, items, columns) != KLK_OK) return 0;
     for (uint64_t i = 0; i < items; i++) bytes += klk_get_u32(change->sizes + 4 * i);
     if (bytes > room) return 0;
-    return HEAD + (size_t)items * 4 + (size_t)bytes;
+    return KLK_OP_HEAD + (size_t)items * 4 + (size_t)bytes;
 }
 
 /* Whether an entry holds only well-formed puts and deletes. */
@@ -124,7 +122,7 @@ ssize_t klk_runs_cut(const uint8_t *block, size_t size, uint64_t marked_last, ui
     if (!capacity) return KLK_ESPACE;
     format[cut.used++] = '<';
     for (uint32_t i = 0; i < header.count; i++) {
-        if (klk_walk_next(&walk, &record) <= 0) return KLK_ECORRUPT;
+        if (klk_walk_next(&walk, &record) != KLK_OK) return KLK_ECORRUPT;
         int is_believed = record.kind == KLK_KIND_TABLES ||
                           (record.kind == KLK_KIND_STATE && header.first_index + i <= marked_last);
         if (!is_believed || !klk_is_marked(record.data, record.data_size)) continue;

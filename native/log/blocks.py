@@ -13,12 +13,6 @@ def crc32c(data: Readable, value: int = 0) -> int:
     return int(lib.klk_crc32c(value, buffer, len(buffer)))
 
 
-def crc32c_sliced(data: Readable, value: int = 0) -> int:
-    """CRC32C without special instructions, for tests."""
-    buffer = ffi.from_buffer(data)
-    return int(lib.klk_crc32c_sliced(value, buffer, len(buffer)))
-
-
 def block_encode(
     first_index: int, term: int, records: Sequence[tuple[int, bytes | None, bytes]]
 ) -> bytes:

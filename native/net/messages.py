@@ -77,19 +77,19 @@ class Arena:
         ffi.memmove(self._offsets, held[1], 4 * (messages.frames + 1))
         ffi.memmove(self._firsts, held[2], 4 * (messages.messages + 1))
 
-    def _add(self, frames: Sequence[bytes]) -> None:
+    def add(self, frames: Sequence[bytes]) -> None:
         if not frames:
             raise ValueError("a message has at least one frame")
-        self._put(frames)
-        self._end()
+        self.begin(frames)
+        self.end()
 
-    def _end(self) -> None:
+    def end(self) -> None:
         """Completes the growing message."""
         self._struct.messages += 1
         self._firsts[self._struct.messages] = self._struct.frames
 
-    def _put(self, frames: Sequence[bytes]) -> None:
-        """Adds frames to the growing message."""
+    def begin(self, frames: Sequence[bytes]) -> None:
+        """Adds frames to the growing message, to which C may add others."""
         if len(frames) > _FEW_FRAMES:
             self._put_many(frames)
             return
@@ -112,7 +112,7 @@ class Arena:
         messages.frames = end
 
     def _put_many(self, frames: Sequence[bytes]) -> None:
-        """As _put() without an object per offset, in pieces so that no copy is large."""
+        """As begin() without an object per offset, in pieces so that no copy is large."""
         for first in range(0, len(frames), _FRAMES_PIECE):
             piece = frames[first : first + _FRAMES_PIECE]
             sizes, data = array("I", list(map(len, piece))), b"".join(piece)
@@ -186,7 +186,7 @@ class Arena:
         """An arena as a drain would return it, for the simulator and tests."""
         arena = cls()
         for frames in messages:
-            arena._add(frames)
+            arena.add(frames)
         return arena
 
 
@@ -205,16 +205,6 @@ class Frames(Arena):
     def __len__(self) -> int:
         """Unsent messages."""
         return int(self._struct.messages) - self.sent
-
-    def add(self, frames: Sequence[bytes]) -> None:
-        self._add(frames)
-
-    def begin(self, frames: Sequence[bytes]) -> None:
-        """The first frames of a message to which C adds the others; end() completes it."""
-        self._put(frames)
-
-    def end(self) -> None:
-        self._end()
 
     def add_pairs(self, frames: Sequence[bytes], columns: Sequence[Readable]) -> None:
         """A message of frames, followed by the items of two columns alternately, a frame each.

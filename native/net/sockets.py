@@ -124,11 +124,6 @@ class Drain:
         return int(self._drain.dropped)
 
     @property
-    def arena_bytes(self) -> int:
-        """The current size of the arena."""
-        return int(self._arena._struct.bytes_max)
-
-    @property
     def arena(self) -> Arena:
         """The arena that receive() returns."""
         return self._arena

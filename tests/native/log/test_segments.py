@@ -147,50 +147,6 @@ def wait_for_sync(syncer: Any) -> None:
     assert ready
 
 
-def test_it_does_what_sync_does(tmp_path: Path) -> None:
-    random, syncer = Random(1), segments.Syncer()
-    (one, beside), (other, twin) = (open_segment(tmp_path / name) for name in "ab")
-    for _ in range(50):
-        offset, data = random.randrange(FILE_BYTES - 5000), random.randbytes(random.randrange(5000))
-        beside.write(offset, [data])
-        twin.write(offset, [data])
-        syncer.start(beside)
-        twin.sync()
-        wait_for_sync(syncer)
-        assert syncer.poll()
-        assert not syncer.poll(wait=True), "none runs"
-    syncer.close()
-    assert os.pread(one, FILE_BYTES, 0) == os.pread(other, FILE_BYTES, 0)
-    os.close(one)
-    os.close(other)
-
-
-def test_a_failure_is_reported_with_its_reason(tmp_path: Path) -> None:
-    syncer = segments.Syncer()
-    bad, (fd, good) = segments.Segment(-1, FILE_BYTES), open_segment(tmp_path / "a")
-    with pytest.raises(OSError, match="refused") as expected:
-        bad.sync()
-    for segment in (bad, good):
-        syncer.start(segment)
-    with pytest.raises(OSError, match="refused") as result_of:
-        syncer.poll(wait=True)
-    assert result_of.value.errno == expected.value.errno == errno.EBADF
-    assert syncer.poll(wait=True)
-    syncer.close()
-    os.close(fd)
-
-
-def test_more_at_once_than_there_is_room_for(tmp_path: Path) -> None:
-    syncer = segments.Syncer()
-    fd, segment = open_segment(tmp_path / "a")
-    for _ in range(16):
-        syncer.start(segment)
-    with pytest.raises(NativeError):
-        syncer.start(segment)
-    syncer.close()
-    os.close(fd)
-
-
 def test_the_thread_ends_with_its_owner() -> None:
     gc.collect()
     threads, files = (len(os.listdir(f"/proc/self/{kind}")) for kind in ("task", "fd"))
