@@ -4,7 +4,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple, Self, TypedDict, get_args
+from typing import Annotated, Any, NamedTuple, Self, get_args
 
 import click
 
@@ -188,14 +188,6 @@ OutputOptions = Annotated[ServerOptions, {"output": OUTPUT}]
 TABLE = argument(metavar="TABLE", type=click.IntRange(0, TABLE_MAX))
 
 
-class Bounds(TypedDict):
-    """A range of keys as keyword arguments of methods of kelek.Table."""
-
-    prefix: bytes | None
-    start: bytes
-    end: bytes
-
-
 class KeyRange(NamedTuple):
     prefix: bytes | None = option("--prefix", type=DATA, metavar="KEY",
                                   help="Keys with this prefix.")  # fmt: skip
@@ -207,8 +199,8 @@ class KeyRange(NamedTuple):
     def is_given(self) -> bool:
         return self != (None, b"", b"")
 
-    def bounds(self) -> Bounds:
-        """Raises CliError when a prefix and bounds are given."""
+    def bounds(self) -> dict[str, Any]:
+        """Keyword arguments of methods of kelek.Table. Raises CliError for a prefix and bounds."""
         if self.prefix is not None and (self.start or self.end):
             raise CliError("--prefix: --start or --end is given too; leave one of them out")
-        return {"prefix": self.prefix, "start": self.start, "end": self.end}
+        return self._asdict()

@@ -4,13 +4,11 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-import click
-
 from ...clients.errors import FarmTooLarge
 from ...clients.farm.values import FarmEntry
 from ..cli_errors import FAILED, CliError
 from ..options import DATA, FOLLOW, after_option, argument, command, option
-from ..render import data_json, printer, show, show_json, show_table, stdin
+from ..render import data_json, printer, show, show_json, show_table, stdin, table_lines
 from .target import FarmOptions, open_farm
 
 DATE_MS_MAX = 253_402_300_799_999  # The end of the year 9999, the last one of datetime.
@@ -29,28 +27,22 @@ def status(options: FarmOptions) -> None:
     if found.get("state") == "waiting":
         way_out = "add it with kelek farm add, or ask a member with --url"
         raise CliError(f"server {found.get('id')} is not a member of its farm: {way_out}", FAILED)
-    if options.output == "json":
-        show_json(found)
-        return
-    leader = found.get("leader")
+    leader, publisher = found.get("leader"), found.get("publisher")
     leads = "no leader" if leader is None else f"server {leader} leads"
-    click.echo(f"farm {found.get('cluster')}: {leads}, term {found.get('term')}")
-    click.echo(f"log: {found.get('commit')} of {found.get('last')} entries are committed")
-    publisher = found.get("publisher")
-    click.echo("publisher: " + ("none" if publisher is None else f"server {publisher}"))
-    change = found.get("change")
-    if change:
-        click.echo(f"change in progress: server {change.get('server')}, {change.get('stage')}")
-    if counted := counts_of(found):
-        click.echo(f"counted: {', '.join(f'{name} {n}' for name, n in counted.items())}")
-    server_id = found.get("id")
-    if found.get("state") != "leader":
-        click.echo(f"seen by server {server_id}, which is {found.get('state')}")
-    rows = [
-        (each.get("id"), each.get("endpoint"), each.get("link"), each.get("match"))
-        for each in found.get("members", [])
+    lines = [
+        f"farm {found.get('cluster')}: {leads}, term {found.get('term')}",
+        f"log: {found.get('commit')} of {found.get('last')} entries are committed",
+        "publisher: " + ("none" if publisher is None else f"server {publisher}"),
     ]
-    show_table(("id", "endpoint", "link", "entries"), rows)
+    if change := found.get("change"):
+        lines.append(f"change in progress: server {change.get('server')}, {change.get('stage')}")
+    if counted := counts_of(found):
+        lines.append(f"counted: {', '.join(f'{name} {n}' for name, n in counted.items())}")
+    if found.get("state") != "leader":
+        lines.append(f"seen by server {found.get('id')}, which is {found.get('state')}")
+    keys = "id", "endpoint", "link", "match"
+    rows = [[each.get(key) for key in keys] for each in found.get("members", [])]
+    show(options.output, found, *lines, *table_lines((*keys[:3], "entries"), rows))
 
 
 def counts_of(found: dict[str, Any]) -> dict[str, int]:
@@ -85,20 +77,13 @@ def documents(options: FarmOptions) -> None:
     """Shows the last status of each server and the publisher; -o json prints everything."""
     with open_farm(options) as farm:
         found = farm.documents()
-    if options.output == "json":
-        show_json(found)
-        return
-    publisher = found.get("publisher")
+    publisher, excluded = found.get("publisher"), found.get("excluded") or {}
     rows = [_document_line(each, publisher) for each in found.get("documents", [])]
-    if rows:
-        headers = ("id", "date", "uptime", "publishes", "destinations", "publisher")
-        show_table(headers, rows)
-    else:
-        click.echo("no server has posted its status yet")
-    excluded = found.get("excluded") or {}
-    for what in (*(f"server {each}" for each in excluded.get("servers", [])),
-                 *excluded.get("hashes", [])):  # fmt: skip
-        click.echo(f"excluded: {what}")
+    headers = ("id", "date", "uptime", "publishes", "destinations", "publisher")
+    lines = table_lines(headers, rows) if rows else ["no server has posted its status yet"]
+    lines += [f"excluded: server {each}" for each in excluded.get("servers", [])]
+    lines += [f"excluded: {each}" for each in excluded.get("hashes", [])]
+    show(options.output, found, *lines)
 
 
 def _document_line(posted: dict[str, Any], publisher: object) -> tuple[object, ...]:

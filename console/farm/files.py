@@ -7,10 +7,10 @@ import os
 import secrets
 import stat
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import click
 
@@ -69,13 +69,13 @@ def add(
         return text
 
     with _checked(file):
-        check_names(farm, names)
+        for name in names:
+            htdigest.with_user("", farm, name, "")  # Checks the names.
         passwords: dict[str, str] = {}
         change(_read(file, missing=True)[0])  # Report problems before asking for a password.
         passwords.update({name: _new_password(name, options) for name in names})
         secret_files = _write_secrets(passwords, options)
         edit(file, change, missing=True)
-    _print_secret_files(secret_files, options)
     line = f"{file}: {', '.join(names)} of the farm {farm} added"
     _print_result(options, line, file=file, added=names, secret_files=secret_files)
 
@@ -101,7 +101,6 @@ def passwd(
 
         secret_files = _write_secrets({name: password}, options)
         edit(file, change)
-    _print_secret_files(secret_files, options)
     line = f"{file}: {name} of the farm {farm} has a new password"
     _print_result(options, line, file=file, changed=name, secret_files=secret_files)
 
@@ -177,22 +176,11 @@ def check(
     _print_result(options, *lines, file=file, users=list(users.secrets), lacking=incomplete)
 
 
-def _print_result(options: PasswordFileOptions, *lines: str, **values: object) -> None:
-    """Prints the values as a JSON object, or lines."""
-    show(options.output, {"farm": options.farm, **values}, *lines)
-
-
-def _print_secret_files(paths: dict[str, str], options: PasswordFileOptions) -> None:
-    """Prints where generated passwords are. A JSON result names the files itself."""
-    if options.output != "json":
-        for name, path in paths.items():
-            click.echo(f"{path}: the password of {name}")
-
-
-def check_names(farm: str, names: Sequence[str]) -> None:
-    """Raises PasswordFileError."""
-    for name in names:
-        htdigest.with_user("", farm, name, "")
+def _print_result(options: PasswordFileOptions, *lines: str, **values: Any) -> None:
+    """Prints the values as a JSON object, or where generated passwords are and lines."""
+    secret_files = values.get("secret_files", {})
+    passwords = (f"{path}: the password of {name}" for name, path in secret_files.items())
+    show(options.output, {"farm": options.farm, **values}, *passwords, *lines)
 
 
 def _check_user(text: str, file: str, farm: str, name: str) -> None:

@@ -11,7 +11,6 @@ import click
 from ...clients.errors import LogTimeout
 from ...clients.log.log import Log
 from ...protocols.record import RECORD_BYTES_MAX
-from ...protocols.zmqraft.wire.client_codec import LogInfo
 from ...protocols.zmqraft.wire.entry import Entry
 from .. import completion
 from ..cli_errors import FAILED, CliError
@@ -123,45 +122,36 @@ def info(options: ClusterOptions) -> None:
     target = resolve_cluster(options)
     timeout_ms = min(INFO_MS, options.timeout_ms)
     with Log(target.urls.values(), target.cluster, timeout_ms=timeout_ms) as log:
-        answers = {name: ask(log, url) for name, url in target.urls.items()}
-    leaders = [answer.leader for answer in answers.values() if answer and answer.leader]
-    rows = [info_row(name, target.urls[name], answer) for name, answer in answers.items()]
+        rows = [info_row(log, name, url) for name, url in target.urls.items()]
+    leaders = [row["leader"] for row in rows if row["leader"]]
     leader = max(set(leaders), key=leaders.count) if leaders else None
     found = {"cluster": target.cluster, "leader": leader, "nodes": rows}
     show(options.output, found, *node_lines(rows))
     if leader:
         return
     problem = "no node that answers knows a leader; is a majority of the nodes running?"
-    if not any(answers.values()):
+    if not any(row["answers"] for row in rows):
         problem = f"no node answers; does one run, and is '{target.cluster}' its cluster?"
     if not options.urls:
         problem += f" supervisor status {target.source}"
     raise CliError(f"{target.source}: {problem}", FAILED)
 
 
-def ask(log: Log, url: str) -> LogInfo | None:
+def info_row(log: Log, name: str, url: str) -> dict[str, Any]:
+    row = {"node": name, "url": url, "answers": False}
     try:
-        return log.info(url)
+        answer = log.info(url)
     except LogTimeout:
-        return None
+        return {**row, **dict.fromkeys(("role", "leader", *INFO_FIELDS))}
+    role = "leader" if answer.leading else "follower"
+    indexes = {field: getattr(answer, field) for field in INFO_FIELDS}
+    return {**row, "answers": True, "role": role, "leader": answer.leader, **indexes}
 
 
-def info_row(name: str, url: str, answer: LogInfo | None) -> dict[str, object]:
-    row: dict[str, object] = {"node": name, "url": url, "answers": answer is not None}
-    row.update(dict.fromkeys(("role", "leader", *INFO_FIELDS)))
-    if answer is not None:
-        row["role"] = "leader" if answer.leading else "follower"
-        row["leader"] = answer.leader
-        row.update({field: getattr(answer, field) for field in INFO_FIELDS})
-    return row
-
-
-def node_lines(rows: list[dict[str, object]]) -> list[str]:
+def node_lines(rows: list[dict[str, Any]]) -> list[str]:
     keys = ["node", "url", "role", "leader", *INFO_FIELDS]
-    lines = [[row[key] for key in keys] for row in rows]
-    for row, line in zip(rows, lines, strict=True):
-        if not row["answers"]:
-            line[2] = "no answer"
+    shown = [row if row["answers"] else {**row, "role": "no answer"} for row in rows]
+    lines = [[row[key] for key in keys] for row in shown]
     return table_lines([key.removesuffix("_index") for key in keys], lines)
 
 

@@ -37,11 +37,11 @@ class NetworkOptions(NamedTuple):
     port: int = option("--port", type=click.IntRange(1, 65_535), default=BEACON_PORT,
                        show_default=True, metavar="PORT", help="Of UDP.")  # fmt: skip
 
-
-def make_tuning(network: NetworkOptions) -> NodeTuning:
-    return NodeTuning(
-        port=network.port, interface=network.interface, broadcast_address=network.broadcast
-    )
+    @property
+    def tuning(self) -> NodeTuning:
+        return NodeTuning(
+            port=self.port, interface=self.interface, broadcast_address=self.broadcast
+        )
 
 
 @contextmanager
@@ -79,7 +79,7 @@ def discover(network: NetworkOptions, request: DiscoverRequest) -> None:
         return node.cluster == cluster
 
     with report_network_errors(network):
-        nodes = discover_nodes(make_tuning(network), request.timeout_ms, is_member)
+        nodes = discover_nodes(network.tuning, request.timeout_ms, is_member)
     if cluster:
         nodes = list(filter(is_member, nodes))
     if request.output == "json":
@@ -128,7 +128,7 @@ def watch(network: NetworkOptions, request: WatchRequest) -> None:
     live = output == "text" and sys.stdout.isatty()
     until_ms = None if timeout_ms is None else monotonic_ms() + timeout_ms
     silent: set[bytes] = set()
-    with report_network_errors(network), Node(request.name, tuning=make_tuning(network)) as me:
+    with report_network_errors(network), Node(request.name, tuning=network.tuning) as me:
         while until_ms is None or monotonic_ms() < until_ms:
             left_ms = DRAW_MS if until_ms is None else until_ms - monotonic_ms()
             for event in me.receive(max(0, min(DRAW_MS, left_ms))):
@@ -219,7 +219,7 @@ def chat(network: NetworkOptions, request: ChatRequest) -> None:
     It ends with standard input.
     """
     group, name = request.group, request.name or os.environ.get("USER", "") or "kelek"
-    with report_network_errors(network), Node(name, tuning=make_tuning(network)) as me:
+    with report_network_errors(network), Node(name, tuning=network.tuning) as me:
         try:
             me.join(group)
         except ValueError as error:

@@ -304,64 +304,59 @@ def end_job(node: JobNode, apid: int) -> Job:
 
 def list_jobs(request: JobsRequest, options: ServerOptions) -> None:
     """Prints the newest jobs of every node. Raises CliError when no node answers."""
-    found: list[Job] = []
-    silent: dict[str, TableError] = {}
-    nodes = job_nodes(options)
-
-    def query(table: AsyncTable) -> Awaitable[list[dict[str, str]]]:
-        return table.jobs(running=request.running, limit=request.limit)
-
-    for node, answer in zip(nodes, query_all(nodes, query), strict=True):
-        if isinstance(answer, TableError):
-            silent[node.name] = answer
-        else:
-            found += [parse_job(node, statistics) for statistics in answer]
+    answers, silent = query_all(
+        options, lambda table: table.jobs(running=request.running, limit=request.limit)
+    )
+    found = [parse_job(node, statistics) for node, answer in answers for statistics in answer]
     if options.output == "json":
         for job in found:
             show_json(job)
     elif found:
         show_table([*HEADERS, ""], [job_row(job) for job in found])
-    for name, error in silent.items():
-        click.echo(f"{name}: {error}", err=True)
-    if len(silent) == len(nodes):
+    for node, error in silent:
+        click.echo(f"{node.name}: {error}", err=True)
+    if not answers:
         raise CliError("no node answers; does one run? kelek table info", FAILED)
-
-
-def query_all(
-    nodes: Sequence[JobNode], query: Callable[[AsyncTable], Awaitable[T]]
-) -> list[T | TableError]:
-    """Each node's answer. All requests run concurrently, so lost nodes cost one timeout."""
-
-    async def query_node(node: JobNode) -> T | TableError:
-        timeout_ms = min(REACH_MS, node.options.timeout_ms)
-        try:
-            async with AsyncTable(node.options.urls, timeout_ms=timeout_ms) as table:
-                return await query(table)
-        except TableError as error:
-            return error
-
-    async def gather() -> list[T | TableError]:
-        return await asyncio.gather(*map(query_node, nodes))
-
-    return asyncio.run(gather())
 
 
 def find_job(apid: int, options: ServerOptions) -> list[tuple[JobNode, Job]]:
     """The nodes that know the job, at least one, and its state there. Raises CliError."""
-    known: list[tuple[JobNode, Job]] = []
-    problems: list[str] = []
-    nodes = job_nodes(options)
-    answers = query_all(nodes, lambda table: table.job_status(apid))
-    for node, answer in zip(nodes, answers, strict=True):
-        if isinstance(answer, TableRefused):
-            problems.append(str(answer))
-        elif isinstance(answer, TableError):
-            problems.append(f"{node.name}: {answer}")
-        else:
-            known.append((node, parse_job(node, answer)))
-    if known:
-        return known
+    answers, errors = query_all(options, lambda table: table.job_status(apid))
+    if answers:
+        return [(node, parse_job(node, answer)) for node, answer in answers]
+    problems = (
+        str(error) if isinstance(error, TableRefused) else f"{node.name}: {error}"
+        for node, error in errors
+    )
     raise CliError(f"job {apid}: {'; '.join(dict.fromkeys(problems))}", FAILED)
+
+
+def query_all(
+    options: ServerOptions, query: Callable[[AsyncTable], Awaitable[T]]
+) -> tuple[list[tuple[JobNode, T]], list[tuple[JobNode, TableError]]]:
+    """The answers of the nodes, and the errors of the others.
+
+    All requests run concurrently, so lost nodes cost one timeout.
+    """
+    answers: list[tuple[JobNode, T]] = []
+    errors: list[tuple[JobNode, TableError]] = []
+
+    async def query_node(node: JobNode) -> None:
+        timeout_ms = min(REACH_MS, node.options.timeout_ms)
+        try:
+            async with AsyncTable(node.options.urls, timeout_ms=timeout_ms) as table:
+                answers.append((node, await query(table)))
+        except TableError as error:
+            errors.append((node, error))
+
+    async def query_nodes() -> None:
+        await asyncio.gather(*map(query_node, nodes))
+
+    nodes = job_nodes(options)
+    asyncio.run(query_nodes())
+    answers.sort(key=lambda each: nodes.index(each[0]))
+    errors.sort(key=lambda each: nodes.index(each[0]))
+    return answers, errors
 
 
 def parse_job(node: JobNode, statistics: dict[str, str]) -> Job:
