@@ -164,20 +164,24 @@ def groups(group: LazyGroup, *path: str) -> Iterator[tuple[list[str], LazyGroup]
         yield from groups(inner, *path, name)
 
 
-def test_help_loads_nothing_slow() -> None:
+def loaded_by(script: str) -> set[str]:
+    """The modules that a process has imported at the end of a script."""
+    script = f"import sys; {script}; print(*sys.modules)"
+    command = [sys.executable, "-P", "-c", script]
+    return {*subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()}
+
+
+@pytest.mark.parametrize("program", ["kelek_cli", "admin.supervisor_cli"])
+def test_help_loads_nothing_slow(program: str) -> None:
     """What makes it come at once: neither ZeroMQ nor the C core nor YAML is needed for it."""
-    script = (
-        "import sys; from click.testing import CliRunner;"
-        "from kelek.console.kelek_cli import main;"
-        f"paths = {[path for path, _ in groups(main)]};"
-        "shown = [CliRunner().invoke(main, [*path, '--help']).output for path in paths];"
-        "assert all('Commands:' in text for text in shown);"
-        "print(*sorted(sys.modules))"
+    paths = [path for path, _ in groups(main)] if program == "kelek_cli" else [[]]
+    loaded = loaded_by(
+        "from click.testing import CliRunner;"
+        f"from kelek.console.{program} import main;"
+        f"shown = [CliRunner().invoke(main, [*path, '--help']).output for path in {paths}];"
+        "assert all('Commands:' in text for text in shown)"
     )
-    loaded = subprocess.run(
-        [sys.executable, "-c", script], check=True, capture_output=True, text=True
-    )
-    assert not {"zmq", "msgpack", "kelek._native", "yaml", "asyncio"} & set(loaded.stdout.split())
+    assert not {"zmq", "msgpack", "kelek._native", "yaml", "asyncio"} & loaded
 
 
 def test_a_group_says_of_its_commands_what_they_say() -> None:
@@ -188,19 +192,23 @@ def test_a_group_says_of_its_commands_what_they_say() -> None:
             assert outline.get_short_help_str(1000) == command.get_short_help_str(1000)
 
 
-def test_a_command_loads_neither_asyncio_nor_a_peer() -> None:
-    """A fifth of a second for a whole command goes mostly into loading modules."""
-    script = "import sys, kelek.console.log.commands; print(*sorted(sys.modules))"
-    loaded = subprocess.run(
-        [sys.executable, "-c", script], check=True, capture_output=True, text=True
-    )
-    unwanted = {"asyncio", "logging", "ssl", "kelek.protocols.raft.core", "kelek.storage"}
-    unwanted |= {
-        "kelek.clients.node.node",
-        "kelek.protocols.zre.node",
-        "kelek.protocols.zerodb.wire.ops",
-    }
-    assert not unwanted & set(loaded.stdout.split())
+LOG_NEEDS_NOT = (
+    "asyncio logging ssl kelek.protocols.raft.core kelek.storage kelek.clients.node.node "
+    "kelek.protocols.zre.node kelek.protocols.zerodb.wire.ops"
+)
+
+
+@pytest.mark.parametrize(
+    ("module", "heavy"),
+    [
+        ("log.commands", LOG_NEEDS_NOT),
+        ("table.commands", "yaml asyncio pyarrow kelek.protocols.zmqraft.client.client"),
+        ("farm.commands", "yaml asyncio zmq concurrent.futures cryptography"),
+    ],
+)
+def test_a_command_loads_little(module: str, heavy: str) -> None:
+    """The goal is below 200 ms; loading modules takes most of it."""
+    assert not {*heavy.split()} & loaded_by(f"import kelek.console.{module}")
 
 
 def test_lines_of_a_file(tmp_path: Path) -> None:

@@ -74,13 +74,17 @@ def test_all_nodes_restart_one_after_the_other(running: Any) -> None:
     assert running.ok("kelek log entries").count("before") == 1
 
 
-def test_an_impossible_restart_is_one_line(running: Any) -> None:
+def test_an_impossible_restart_or_profile_is_one_line(running: Any) -> None:
     for words, line in {
-        "n4": "n4: unknown node 'n4'; known: n1, n2, n3",
-        "n1/raft_pear": "n1/raft_pear: unknown role 'raft_pear'; did you mean 'raft_peer'?",
-        "nowhere.yaml": "nowhere.yaml: the file does not exist",
+        "restart n4": "n4: unknown node 'n4'; known: n1, n2, n3",
+        "restart n1/raft_pear": "n1/raft_pear: unknown role 'raft_pear'; did you mean 'raft_peer'?",
+        "restart nowhere.yaml": "nowhere.yaml: the file does not exist",
+        "profile n1": "TARGET: give one process as NODE/ROLE",
+        "profile n1/raft_peer -o a.png": "a.png: the name must end in .svg or .json",
+        "profile n1/raft_peer -o no/a.svg": "no/a.svg: cannot be written",
+        "profile n1/nobody": "n1/nobody: unknown role 'nobody'",
     }.items():
-        done = running.run(f"supervisor restart {words}")
+        done = running.run(f"supervisor {words}")
         assert done.returncode == 2, words
         assert done.stderr.startswith(f"supervisor: {line}"), done.stderr
         assert done.stderr.count("\n") == 1
@@ -103,19 +107,6 @@ def test_a_process_that_works_is_profiled(running: Any) -> None:
     assert "speedscope" in profile["$schema"]
     names = {frame["name"] for frame in profile["shared"]["frames"]}
     assert any(name.startswith("klk_") for name in names), "C is not shown"
-
-
-def test_an_impossible_profile_is_one_line(running: Any) -> None:
-    for words, line in {
-        "n1": "TARGET: give one process as NODE/ROLE",
-        "n1/raft_peer -o a.png": "a.png: the name must end in .svg or .json",
-        "n1/raft_peer -o no/a.svg": "no/a.svg: cannot be written",
-        "n1/nobody": "n1/nobody: unknown role 'nobody'",
-    }.items():
-        done = running.run(f"supervisor profile {words}")
-        assert done.returncode == 2, words
-        assert done.stderr.startswith(f"supervisor: {line}"), done.stderr
-        assert done.stderr.count("\n") == 1
 
 
 def test_status_shows_all_supervisors_of_a_topology(shell: Any) -> None:

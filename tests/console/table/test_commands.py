@@ -450,16 +450,6 @@ def test_jobs(cluster: TableServers) -> None:
     assert (said.exit_code, said.stdout) == (cli_errors.FAILED, "")
 
 
-def test_a_command_loads_little() -> None:
-    """The figure is time, below 200 ms; what takes the time is loading modules."""
-    code = (
-        "import sys; import kelek.console.kelek_cli, kelek.console.table.commands; "
-        "heavy = {'yaml', 'asyncio', 'pyarrow', 'kelek.protocols.zmqraft.client.client'}; "
-        "assert not heavy & sys.modules.keys()"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-
-
 # ---- the shell ----
 
 
