@@ -1,14 +1,14 @@
 """Offsets in the log for Spark's checkpoints, and ranges of entries for its tasks."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from ..errors import WrongCheckpoint
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LogOffset:
     """The position after an entry. Term and reqid tell whether the entry is still the same."""
 
@@ -17,26 +17,15 @@ class LogOffset:
     term: int = 0  # 0 if unknown, because the entry is no longer stored.
     reqid: str = ""  # Hexadecimal; empty if unknown or if the cluster made the entry itself.
 
-    def encode(self) -> dict[str, Any]:
-        """Returns the form that Spark writes into a checkpoint."""
-        return asdict(self)
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FarmOffset:
     """A position in a farm's log, whose entries have no reqid."""
 
     farm: str
     index: int = 0
-    term: int = 0  # 0 if unknown, because the entry is no longer stored.
-
-    @property
-    def reqid(self) -> str:
-        return ""
-
-    def encode(self) -> dict[str, Any]:
-        """Returns the form that Spark writes into a checkpoint."""
-        return asdict(self)
+    term: int = 0
+    reqid: ClassVar[str] = ""
 
 
 Offset = LogOffset | FarmOffset

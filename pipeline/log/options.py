@@ -21,18 +21,8 @@ LEADER, FOLLOWERS = "leader", "followers"
 StartPosition = str | int | datetime
 
 
-def parse_after(value: str) -> StartPosition:
+def parse_after(value: str, least: int = 0) -> StartPosition:
     """Parses a start: EARLIEST, LATEST, the index before it, or a time with its zone."""
-    return _position(value, 0)
-
-
-def parse_start(value: str) -> StartPosition:
-    """Parses the deprecated startingIndex, which names the first index itself."""
-    found = _position(value, 1)
-    return found - 1 if isinstance(found, int) else found
-
-
-def _position(value: str, least: int) -> StartPosition:
     word = value.strip().lower()
     if word in (EARLIEST, LATEST):
         return word
@@ -50,10 +40,16 @@ def _position(value: str, least: int) -> StartPosition:
     return time
 
 
+def parse_start(value: str) -> StartPosition:
+    """Parses the deprecated startingIndex, which names the first index itself."""
+    found = parse_after(value, 1)
+    return found - 1 if isinstance(found, int) else found
+
+
 def parse_end(value: str) -> str | int:
     """Parses an end: LATEST, or an index from 1 on."""
     try:
-        found = _position(value, 1)
+        found = parse_after(value, 1)
     except ValueError:
         found = EARLIEST
     if found == EARLIEST or isinstance(found, datetime):

@@ -5,7 +5,7 @@ The driver plans and tasks read. Spark pickles a reader before the reader has op
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow
@@ -83,7 +83,7 @@ class LogStreamReader(Reads, DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def initialOffset(self) -> dict[str, Any]:
         view = self._connected()
-        return view.offset_at(view.index_before(self._options.after)).encode()
+        return asdict(view.offset_at(view.index_before(self._options.after)))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         options = self._options
@@ -111,7 +111,7 @@ class LogStreamReader(Reads, DataSourceStreamReader, SupportsTriggerAvailableNow
         if last <= begin.index:
             return start
         self._known = view.offset_at(last)
-        return self._known.encode()
+        return asdict(self._known)
 
     def _batch_end(self, after: int, last: int, compacted: int, limit: ReadLimit) -> int:
         """Returns the last index of the next batch."""

@@ -38,7 +38,7 @@ def read_options(given: Mapping[str, str], schema: StructType) -> Mapping[str, s
 
     Raises OptionError if there are none.
     """
-    if _are_whole(given):
+    if any(name.lower() == "kind" for name in given):
         return given
     for field in schema:
         comment = field.metadata.get("comment", "")
@@ -64,7 +64,3 @@ def write_options(given: Mapping[str, str]) -> Mapping[str, str]:
             "INSERT INTO t WITH (kind '..', urls '..', ..), a temporary view, or df.write"
         )
     return given
-
-
-def _are_whole(given: Mapping[str, str]) -> bool:
-    return any(name.lower() == "kind" for name in given)

@@ -168,7 +168,7 @@ def test_a_cluster_is_looked_for_once_and_tasks_are_given_addresses(
     if service == services.LOG:
         assert found.cluster == "hall"
         if "reader" in method:
-            assert found.origin.encode()["cluster"] == "hall", "what a checkpoint holds"
+            assert found.origin.cluster == "hall", "what a checkpoint holds"
 
 
 def test_an_unknown_cluster_is_reported(looks: list[int]) -> None:
