@@ -163,11 +163,9 @@ class FarmLink:
         if not settings.user:
             self._on_up(b"")
             return
-        address = parse_address(self.endpoint)
-        host = f"[{address.host}]" if ":" in address.host else address.host
         password = (self._uses_former_password and settings.former_password) or settings.password
         target = ConnectTarget(
-            f"{host}:{address.port}",
+            str(parse_address(self.endpoint)),
             settings.cluster,
             settings.user,
             password,

@@ -6,8 +6,9 @@ A wake decides everything at once: one write and one sync of the log, and one se
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
+from pathlib import Path
 from random import SystemRandom
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from ...net.streams import StreamPoll
 from ...protocols.garlicfarm.app.application import Application, AppSetup
@@ -29,7 +30,8 @@ from ...protocols.host.border import LinkLost, Requests
 from ...storage.disk.disk import Disk
 from ...storage.farm.storage import FarmStorage
 from ...storage.log.segment import Identity
-from ..topology.farm import FarmSettings, initial_servers
+from ..runtime.setup import ActorSetup
+from ..topology.farm import farm_directory, initial_servers
 from .links import FarmLink, LinkEvent, LinkSettings, LinkState
 from .listener import InboundStream
 from .resolver import AddressResolver
@@ -42,6 +44,7 @@ REFUSAL_LOG_MS = 5000  # Between two log lines about refused invitations.
 class ReplicaHost(Protocol):
     """What the farms of a process share: the actor."""
 
+    setup: ActorSetup
     now_ms: int
     counters: Counter[str]
     poll: StreamPoll
@@ -51,28 +54,16 @@ class ReplicaHost(Protocol):
     def log(self) -> Callable[..., None]: ...
 
 
-class ReplicaSetup(NamedTuple):
-    """The directory, start options and router of a replica."""
-
-    data_dir: str
-    epoch: int
-    server_id: int
-    may_begin: bool
-    router: Router
-    publish: str  # A PublishConfig.
-    post_interval_ms: int
-    user: str  # The user of this server on other servers.
-
-
 class FarmReplica:
     """A member of one farm, or a server that waits to join it."""
 
-    def __init__(
-        self, name: str, shared: ReplicaHost, settings: FarmSettings, setup: ReplicaSetup
-    ) -> None:
+    def __init__(self, name: str, shared: ReplicaHost, router: Router) -> None:
         """Raises StorageError."""
+        setup, farm = shared.setup, shared.setup.settings.farm
+        assert farm is not None
+        settings, node = farm.farms[name], farm.server
         self.name = name
-        self.server_id = setup.server_id
+        self.server_id = farm.server_ids[name]
         self.entries_bytes_max = settings.entries_bytes_max
         self.poll, self.resolver, self.counters = shared.poll, shared.resolver, shared.counters
         self.links: dict[int, FarmLink] = {}
@@ -86,17 +77,17 @@ class FarmReplica:
         self._logged_state: tuple[object, ...] = ()
         # The last logged refusal, and the earliest time of the next line.
         self._logged_refusal = ("", 0)
-        self._data_dir = setup.data_dir
+        self._data_dir = str(farm_directory(Path(setup.data_dir), name))
         ids = initial_servers(settings)
         initial = tuple(ClusterServer(each, settings.servers[each]) for each in ids)
         if self.server_id not in ids:
             initial = ()
         self.storage = FarmStorage(
-            Disk(setup.data_dir),
+            Disk(self._data_dir),
             Identity(name, str(self.server_id)),
             setup.epoch,
             initial,
-            is_first_start=setup.may_begin,
+            is_first_start=setup.bootstrap or name in setup.new_farms,
         )
         self.peer = FarmPeer(
             FarmSetup(
@@ -107,7 +98,7 @@ class FarmReplica:
                 settings.request_timeout_ms,
                 self.entries_bytes_max,
                 cluster=name,
-                user=setup.user,
+                user="" if node.insecure_jraft else node.user,
                 entry_bytes_max=min(settings.entry_bytes_max, self.entries_bytes_max),
             ),
             self.storage.recovered,
@@ -118,12 +109,12 @@ class FarmReplica:
         self.app = Application(
             AppSetup(
                 name,
-                PublishConfig(setup.publish),
-                setup.post_interval_ms,
+                PublishConfig(node.publish),
+                node.post_interval_ms,
                 frozenset(settings.admins),
             ),
             self.peer,
-            setup.router,
+            router,
             self._connection_info,
         )
         self._background_ms = 0

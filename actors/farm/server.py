@@ -5,7 +5,6 @@ protocols/garlicfarm makes the decisions; replica.py runs one farm.
 """
 
 import os
-from pathlib import Path
 
 from ...net.streams import StreamPoll
 from ...protocols.garlicfarm.server.inbound import PeerSession
@@ -14,10 +13,9 @@ from ...protocols.garlicfarm.wire.handshake import ServerHandshake
 from ...protocols.garlicfarm.wire.values import parse_address
 from ..errors import OperatorError
 from ..runtime.actor import Actor
-from ..topology.farm import farm_directory
 from .links import LinkSettings
 from .listener import AdmittedConnection, ConnectionLimits, FarmListener, InboundStream
-from .replica import FarmReplica, ReplicaSetup
+from .replica import FarmReplica
 from .resolver import AddressResolver
 from .router import RouterFiles
 from .tls import FarmTls
@@ -57,18 +55,8 @@ class FarmServer(Actor):
             )
         proxy = parse_address(self._settings.proxy) if self._settings.proxy else None
         files = RouterFiles(self._settings.router_file, self._settings.publish_file)
-        for name, settings in farm.farms.items():
-            setup = ReplicaSetup(
-                str(farm_directory(Path(self.setup.data_dir), name)),
-                self.setup.epoch,
-                farm.server_ids[name],
-                self.setup.bootstrap or name in self.setup.new_farms,
-                files,
-                self._settings.publish,
-                self._settings.post_interval_ms,
-                user,
-            )
-            replica = self.replicas[name] = FarmReplica(name, self, settings, setup)
+        for name in farm.farms:
+            replica = self.replicas[name] = FarmReplica(name, self, files)
             replica.link_settings = LinkSettings(
                 self._tls.client, self._settings.server_name, proxy, name, user, secret
             )

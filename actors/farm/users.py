@@ -10,12 +10,7 @@ from collections.abc import Mapping
 
 from ...protocols.failover.limits import NEVER_MS
 from ...protocols.garlicfarm.server.inbound import PeerSession
-from ...protocols.garlicfarm.wire.htdigest import (
-    FILE_BYTES_MAX,
-    PasswordFileError,
-    Users,
-    users_of,
-)
+from ...protocols.garlicfarm.wire.htdigest import FILE_BYTES_MAX, PasswordFileError, Users, users_of
 from ..errors import OperatorError
 from ..topology.farm import FarmSettings
 

@@ -55,8 +55,7 @@ class ClientConnection:
         self.number = number
         self.server = server
         self.query = query
-        # The handshake's deadline; None: the handshake is complete.
-        self.deadline_ms: int | None = deadline_ms
+        self.deadline_ms = deadline_ms  # Of the handshake.
         self.out = bytearray()  # The owner sends and clears it.
         self.handshake: ClientHandshake | None = None
         self.tries = 1  # Attempts with newer challenges.
@@ -73,7 +72,7 @@ class _LeaderConnection(ClientConnection):
         self.has_refused = False  # Some commands wait to be repeated.
         self.is_leader = False
         self.refusals = 0
-        self.retry_at_ms: int | None = None  # When to ask for the leader again.
+        self.retry_at_ms = NEVER_MS  # When to ask for the leader again.
 
 
 class FarmClient:
@@ -91,8 +90,7 @@ class FarmClient:
         self._number = 0
         self._leader_connection: _LeaderConnection | None = None
         self._leader_address: Address | None = None  # The leader's address by the last redirect.
-        # When calls fail because no server was ever reached.
-        self._unreachable_ms: int | None = None
+        self._unreachable_ms = NEVER_MS  # When calls fail as no server was ever reached.
         self._redirects = 0  # Redirects since a leader accepted a request.
         self._redirect_pause_ms = 0  # No new attempt before.
         self._notice = StallNotice()
@@ -171,16 +169,14 @@ class FarmClient:
         times += [each.retry_at_ms for each in self.queries if each.connection_number is None]
         times += [each.deadline_ms for each in self.queries]
         times += [self.commands.expiry_ms, self._notice.deadline_ms]
-        times.append(self._unreachable_ms if self.servers.all_failed else None)
-        leader_conn = self._leader_connection
-        if leader_conn is not None:
-            times += [
-                leader_conn.retry_at_ms if self.commands.unsent else None,
-                leader_conn.link.deadline_ms,
-            ]
+        times.append(self._unreachable_ms if self.servers.all_failed else NEVER_MS)
+        if self._leader_connection is not None:
+            times.append(self._leader_connection.link.deadline_ms or NEVER_MS)
+            times.append(self._leader_connection.retry_at_ms if self.commands.unsent else NEVER_MS)
         elif self._wants_leader:
             times.append(max(self.servers.retry_at_ms, self._redirect_pause_ms))
-        return min((it for it in times if it is not None and it < NEVER_MS), default=None)
+        earliest_ms = min(times)
+        return earliest_ms if earliest_ms < NEVER_MS else None
 
     def on_open(self, number: int, now_ms: int) -> None:
         """A connection is established, including TLS."""
@@ -244,7 +240,7 @@ class FarmClient:
 
     def _expire(self, now_ms: int) -> None:
         for connection in list(self.connections.values()):
-            if connection.deadline_ms is not None and now_ms >= connection.deadline_ms:
+            if now_ms >= connection.deadline_ms:
                 self._on_silent(connection, self.setup.connect_timeout_ms, now_ms)
         for query in [each for each in self.queries if now_ms >= each.deadline_ms]:
             self._fail_query(query)
@@ -263,13 +259,13 @@ class FarmClient:
     def _expire_unreached(self, now_ms: int) -> None:
         """Fails all commands and queries when no server was ever reached and all were tried."""
         if self.servers.last_good is not None or not (self.commands.unsent or self.queries):
-            self._unreachable_ms = None
+            self._unreachable_ms = NEVER_MS
             return
-        if self._unreachable_ms is None:
-            self._unreachable_ms = now_ms + self.setup.unreachable_timeout_ms
+        give_up_ms = now_ms + self.setup.unreachable_timeout_ms
+        self._unreachable_ms = min(self._unreachable_ms, give_up_ms)
         if now_ms < self._unreachable_ms or not self.servers.all_failed:
             return
-        self._unreachable_ms = None
+        self._unreachable_ms = NEVER_MS
         for query in list(self.queries):
             self._fail_query(query)
         self._fail_commands()
@@ -409,19 +405,15 @@ class FarmClient:
 
     def _on_messages_begin(self, leader_conn: _LeaderConnection, now_ms: int) -> None:
         """The handshake is complete: asks for the leader."""
-        leader_conn.deadline_ms = None
+        leader_conn.deadline_ms = NEVER_MS
         self.servers.last_good = leader_conn.server.address
         leader_conn.link.on_connected()
         leader_conn.retry_at_ms = now_ms
 
     def _send_requests(self, leader_conn: _LeaderConnection, now_ms: int) -> None:
         link, deadline_ms = leader_conn.link, now_ms + self.setup.response_timeout_ms
-        if (
-            self.commands.unsent
-            and leader_conn.retry_at_ms is not None
-            and now_ms >= leader_conn.retry_at_ms
-        ):
-            leader_conn.retry_at_ms = None
+        if self.commands.unsent and now_ms >= leader_conn.retry_at_ms:
+            leader_conn.retry_at_ms = NEVER_MS
             link.send(Request(MessageType.CLIENT_REQUEST), deadline_ms)
             leader_conn.sent.append([])
         while leader_conn.is_leader and link.outstanding < OUTSTANDING_MAX:

@@ -8,7 +8,7 @@ from ...failover.limits import SERVERS_MAX
 from ..wire.handshake import ChallengeCache
 from ..wire.messages import ClusterServer
 from ..wire.values import Address, parse_address
-from .values import ConnectFailure, FailureKind, FarmClientSetup, format_address
+from .values import ConnectFailure, FailureKind, FarmClientSetup
 
 FAILURES_SHOWN_MAX = 3  # Failures named in one error.
 NO_ANSWER = ConnectFailure(FailureKind.LOST, "no server has answered")
@@ -24,7 +24,7 @@ class KnownServer:
     retry_at_ms: int = 0  # No new attempt before.
 
     def __str__(self) -> str:
-        return format_address(self.address)
+        return str(self.address)
 
 
 class KnownServers:
@@ -119,6 +119,6 @@ def worst_failure(failures: Mapping[Address, ConnectFailure]) -> ConnectFailure:
     by_text: dict[str, list[str]] = {}
     for address, failure in failures.items():
         if failure.kind is kind:
-            by_text.setdefault(failure.text, []).append(format_address(address))
+            by_text.setdefault(failure.text, []).append(str(address))
     parts = [f"{', '.join(servers)}: {text}" for text, servers in by_text.items()]
     return ConnectFailure(kind, "; ".join(parts[:FAILURES_SHOWN_MAX]))

@@ -80,12 +80,6 @@ class CloseConnection(NamedTuple):
     number: int
 
 
-def format_address(address: Address) -> str:
-    """HOST:PORT, as in Host headers."""
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 @dataclass(slots=True, eq=False)
 class FarmCommand(ClientRequest):
     """A caller's command for the leader: append entries, or change the members.

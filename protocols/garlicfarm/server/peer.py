@@ -53,7 +53,6 @@ from .own_membership import OwnMembership
 from .snapshot_transfer import SnapshotSender
 from .values import (
     NO_SNAPSHOT,
-    ConnectionClosed,
     FarmAnswers,
     FarmEvent,
     FarmSetup,
@@ -180,18 +179,17 @@ class FarmPeer:
         the end of one. A link that could not be made is lost.
         """
         self._now_ms = now_ms
-        match event:
-            case Requests(number, data):
-                self._on_requests(self.inbound[number], data)
-            case Responses(server_id, data):
-                self._on_responses(server_id, data)
-            case LinkUp(server_id):
-                self._on_link_up(server_id)
-            case LinkLost(server_id):
-                self._on_link_lost(server_id)
-            case ConnectionClosed(number):
-                self.inbound.pop(number, None)
-                self._unwritten.connections.pop(number, None)
+        if isinstance(event, Requests):
+            self._on_requests(self.inbound[event.source], event.data)
+        elif isinstance(event, Responses):
+            self._on_responses(event.server, event.data)
+        elif isinstance(event, LinkUp):
+            self._on_link_up(event.server)
+        elif isinstance(event, LinkLost):
+            self._on_link_lost(event.server)
+        else:
+            self.inbound.pop(event.number, None)
+            self._unwritten.connections.pop(event.number, None)
 
     def _on_requests(self, inbound: InboundConnection, data: bytes) -> None:
         if inbound.failure:

@@ -5,14 +5,7 @@ from collections.abc import Callable, Iterable
 from ...host.chunks import ChunkWindow
 from ...raft.core import Raft, Role
 from ..wire.entries import peer_of
-from ..wire.messages import (
-    FarmLogEntry,
-    MessageType,
-    Request,
-    Response,
-    SnapshotSync,
-    ValueType,
-)
+from ..wire.messages import FarmLogEntry, MessageType, Request, Response, SnapshotSync, ValueType
 from ..wire.values import encode_snapshot_sync
 from .membership import MembershipChanger
 from .values import FarmSetup, FarmSnapshot, PeerStorage

@@ -38,10 +38,13 @@ GZIP_BITS = 31  # zlib's number for: gzip header required.
 
 
 class Address(NamedTuple):
-    """The parts of an endpoint that matter."""
+    """The parts of an endpoint that matter. As text: HOST:PORT, as in Host headers."""
 
     host: str
     port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class LogPack(NamedTuple):
