@@ -6,8 +6,8 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -345,24 +345,36 @@ def test_a_port_without_listener_is_reported(servers: FarmServers) -> None:
         assert "requests" not in farm.counters
 
 
-def test_a_listener_without_tls_is_reported(servers: FarmServers) -> None:
+@contextmanager
+def listening(serve: Callable[[socket.socket], object]) -> Iterator[str]:
+    """The address of a listener; a thread serves its connections one after another."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def answer() -> None:
-            accepted, _ = listener.accept()
-            with accepted:
-                accepted.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-                accepted.recv(1)
+        def run() -> None:
+            with suppress(OSError):
+                while True:
+                    accepted, _ = listener.accept()
+                    with accepted, suppress(OSError):
+                        serve(accepted)
 
-        other = threading.Thread(target=answer)
-        other.start()
-        url = f"tls://127.0.0.1:{listener.getsockname()[1]}"
-        with (
-            open_farm(servers, servers=url) as farm,
-            pytest.raises(kelek.FarmUntrusted, match="does not use TLS"),
-        ):
-            farm.append(b"x")
-        other.join()
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def test_a_listener_without_tls_is_reported(servers: FarmServers) -> None:
+    def answer(accepted: socket.socket) -> None:
+        accepted.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        accepted.recv(1)
+
+    with (
+        listening(answer) as address,
+        open_farm(servers, servers=f"tls://{address}") as farm,
+        pytest.raises(kelek.FarmUntrusted, match="does not use TLS"),
+    ):
+        farm.append(b"x")
 
 
 def test_an_unknown_host_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,27 +391,13 @@ def test_an_unknown_host_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_server_that_requires_tls_is_reported() -> None:
     """It closes a plain connection without an answer."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def close_connections() -> None:
-            with suppress(OSError):
-                while True:
-                    listener.accept()[0].close()
-
-        server = threading.Thread(target=close_connections, daemon=True)
-        server.start()
-        with (
-            kelek.Farm(
-                f"tcp://127.0.0.1:{listener.getsockname()[1]}",
-                user="u",
-                password="p",
-                tuning=kelek.FarmTuning(i2p=True),
-            ) as farm,
-            pytest.raises(kelek.FarmUnavailable, match="does it require TLS"),
-        ):
-            farm.reach(300)
-        listener.shutdown(socket.SHUT_RDWR)
-        server.join()
+    tuning = kelek.FarmTuning(i2p=True)
+    with (
+        listening(lambda accepted: None) as address,
+        kelek.Farm(f"tcp://{address}", user="u", password="p", tuning=tuning) as farm,
+        pytest.raises(kelek.FarmUnavailable, match="does it require TLS"),
+    ):
+        farm.reach(300)
 
 
 @pytest.mark.parametrize(
@@ -412,31 +410,19 @@ def test_tls_1_2_is_used_on_request_only(tmp_path: Path, tls: str, error: str) -
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)
     context.maximum_version = ssl.TLSVersion.TLSv1_2
-    with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def serve() -> None:
-            accepted, _ = listener.accept()
-            with accepted, suppress(ssl.SSLError):
-                secured = context.wrap_socket(accepted, server_side=True)
-                with secured:
-                    secured.recv(4096)
-                    secured.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+    def serve(accepted: socket.socket) -> None:
+        with context.wrap_socket(accepted, server_side=True) as secured:
+            secured.recv(4096)
+            secured.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
 
-        server = threading.Thread(target=serve, daemon=True)
-        server.start()
-        with (
-            kelek.Farm(
-                f"127.0.0.1:{listener.getsockname()[1]}",
-                "barn",
-                user="u",
-                password="p",
-                ca_file=tmp_path / "ca.pem",
-                tuning=kelek.FarmTuning(tls=tls),
-            ) as farm,
-            pytest.raises(kelek.FarmError, match=error),
-        ):
-            farm.append(b"x")
-        server.join()
+    options: dict[str, Any] = {"ca_file": tmp_path / "ca.pem", "tuning": kelek.FarmTuning(tls=tls)}
+    with (
+        listening(serve) as address,
+        kelek.Farm(address, "barn", user="u", password="p", **options) as farm,
+        pytest.raises(kelek.FarmError, match=error),
+    ):
+        farm.append(b"x")
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,7 @@ from kelek.protocols.garlicfarm.app.orders import (
     PublishChoice,
     encode_order,
 )
-from kelek.protocols.garlicfarm.wire.messages import (
-    FarmLogEntry,
-    MessageType,
-    Request,
-    ValueType,
-)
+from kelek.protocols.garlicfarm.wire.messages import FarmLogEntry, MessageType, Request, ValueType
 from kelek.tests.actors.farm.farm_servers import PASSWORD, USER, FarmServers
 from kelek.tests.http_proxy import HttpProxy
 

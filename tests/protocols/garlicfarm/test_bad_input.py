@@ -12,12 +12,7 @@ from kelek.protocols.garlicfarm.server import membership
 from kelek.protocols.garlicfarm.server.inbound import PeerSession
 from kelek.protocols.garlicfarm.server.peer import PENDING_REQUESTS_MAX
 from kelek.protocols.garlicfarm.wire import codec
-from kelek.protocols.garlicfarm.wire.messages import (
-    FarmLogEntry,
-    MessageType,
-    Request,
-    ValueType,
-)
+from kelek.protocols.garlicfarm.wire.messages import FarmLogEntry, MessageType, Request, ValueType
 from kelek.protocols.raft.core import Role
 from kelek.tests.protocols.garlicfarm.farm_cluster import (
     FarmCluster,

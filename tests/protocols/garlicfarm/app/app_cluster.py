@@ -3,22 +3,12 @@
 import json
 from typing import Any
 
-from kelek.protocols.garlicfarm.app.application import (
-    Application,
-    AppSetup,
-)
-from kelek.protocols.garlicfarm.app.orders import (
-    Order,
-    OrderKind,
-    PublishChoice,
-    encode_order,
-)
+from kelek.protocols.garlicfarm.app.application import Application, AppSetup
+from kelek.protocols.garlicfarm.app.orders import Order, OrderKind, PublishChoice, encode_order
 from kelek.protocols.garlicfarm.app.router import Publication, RouterStatus
 from kelek.protocols.garlicfarm.server.inbound import PeerSession
 from kelek.protocols.garlicfarm.server.values import FarmSnapshot
-from kelek.protocols.garlicfarm.wire.http_api import (
-    ViewRequest,
-)
+from kelek.protocols.garlicfarm.wire.http_api import ViewRequest
 from kelek.tests.protocols.garlicfarm.farm_cluster import FarmCluster, client_request
 
 INTERVAL_MS = 10_000

@@ -25,10 +25,7 @@ from kelek.protocols.garlicfarm.app.router import Publication, RouterStatus
 from kelek.protocols.garlicfarm.app.state import Leaf
 from kelek.protocols.garlicfarm.server.append_policy import AUDITS_MAX
 from kelek.protocols.garlicfarm.server.inbound import PeerSession
-from kelek.protocols.garlicfarm.server.membership import (
-    add_server_request,
-    remove_server_request,
-)
+from kelek.protocols.garlicfarm.server.membership import add_server_request, remove_server_request
 from kelek.protocols.garlicfarm.server.values import FarmSnapshot
 from kelek.protocols.garlicfarm.wire.messages import (
     FarmConfiguration,

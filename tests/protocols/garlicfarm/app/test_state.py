@@ -27,12 +27,7 @@ from kelek.protocols.garlicfarm.app.orders import (
     export_document,
     hash_of,
 )
-from kelek.protocols.garlicfarm.app.state import (
-    CONTENTS_MAX,
-    DOCUMENTS_MAX,
-    WINDOW_MS,
-    SharedState,
-)
+from kelek.protocols.garlicfarm.app.state import CONTENTS_MAX, DOCUMENTS_MAX, WINDOW_MS, SharedState
 
 NOW = 1_558_000_000_000
 MEMBERS = (1, 2, 3)

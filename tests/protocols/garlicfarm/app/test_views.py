@@ -5,27 +5,17 @@ from base64 import b64decode
 from itertools import pairwise
 
 from kelek.protocols.garlicfarm.app.documents import encode_status
-from kelek.protocols.garlicfarm.app.orders import (
-    Audit,
-    FarmConfig,
-    OrderKind,
-    encode_order,
-)
+from kelek.protocols.garlicfarm.app.orders import Audit, FarmConfig, OrderKind, encode_order
 from kelek.protocols.garlicfarm.app.posters import encode_poster
 from kelek.protocols.garlicfarm.server.inbound import PeerSession
-from kelek.protocols.garlicfarm.server.membership import (
-    add_server_request,
-    remove_server_request,
-)
+from kelek.protocols.garlicfarm.server.membership import add_server_request, remove_server_request
 from kelek.protocols.garlicfarm.wire.http_api import (
     DOCUMENTS_BYTES_MAX,
     ENTRIES_COUNT_DEFAULT,
     ENTRIES_VALUES_BYTES_MAX,
     ViewRequest,
 )
-from kelek.protocols.garlicfarm.wire.messages import (
-    MessageType,
-)
+from kelek.protocols.garlicfarm.wire.messages import MessageType
 from kelek.tests.protocols.garlicfarm.app.app_cluster import (
     INTERVAL_MS,
     AppWorld,

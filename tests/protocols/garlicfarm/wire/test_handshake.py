@@ -20,6 +20,7 @@ from kelek.protocols.garlicfarm.wire.handshake import (
     HandshakeResult,
     Reply,
     ServerHandshake,
+    failed,
     path_to,
 )
 from kelek.protocols.garlicfarm.wire.htdigest import Users
@@ -33,6 +34,7 @@ REQUEST_1 = (
     "Connection: close\r\n\r\n"
 ).encode()
 FRAMES = b"\x05 the messages begin"
+RETRY, OPEN = HandshakeResult(HandshakeOutcome.RETRY), HandshakeResult(HandshakeOutcome.OPEN)
 
 
 class HandshakePair:
@@ -76,7 +78,7 @@ def test_the_texts_two_requests() -> None:
     offers = [line for line in lines(reply) if line.startswith("WWW-Authenticate: ")]
     assert ["algorithm=SHA-256" in offer for offer in offers] == [True, False]
     assert ["algorithm=MD5" in offer for offer in offers] == [False, True]
-    assert client.feed(reply.data, 1000) == HandshakeResult(HandshakeOutcome.RETRY)
+    assert client.feed(reply.data, 1000) == RETRY
 
     client, reply = cluster.knock()
     request = client.request.decode().split("\r\n")
@@ -86,7 +88,7 @@ def test_the_texts_two_requests() -> None:
     assert reply[1:] == (101, "farm", "alice", b"")
     assert lines(reply)[0] == "HTTP/1.1 101 Switching Protocols"
     assert {"Connection: Upgrade", "Upgrade: websocket"} < set(lines(reply))
-    assert client.feed(reply.data, 1000) == HandshakeResult(HandshakeOutcome.OPEN)
+    assert client.feed(reply.data, 1000) == OPEN
 
 
 def test_the_websocket_headers_of_rfc_6455() -> None:
@@ -147,13 +149,13 @@ def test_what_follows_a_large_head_is_kept() -> None:
 
 def test_later_connections_begin_with_request_2() -> None:
     cluster = HandshakePair()
-    assert cluster.enter() == HandshakeResult(HandshakeOutcome.RETRY)
+    assert cluster.enter() == RETRY
     for _ in range(5):
-        assert cluster.enter() == HandshakeResult(HandshakeOutcome.OPEN)
+        assert cluster.enter() == OPEN
     cluster.now_ms += CREDENTIALS_TTL_MS - 1
-    assert cluster.enter() == HandshakeResult(HandshakeOutcome.OPEN)
+    assert cluster.enter() == OPEN
     cluster.now_ms += 1
-    assert cluster.enter() == HandshakeResult(HandshakeOutcome.RETRY)
+    assert cluster.enter() == RETRY
     assert CREDENTIALS_TTL_MS >= 3600 * 1000
 
 
@@ -180,43 +182,39 @@ def test_a_server_that_was_restarted() -> None:
     """It has another key: the nonce is stale, but the password is not called wrong."""
     cluster = HandshakePair()
     cluster.enter()
-    assert cluster.enter() == HandshakeResult(HandshakeOutcome.OPEN)
+    assert cluster.enter() == OPEN
     cluster.authenticator = DigestAuthenticator(b"x" * 16, cluster.random_bytes)
-    assert cluster.enter() == HandshakeResult(HandshakeOutcome.RETRY)
-    assert cluster.enter() == HandshakeResult(HandshakeOutcome.OPEN)
+    assert cluster.enter() == RETRY
+    assert cluster.enter() == OPEN
 
 
 def test_a_wrong_password_is_tried_once() -> None:
     cluster = HandshakePair()
     target = TARGET._replace(password="wrong")
-    assert cluster.enter(target) == HandshakeResult(HandshakeOutcome.RETRY)
-    assert cluster.enter(target) == HandshakeResult(
-        HandshakeOutcome.FAILED, error="user or password is wrong", status=401
-    )
+    assert cluster.enter(target) == RETRY
+    assert cluster.enter(target) == failed("user or password is wrong", 401)
     assert not cluster.challenges.is_valid(cluster.now_ms)
 
 
 def test_a_password_that_was_changed() -> None:
     cluster = HandshakePair()
     cluster.enter()
-    assert cluster.enter() == HandshakeResult(HandshakeOutcome.OPEN)
+    assert cluster.enter() == OPEN
     text = htdigest.with_user(FILE, "farm", "alice", "new")
     cluster.farms["farm"] = htdigest.users_of(text, "farm")
-    assert cluster.enter() == HandshakeResult(HandshakeOutcome.RETRY)
-    assert cluster.enter() == HandshakeResult(
-        HandshakeOutcome.FAILED, error="user or password is wrong", status=401
-    )
-    assert cluster.enter(TARGET._replace(password="new")) == HandshakeResult(HandshakeOutcome.RETRY)
-    assert cluster.enter(TARGET._replace(password="new")) == HandshakeResult(HandshakeOutcome.OPEN)
+    assert cluster.enter() == RETRY
+    assert cluster.enter() == failed("user or password is wrong", 401)
+    assert cluster.enter(TARGET._replace(password="new")) == RETRY
+    assert cluster.enter(TARGET._replace(password="new")) == OPEN
 
 
 def test_a_user_without_sha_256() -> None:
     cluster = HandshakePair()
     md5, _ = FILE.splitlines()
     cluster.farms["farm"] = htdigest.users_of(md5, "farm")
-    assert cluster.enter() == HandshakeResult(HandshakeOutcome.RETRY)
+    assert cluster.enter() == RETRY
     assert b"algorithm=MD5" in cluster.knock()[0].request
-    assert cluster.enter() == HandshakeResult(HandshakeOutcome.OPEN)
+    assert cluster.enter() == OPEN
 
 
 def test_a_nonce_ends_before_our_memory_of_it() -> None:
@@ -224,8 +222,8 @@ def test_a_nonce_ends_before_our_memory_of_it() -> None:
     cluster.enter()
     cluster.challenges.until_ms = 2 * NONCE_TTL_MS
     cluster.now_ms += NONCE_TTL_MS
-    assert cluster.enter() == HandshakeResult(HandshakeOutcome.RETRY)
-    assert cluster.enter() == HandshakeResult(HandshakeOutcome.OPEN)
+    assert cluster.enter() == RETRY
+    assert cluster.enter() == OPEN
 
 
 def test_through_a_proxy() -> None:
@@ -233,7 +231,7 @@ def test_through_a_proxy() -> None:
     target = TARGET._replace(host="abc.i2p", via_proxy=True)
     client, _ = cluster.knock(target)
     assert client.request.startswith(f"GET http://abc.i2p{PATH} HTTP/1.1\r\n".encode())
-    assert cluster.enter(target) == HandshakeResult(HandshakeOutcome.RETRY)
+    assert cluster.enter(target) == RETRY
     client, reply = cluster.knock(target)
     assert f'uri="{PATH}"'.encode() in client.request
     assert reply.status == 101
@@ -391,7 +389,7 @@ def test_the_best_challenge_is_answered(offer: list[str], best: str) -> None:
     texts[0] += ', opaque="o\\"x"'
     client = ClientHandshake(TARGET, challenges, 0, bytes)
     head = f"HTTP/1.1 401 No\r\nWWW-Authenticate: {', '.join(texts)}\r\n\r\n"
-    assert client.feed(head.encode(), 0) == HandshakeResult(HandshakeOutcome.RETRY)
+    assert client.feed(head.encode(), 0) == RETRY
     answer = challenges.authorize(TARGET, ("GET", PATH), "c")
     (parameters,) = parse_parameters(answer)
     values = parameters.values

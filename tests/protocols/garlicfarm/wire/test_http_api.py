@@ -32,7 +32,13 @@ from kelek.protocols.garlicfarm.wire.http_api import (
     parse_view,
 )
 from kelek.tests.http_proxy import HttpProxy
-from kelek.tests.protocols.garlicfarm.wire.test_handshake import FARMS, TARGET, HandshakePair, lines
+from kelek.tests.protocols.garlicfarm.wire.test_handshake import (
+    FARMS,
+    RETRY,
+    TARGET,
+    HandshakePair,
+    lines,
+)
 
 DEADLINE_S = 60
 
@@ -289,7 +295,7 @@ def test_our_handshake_through_a_proxy() -> None:
     target = TARGET._replace(host="abc.b32.i2p", via_proxy=True)
     with listening() as port, HttpProxy({"abc.b32.i2p": port}) as proxy:
         challenges = ChallengeCache()
-        assert connect_through(proxy, target, challenges) == HandshakeResult(HandshakeOutcome.RETRY)
+        assert connect_through(proxy, target, challenges) == RETRY
         result = connect_through(proxy, target, challenges)
         assert result.outcome is HandshakeOutcome.OPEN
         assert b"messages".startswith(result.rest)
