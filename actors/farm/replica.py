@@ -5,7 +5,7 @@ A wake decides everything at once: one write and one sync of the log, and one se
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from random import SystemRandom
 from typing import Any, Protocol
@@ -14,17 +14,18 @@ from ...net.streams import StreamPoll
 from ...protocols.garlicfarm.app.application import Application, AppSetup
 from ...protocols.garlicfarm.app.documents import PublishConfig
 from ...protocols.garlicfarm.app.router import Router
-from ...protocols.garlicfarm.server.inbound import PeerSession
+from ...protocols.garlicfarm.server.append_policy import AppendPolicy
+from ...protocols.garlicfarm.server.inbound import InboundConnection, PeerSession
 from ...protocols.garlicfarm.server.peer import FarmPeer
 from ...protocols.garlicfarm.server.values import (
     ConnectionClosed,
-    FarmAnswers,
     FarmEvent,
+    FarmReport,
     FarmSetup,
-    FarmWake,
     LinkUp,
 )
 from ...protocols.garlicfarm.wire.http_api import ViewRequest
+from ...protocols.garlicfarm.wire.link import Link
 from ...protocols.garlicfarm.wire.messages import ClusterServer
 from ...protocols.host.border import LinkLost, Requests
 from ...storage.disk.disk import Disk
@@ -147,8 +148,7 @@ class FarmReplica:
         assert connection.admitted is not None
         self._receive(Requests(connection.admitted.number, data))
 
-    def _log_audits(self, answers: FarmAnswers) -> None:
-        policy = answers.audits
+    def _log_audits(self, policy: AppendPolicy) -> None:
         while policy.audits:
             user, what, is_accepted = policy.audits.popleft()
             self._shared.log("audit", farm=self.name, user=user, what=what, taken=is_accepted)
@@ -183,11 +183,11 @@ class FarmReplica:
             self._shared.log("link-down", farm=self.name, server=event.server, why=reason)
         self._receive(event)
 
-    def _send_requests(self, wake: FarmWake) -> None:
+    def _send_requests(self, links: Mapping[int, Link]) -> None:
         """Keeps one connection for each link of the peer, at its endpoint, and sends its output."""
-        for server_id in [each for each in self.links if each not in wake.links]:
+        for server_id in [each for each in self.links if each not in links]:
             self.links.pop(server_id).close()
-        for server_id, link in wake.links.items():
+        for server_id, link in links.items():
             own_link = self.links.get(server_id)
             if own_link is None:
                 own_link = self.links[server_id] = FarmLink(self, server_id, link.endpoint)
@@ -205,18 +205,16 @@ class FarmReplica:
         if not self._has_work and now_ms < self.deadline_ms:
             return
         self._has_work = False
-        is_done = False
-        while not is_done:
-            wake = self.peer.wake(now_ms)
-            self._send_requests(wake)
-            answers = self.peer.write()
-            self._log_audits(answers)
-            self._send_responses(answers)
-            is_done = answers.is_done
+        report = None
+        while report is None:
+            self._send_requests(self.peer.wake(now_ms))
+            audits, connections, report = self.peer.write()
+            self._log_audits(audits)
+            self._send_responses(connections)
         self._apply(now_ms)
         self._make_snapshot()
         self._run_background(now_ms)
-        self._log_changes(wake)
+        self._log_changes(report)
         self._due_ms = self._next_deadline_ms()
 
     def _apply(self, now_ms: int) -> None:
@@ -254,9 +252,9 @@ class FarmReplica:
         self._has_work = True
         return self.app.render(view)
 
-    def _send_responses(self, answers: FarmAnswers) -> None:
+    def _send_responses(self, connections: Mapping[int, InboundConnection]) -> None:
         """Sends answers; closes connections that FarmPeer has failed."""
-        for number, inbound in answers.connections.items():
+        for number, inbound in connections.items():
             connection = self._connections[number]
             if inbound.failure and not connection.is_closing:
                 user = inbound.session.user
@@ -277,9 +275,9 @@ class FarmReplica:
         times = [link.deadline_ms for link in self.links.values() if link.deadline_ms is not None]
         return min((self.peer.deadline_ms, self.app.deadline_ms, self._background_ms, *times))
 
-    def _log_changes(self, wake: FarmWake) -> None:
+    def _log_changes(self, report: FarmReport) -> None:
         """Logs a line when the role, term, leader or members change."""
-        _, role, members, refusal = wake
+        role, members, refusal = report
         if (role, members) != self._logged_state:
             self._logged_state = role, members
             ids = ",".join(map(str, members))

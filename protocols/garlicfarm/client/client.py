@@ -347,7 +347,7 @@ class FarmClient:
         if query.address is not None:
             server = self.servers.add(query.address)
         else:
-            good = self.servers.get(self.servers.last_good)
+            good = self.servers.find(self.servers.last_good)
             is_fit = good is not None and good.address not in query.failures
             server = good if is_fit else self.servers.choose(now_ms)
         if server is None:  # All servers were tried recently.
@@ -395,7 +395,7 @@ class FarmClient:
         if now_ms < self._redirect_pause_ms:
             return
         wanted, self._leader_address = self._leader_address, None
-        server = self.servers.get(wanted)
+        server = self.servers.find(wanted)
         if server is None or now_ms < server.retry_at_ms:
             server = self.servers.choose(now_ms)
         if server is not None:

@@ -1,6 +1,6 @@
 """The servers that a farm client knows: their addresses, the order of tries, and their failures."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ...errors import RemoteProtocolError
@@ -27,33 +27,26 @@ class KnownServer:
         return str(self.address)
 
 
-class KnownServers:
-    """All servers of one client. Iterating yields their addresses."""
+class KnownServers(dict[Address, KnownServer]):
+    """All servers of one client, by address."""
 
     def __init__(self, setup: FarmClientSetup) -> None:
         self.ids: dict[int, Address] = dict(setup.ids)
         self.failures: dict[Address, ConnectFailure] = {}  # Of the search for the leader.
         self.last_good: Address | None = None  # The last server that answered.
         self._setup = setup
-        self._servers: dict[Address, KnownServer] = {}
         self._next_index = 0  # Where the search continues.
         for address in setup.addresses:
             self.add(address)
 
-    def __iter__(self) -> Iterator[Address]:
-        return iter(self._servers)
-
-    def __len__(self) -> int:
-        return len(self._servers)
-
-    def get(self, address: Address | None) -> KnownServer | None:
-        return None if address is None else self._servers.get(address)
+    def find(self, address: Address | None) -> KnownServer | None:
+        return None if address is None else self.get(address)
 
     def add(self, address: Address) -> KnownServer | None:
         """The server at an address; None: too many are known."""
-        if address not in self._servers and len(self._servers) < SERVERS_MAX:
-            self._servers[address] = KnownServer(address)
-        return self._servers.get(address)
+        if address not in self and len(self) < SERVERS_MAX:
+            self[address] = KnownServer(address)
+        return self.get(address)
 
     def learn(self, servers: Iterable[ClusterServer]) -> None:
         """Learns endpoints from a Configuration. Endpoints given by the user have priority."""
@@ -68,7 +61,7 @@ class KnownServers:
 
     def choose(self, now_ms: int) -> KnownServer | None:
         """The next server in turn that may be tried now."""
-        servers = list(self._servers.values())
+        servers = list(self.values())
         for offset in range(len(servers)):
             server = servers[(self._next_index + offset) % len(servers)]
             if now_ms >= server.retry_at_ms:
@@ -89,12 +82,12 @@ class KnownServers:
 
     @property
     def retry_at_ms(self) -> int:
-        return min(server.retry_at_ms for server in self._servers.values())
+        return min(server.retry_at_ms for server in self.values())
 
     @property
     def all_failed(self) -> bool:
         """Whether every server has been tried and none has worked since."""
-        return all(server.failures for server in self._servers.values())
+        return all(server.failures for server in self.values())
 
     def redirect_problem(self, server: KnownServer, leader_id: int | None, now_ms: int) -> str:
         """Why a server's redirect to the leader cannot be followed now; "" if it can."""
@@ -104,7 +97,7 @@ class KnownServers:
             return f"{name} knows no leader"
         if leader_id == source:
             return f"{name} is handing the leadership over"
-        leader = self.get(self.ids.get(leader_id))
+        leader = self.find(self.ids.get(leader_id))
         if leader is not None and now_ms < leader.retry_at_ms:
             error = self.failures.get(leader.address, NO_ANSWER).text
             return f"{name} says that server {leader_id} leads; {leader}: {error}"

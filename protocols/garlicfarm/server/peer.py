@@ -5,7 +5,7 @@ sends the inbound connections' `out`. In this order no answer leaves before its 
 """
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
@@ -55,9 +55,9 @@ from .values import (
     NO_SNAPSHOT,
     FarmAnswers,
     FarmEvent,
+    FarmReport,
     FarmSetup,
     FarmSnapshot,
-    FarmWake,
     LinkUp,
     PeerStorage,
     RecoveredFarm,
@@ -560,8 +560,10 @@ class FarmPeer:
         times += [each for each in optional if each is not None]
         return min(times)
 
-    def wake(self, now_ms: int) -> FarmWake:
-        """Acts on all input."""
+    def wake(self, now_ms: int) -> Mapping[int, Link]:
+        """Acts on all input. Returns the links: the owner connects each one to its endpoint,
+        reconnects those with a failure, sends each `out` and calls write().
+        """
         self._now_ms = now_ms
         core = self.core
         self.own_membership.update_eligibility(now_ms)
@@ -586,8 +588,7 @@ class FarmPeer:
         self._respond_to_committed()
         self._check_timeouts()
         self.own_membership.tick(now_ms)
-        members = tuple(server.id for server in self.directory.committed.servers)
-        return FarmWake(self.links, role_of(core), members, self.own_membership.refusal)
+        return self.links
 
     def _save(self, hard_state: HardState | None) -> None:
         """Makes term, vote and membership durable if they have changed; None: as before."""
@@ -604,7 +605,11 @@ class FarmPeer:
         for envelope in responses:
             self._respond_from_core(envelope)
         self._unwritten = _Unwritten([], [], {})
-        return FarmAnswers(self.append_policy, connections, not batches)
+        report = None
+        if not batches:
+            members = tuple(server.id for server in self.directory.committed.servers)
+            report = FarmReport(role_of(self.core), members, self.own_membership.refusal)
+        return FarmAnswers(self.append_policy, connections, report)
 
     def _respond_from_core(self, envelope: Envelope) -> None:
         pending, message = envelope.context, envelope.message

@@ -12,7 +12,6 @@ from ...raft.membership import Configuration, ConfigurationHistory
 from ...raft.messages import EntryBatch, HardState, RaftTuning, Setup
 from ...record import RECORD_BYTES_MAX, cut_block, slice_block
 from ..wire.entries import peer_of, voters_of
-from ..wire.link import Link
 from ..wire.messages import ENTRIES_BYTES_MAX, ClusterServer, FarmConfiguration
 from .append_policy import AppendPolicy
 from .inbound import InboundConnection
@@ -100,18 +99,12 @@ FarmEvent = (
 )
 
 
-class FarmWake(NamedTuple):
-    """What the owner does after a wake, before it calls write(), and the state that it logs.
+class FarmReport(NamedTuple):
+    """The state of a server in its farm."""
 
-    links     connect each one to its endpoint, reconnect those with a failure, and send each `out`
-    members   of the committed Configuration
-    refusal   why this server refused the last JoinCluster
-    """
-
-    links: Mapping[int, Link]
     role: GroupRole
-    members: tuple[int, ...]
-    refusal: str
+    members: tuple[int, ...]  # Of the committed Configuration.
+    refusal: str  # Why the server refused the last JoinCluster.
 
 
 class FarmAnswers(NamedTuple):
@@ -119,12 +112,12 @@ class FarmAnswers(NamedTuple):
 
     audits        log and remove them first
     connections   those with answers, a failure or another load: send and clear each `out`
-    is_done       otherwise call wake() again
+    report        None: call wake() again
     """
 
     audits: AppendPolicy
     connections: Mapping[int, InboundConnection]
-    is_done: bool
+    report: FarmReport | None
 
 
 class RecoveredFarm(NamedTuple):
