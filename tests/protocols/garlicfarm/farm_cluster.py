@@ -491,3 +491,9 @@ class FarmCluster:
             )
             for number, peer in self.peers.items()
         }  # fmt: skip
+
+
+def elected_farm(seed: int = 1, members: tuple[int, ...] = (1, 2, 3)) -> tuple[FarmCluster, int]:
+    """A farm, and its leader."""
+    cluster = FarmCluster(seed, members)
+    return cluster, cluster.elect()

@@ -18,6 +18,7 @@ from kelek.tests.protocols.garlicfarm.farm_cluster import (
     FarmCluster,
     FarmRequester,
     client_request,
+    elected_farm,
     server,
 )
 
@@ -28,8 +29,7 @@ APPLICATION, CONFIGURATION = ValueType.APPLICATION, ValueType.CONFIGURATION
 
 def settled() -> tuple[FarmCluster, int, int]:
     """A farm, its leader, and another member."""
-    cluster = FarmCluster()
-    leader = cluster.elect()
+    cluster, leader = elected_farm()
     cluster.ask(client_request(b"one"))
     cluster.run(1000)
     return cluster, leader, next(number for number in (1, 2, 3) if number != leader)

@@ -68,17 +68,19 @@ class KeptWorld(FarmCluster):
     def make_disk(self, number: int, servers: tuple[ClusterServer, ...]) -> FarmDisk:
         return DurableFarmDisk(number, servers, self.rng)
 
-    def storage(self, number: int) -> FarmStorage:
+    def disk(self, number: int) -> DurableFarmDisk:
         disk = self.disks[number]
         assert isinstance(disk, DurableFarmDisk)
-        assert disk.storage is not None
-        return disk.storage
+        return disk
+
+    def storage(self, number: int) -> FarmStorage:
+        storage = self.disk(number).storage
+        assert storage is not None
+        return storage
 
     def threaten(self, number: int) -> None:
         """Kills the server a few disk steps later."""
-        disk = self.disks[number]
-        assert isinstance(disk, DurableFarmDisk)
-        disk.memory.kill_after(self.random.randrange(12))
+        self.disk(number).memory.kill_after(self.random.randrange(12))
 
     def revive(self) -> None:
         for number in set(self.disks) - set(self.peers):
@@ -139,9 +141,7 @@ def test_nothing_is_lost_by_servers_that_are_killed(seed: int) -> None:
         acknowledged += [value for answer in client.answers if answer.is_accepted]
     cluster.revive()
     for number in cluster.disks:
-        disk = cluster.disks[number]
-        assert isinstance(disk, DurableFarmDisk)
-        disk.memory.kill_after(None)
+        cluster.disk(number).memory.kill_after(None)
 
     def is_in() -> bool:
         leader = cluster.leader

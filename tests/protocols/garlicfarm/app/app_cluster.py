@@ -90,6 +90,12 @@ class AppWorld(FarmCluster):
         return {app.state.encode() for app in self.apps.values()}
 
 
+def settled_farm(seed: int = 1, members: tuple[int, ...] = (1, 2, 3)) -> AppWorld:
+    farm = AppWorld(seed, members)
+    farm.settle()
+    return farm
+
+
 def order(kind: OrderKind, **fields: Any) -> Order:
     return Order(kind, "farm", EPOCH_MS, "admin")._replace(**fields)
 

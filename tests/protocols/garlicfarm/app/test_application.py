@@ -42,6 +42,7 @@ from kelek.tests.protocols.garlicfarm.app.app_cluster import (
     make_snapshot,
     order,
     publish,
+    settled_farm,
 )
 from kelek.tests.protocols.garlicfarm.farm_cluster import FarmRequester, client_request, server
 from kelek.tests.protocols.garlicfarm.server.test_peer import grow
@@ -52,8 +53,7 @@ from kelek.tests.sim.simulation import US_PER_MS
 
 def test_each_server_posts_its_document() -> None:
     """Through the leader, with its router's part; every server stores all documents."""
-    farm = AppWorld()
-    farm.settle()
+    farm = settled_farm()
     assert len(farm.encoded) == 1
     (document,) = [each["document"] for each in farm.view(1, "documents", id=2)["documents"]]
     assert EPOCH_MS < document.pop("date") < EPOCH_MS + farm.now_ms
@@ -76,8 +76,7 @@ def dates(farm: AppWorld, number: int, since: int = 1) -> list[int]:
 
 
 def test_documents_come_periodically_and_not_together() -> None:
-    farm = AppWorld()
-    farm.settle()
+    farm = settled_farm()
     farm.run(6 * INTERVAL_MS)
     phases = set()
     for number in (1, 2, 3):
@@ -92,8 +91,7 @@ def test_documents_come_periodically_and_not_together() -> None:
 
 def test_documents_survive_elections_and_deaths() -> None:
     """A document that is not committed in time is posted again; every server catches up."""
-    farm = AppWorld(seed=5)
-    farm.settle()
+    farm = settled_farm(seed=5)
     leader = farm.elect()
     before = {number: farm.apps[number].posted for number in (1, 2, 3)}
     farm.kill(leader)
@@ -106,8 +104,7 @@ def test_documents_survive_elections_and_deaths() -> None:
 
 
 def test_without_a_leader_nothing_is_posted() -> None:
-    farm = AppWorld()
-    farm.settle()
+    farm = settled_farm()
     for number in (2, 3):
         farm.kill(number)
     farm.run(10_000)
@@ -123,8 +120,7 @@ def test_without_a_leader_nothing_is_posted() -> None:
 
 def test_retries_become_rare() -> None:
     """Retries slow down when the leader refuses or cannot commit."""
-    farm = AppWorld(members=(1,))
-    farm.settle()
+    farm = settled_farm(members=(1,))
     app, peer = farm.apps[1], farm.peers[1]
     peer.post = lambda value, now_ms: True  # type: ignore[method-assign]
     start_ms, posted = farm.now_ms, app.posted
@@ -143,8 +139,7 @@ def test_a_server_that_posts_nothing() -> None:
 
 
 def test_an_order_sets_the_interval_of_all() -> None:
-    farm = AppWorld(members=(1,))
-    farm.settle()
+    farm = settled_farm(members=(1,))
     export = FarmConfig("farm", settings={"postingInterval": 1000, "more": "kept"})
     assert farm.order(order(OrderKind.IMPORT, configuration=export))
     posted = farm.apps[1].posted
@@ -186,8 +181,7 @@ def test_a_router_with_invalid_output(document: Mapping[str, object], error: str
 
 def test_a_clock_that_goes_back() -> None:
     """The dates of its documents still increase."""
-    farm = AppWorld(members=(1,))
-    farm.settle()
+    farm = settled_farm(members=(1,))
     app = farm.apps[1]
     before_ms = app.logged_date_ms
     farm.epoch_ms = 5
@@ -240,8 +234,7 @@ def test_the_publishers_router_publishes() -> None:
 
 def test_a_restarted_publisher_publishes_again() -> None:
     """A former publisher's router is stopped: it may have been publishing."""
-    farm = AppWorld(members=(1, 2))
-    farm.settle()
+    farm = settled_farm(members=(1, 2))
     for number, is_publisher in ((1, True), (2, False)):
         farm.routers[number].told.clear()
         farm.kill(number)
@@ -265,8 +258,7 @@ def test_off_excludes_a_publisher() -> None:
 
 
 def test_only_administrators_give_orders() -> None:
-    farm = AppWorld()
-    farm.settle()
+    farm = settled_farm()
     before = farm.peers[farm.elect()].core.log.last_index
     user = PeerSession("admin", is_admin=False)
     assert not farm.order(publish(3), user)
@@ -286,8 +278,7 @@ def test_only_administrators_give_orders() -> None:
 
 
 def test_changes_of_members_are_audited() -> None:
-    farm = AppWorld(members=(1,))
-    farm.settle()
+    farm = settled_farm(members=(1,))
     client = FarmRequester(farm, 1, PeerSession("bob", is_admin=False))
     client.send(add_server_request(server(4)), remove_server_request(1))
     broken = FarmLogEntry(0, ValueType.CLUSTER_SERVER, b"?")
@@ -305,8 +296,7 @@ def test_changes_of_members_are_audited() -> None:
 
 def test_without_room_for_audits_requests_are_refused() -> None:
     """A request without room for its audits is refused and counted."""
-    farm = AppWorld(members=(1,))
-    farm.settle()
+    farm = settled_farm(members=(1,))
     peer = farm.peers[1]
     client = FarmRequester(farm, 1)
     one = encode_order(publish(1))
@@ -362,8 +352,7 @@ def test_states_agree_whatever_happens(seed: int) -> None:
 
 
 def test_a_joining_server_gets_the_state() -> None:
-    farm = AppWorld()
-    farm.settle()
+    farm = settled_farm()
     assert farm.order(publish(2))
     for _ in range(2):
         farm.run_until(farm.is_settled)
@@ -379,8 +368,7 @@ def test_a_joining_server_gets_the_state() -> None:
 
 
 def test_a_server_starts_from_its_snapshot() -> None:
-    farm = AppWorld(members=(1,))
-    farm.settle()
+    farm = settled_farm(members=(1,))
     assert farm.order(publish(PublishChoice.NONE))
     farm.run_until(farm.is_settled)
     mark = make_snapshot(farm, 1)
@@ -394,8 +382,7 @@ def test_a_server_starts_from_its_snapshot() -> None:
 @pytest.mark.parametrize("with_snapshot", [False, True])
 def test_an_invited_server_drops_its_state(with_snapshot: bool) -> None:
     """It starts with an empty log and drops its old state."""
-    farm = AppWorld(members=(1, 2))
-    farm.settle()
+    farm = settled_farm(members=(1, 2))
     removed = 3 - farm.elect()
     assert farm.apps[removed].state.posted
     if with_snapshot:
@@ -417,8 +404,7 @@ def test_an_invited_server_drops_its_state(with_snapshot: bool) -> None:
 
 def test_a_snapshot_in_another_format() -> None:
     """A snapshot in another format is skipped; the state follows the log after it."""
-    farm = AppWorld(members=(1,))
-    farm.settle()
+    farm = settled_farm(members=(1,))
     farm.kill(1)
     farm.disks[1].mark = FarmSnapshot(2, 1, FarmConfiguration(1, 0, farm.members), 7)
     farm.disks[1].snapshot = b"foreign"
@@ -430,8 +416,7 @@ def test_a_snapshot_in_another_format() -> None:
 
 def test_what_can_not_be_read_is_read_later() -> None:
     """The loop does not spin meanwhile."""
-    farm = AppWorld(members=(1,))
-    farm.settle()
+    farm = settled_farm(members=(1,))
     app, disk = farm.apps[1], farm.disks[1]
     assert farm.ask(client_request(b"x")).is_accepted
     disk.batches = lambda *_: []  # type: ignore[method-assign]
@@ -446,8 +431,7 @@ def test_what_can_not_be_read_is_read_later() -> None:
 
 def test_what_comes_together_is_applied_together() -> None:
     """A view still includes entries that were committed a moment ago."""
-    farm = AppWorld(members=(1,))
-    farm.settle()
+    farm = settled_farm(members=(1,))
     client, indexes = FarmRequester(farm, 1), set()
     for _ in range(3 * APPLY_DELAY_MS):
         client.send(client_request(b"x"))
@@ -463,8 +447,7 @@ def test_other_entries_are_skipped() -> None:
     """Batches of other entries are skipped at once; documents among them are found, also with
     escapes.
     """
-    farm = AppWorld(members=(1,))
-    farm.settle()
+    farm = settled_farm(members=(1,))
     before = farm.apps[1].state.counters.copy()
     escaped = b'{"\\u0063luster":"farm","date":1,"id":7}'
     plain = b'{"cluster":"farm","date":1,"id":8}'

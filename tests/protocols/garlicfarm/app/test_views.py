@@ -22,13 +22,13 @@ from kelek.tests.protocols.garlicfarm.app.app_cluster import (
     make_snapshot,
     order,
     publish,
+    settled_farm,
 )
 from kelek.tests.protocols.garlicfarm.farm_cluster import client_request, server
 
 
 def test_the_status_of_a_farm() -> None:
-    cluster = AppWorld()
-    cluster.settle()
+    cluster = settled_farm()
     leader = cluster.elect()
     core = cluster.peers[leader].core
     status = cluster.view(leader)
@@ -54,8 +54,7 @@ def test_the_status_of_a_farm() -> None:
 
 
 def test_a_change_of_members_is_shown() -> None:
-    cluster = AppWorld(members=(1,))
-    cluster.settle()
+    cluster = settled_farm(members=(1,))
     assert cluster.ask(add_server_request(server(4))).is_accepted
     assert cluster.view(1)["change"] == {"server": 4, "stage": "invite"}
     cluster.start(4)
@@ -69,8 +68,7 @@ def test_the_entries_of_a_log() -> None:
     """Documents and orders appear as JSON, other entries in base64, in order, with the next
     index.
     """
-    cluster = AppWorld(members=(1,))
-    cluster.settle()
+    cluster = settled_farm(members=(1,))
     assert cluster.order(publish(1))
     assert cluster.ask(client_request(b"\xff", b'{"cluster":"x","date":1,"id":1}')).is_accepted
     cluster.run_until(cluster.is_settled)
@@ -132,8 +130,7 @@ def test_the_user_of_each_entry_is_kept() -> None:
 
 def test_poster_entries_are_repeated() -> None:
     """A reader finds the user without a search of the whole log."""
-    cluster = AppWorld(members=(1,))
-    cluster.settle()
+    cluster = settled_farm(members=(1,))
     ann = PeerSession("ann", is_admin=False)
     for _ in range(5):
         assert cluster.ask(client_request(*[b"x"] * 900), 1, ann).is_accepted
@@ -151,8 +148,7 @@ def test_what_a_client_may_not_append() -> None:
     """Another server's status and a poster entry are refused, counted and audited. Other JSON is
     accepted.
     """
-    cluster = AppWorld()
-    cluster.settle()
+    cluster = settled_farm()
     leader = cluster.elect()
     eve, two = PeerSession("eve", is_admin=False), PeerSession("two", 2, is_admin=False)
     status = {"cluster": "farm", "date": 1, "id": 2}
@@ -182,8 +178,7 @@ def test_what_a_client_may_not_append() -> None:
 
 
 def test_answers_about_entries_are_bounded() -> None:
-    cluster = AppWorld(members=(1,))
-    cluster.settle()
+    cluster = settled_farm(members=(1,))
     third = bytes(ENTRIES_VALUES_BYTES_MAX // 3)
     for values in ((third,) * 4, (bytes(ENTRIES_VALUES_BYTES_MAX + 1), b"x"), (b"y",) * 300):
         assert cluster.ask(client_request(*values)).is_accepted
@@ -201,8 +196,7 @@ def test_answers_about_entries_are_bounded() -> None:
 
 
 def test_compacted_entries() -> None:
-    cluster = AppWorld(members=(1,))
-    cluster.settle()
+    cluster = settled_farm(members=(1,))
     assert cluster.ask(client_request(b"a", b"b")).is_accepted
     cluster.run_until(cluster.is_settled)
     mark = make_snapshot(cluster, 1)
@@ -231,8 +225,7 @@ def test_answers_about_documents_are_bounded() -> None:
 
 
 def test_a_configuration_is_exported() -> None:
-    cluster = AppWorld(members=(1,))
-    cluster.settle()
+    cluster = settled_farm(members=(1,))
     export = FarmConfig("farm", (), 1, ("h",), (7,), {"postingInterval": INTERVAL_MS})
     assert cluster.order(order(OrderKind.IMPORT, configuration=export))
     cluster.run_until(cluster.is_settled)

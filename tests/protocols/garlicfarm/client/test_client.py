@@ -7,7 +7,7 @@ from kelek.protocols.garlicfarm.client.values import FailureKind, FarmClientSetu
 from kelek.protocols.garlicfarm.wire import htdigest
 from kelek.protocols.garlicfarm.wire.messages import MessageType
 from kelek.tests.protocols.garlicfarm.client.client_cluster import FARM, Caller, place
-from kelek.tests.protocols.garlicfarm.farm_cluster import FarmCluster, server
+from kelek.tests.protocols.garlicfarm.farm_cluster import FarmCluster, elected_farm, server
 
 OTHERS = htdigest.users_of(htdigest.with_user("", FARM, "alice", "other"), FARM)
 
@@ -18,8 +18,7 @@ def names(first: int, count: int) -> list[bytes]:
 
 @pytest.mark.parametrize("first", [1, 2, 3])
 def test_any_server_leads_to_the_leader(first: int) -> None:
-    cluster = FarmCluster()
-    leader = cluster.elect()
+    cluster, leader = elected_farm()
     caller = Caller(cluster, (first, 1 + first % 3, 1 + (first + 1) % 3))
     command = caller.append(b"v0")
     caller.until(command)
@@ -32,8 +31,7 @@ def test_any_server_leads_to_the_leader(first: int) -> None:
 
 def test_many_travel_together_and_stay_in_order() -> None:
     """Values share requests, 64 are under way, and the client answers one challenge per server."""
-    cluster = FarmCluster()
-    leader = cluster.elect()
+    cluster, leader = elected_farm()
     caller = Caller(cluster, (leader,))
     commands = [caller.append(*names(number * 10, 10)) for number in range(300)]
     caller.until(*commands)
@@ -43,8 +41,7 @@ def test_many_travel_together_and_stay_in_order() -> None:
 
 
 def test_a_later_connection_starts_with_the_second_request() -> None:
-    cluster = FarmCluster()
-    leader = cluster.elect()
+    cluster, leader = elected_farm()
     caller = Caller(cluster, (leader,))
     caller.until(caller.append(b"v0"))
     caller.cut(leader)
@@ -94,8 +91,7 @@ def test_a_farm_without_a_leader() -> None:
 
 
 def test_a_silent_leader_is_left() -> None:
-    cluster = FarmCluster()
-    leader = cluster.elect()
+    cluster, leader = elected_farm()
     caller = Caller(
         cluster, (leader, 1 + leader % 3, 1 + (leader + 1) % 3), response_timeout_ms=3000
     )
@@ -121,8 +117,7 @@ def test_a_wrong_password_is_no_matter_of_patience() -> None:
 
 
 def test_one_server_that_denies_us_does_not_matter() -> None:
-    cluster = FarmCluster()
-    leader = cluster.elect()
+    cluster, leader = elected_farm()
     follower = 1 + leader % 3
     caller = Caller(cluster, (follower, leader))
     caller.users[follower] = OTHERS
@@ -166,8 +161,7 @@ def test_a_server_that_does_not_answer_is_waited_for() -> None:
 
 
 def test_without_a_handshake_as_jraft_has_it() -> None:
-    cluster = FarmCluster()
-    leader = cluster.elect()
+    cluster, leader = elected_farm()
     others = [number for number in (1, 2, 3) if number != leader]
     caller = Caller(cluster, (*others, leader), plain=True)
     command = caller.append(b"v0")
@@ -180,8 +174,7 @@ def test_without_a_handshake_as_jraft_has_it() -> None:
 
 def test_a_leader_with_an_unknown_address() -> None:
     """JRaft's wire has only the leader's id."""
-    cluster = FarmCluster()
-    leader = cluster.elect()
+    cluster, leader = elected_farm()
     follower = 1 + leader % 3
     caller = Caller(cluster, (follower,), plain=True)
     command = caller.append(b"v0")
@@ -194,8 +187,7 @@ def test_a_leader_with_an_unknown_address() -> None:
 
 
 def test_the_leader_alone_commits_nothing() -> None:
-    cluster = FarmCluster()
-    leader = cluster.elect()
+    cluster, leader = elected_farm()
     caller = Caller(cluster, (leader,))
     caller.until(caller.append(b"v0"))
     for number in {1, 2, 3} - {leader}:

@@ -9,13 +9,13 @@ from kelek.tests.protocols.garlicfarm.farm_cluster import (
     FarmCluster,
     FarmRequester,
     client_request,
+    elected_farm,
     server,
 )
 
 
 def test_a_farm_elects_a_leader_and_commits() -> None:
-    cluster = FarmCluster()
-    leader = cluster.elect()
+    cluster, leader = elected_farm()
     answer = cluster.ask(client_request(b"one", b"two"))
     assert answer[:3] == (MessageType.APPEND_ENTRIES_RESPONSE, leader, leader)
     assert (answer.is_accepted, answer.next_index) == (True, 4)
@@ -31,8 +31,7 @@ def test_the_first_entries_are_configurations() -> None:
     """The first entry is the Configuration of the first leader; each leader starts with such an
     entry.
     """
-    cluster = FarmCluster()
-    leader = cluster.elect()
+    cluster, leader = elected_farm()
     cluster.kill(leader)
     cluster.run_until(lambda: cluster.leader not in (None, leader))
     second = cluster.elect()
@@ -71,8 +70,7 @@ def test_no_entry_is_lost_when_servers_are_killed(seed: int) -> None:
 
 def test_a_server_removed_while_down_refuses_an_invitation() -> None:
     """It considers itself a member and has campaigned; with an empty disk it joins."""
-    cluster = FarmCluster()
-    leader = cluster.elect()
+    cluster, leader = elected_farm()
     away = next(number for number in (1, 2, 3) if number != leader)
     cluster.cut_off(away, {1, 2, 3} - {away})
     cluster.ask(membership.remove_server_request(away))
@@ -95,8 +93,7 @@ def test_a_server_removed_while_down_refuses_an_invitation() -> None:
 
 
 def test_a_leader_that_is_cut_off_commits_nothing() -> None:
-    cluster = FarmCluster()
-    leader = cluster.elect()
+    cluster, leader = elected_farm()
     client = FarmRequester(cluster, leader)
     cluster.cut_off(leader, {1, 2, 3} - {leader})
     cluster.run(50)
@@ -114,8 +111,7 @@ def test_a_leader_that_is_cut_off_commits_nothing() -> None:
 
 
 def test_a_follower_names_the_leader() -> None:
-    cluster = FarmCluster()
-    leader = cluster.elect()
+    cluster, leader = elected_farm()
     cluster.run(1000)
     follower = next(number for number in (1, 2, 3) if number != leader)
     for request in (client_request(b"x"), client_request(), membership.remove_server_request(1)):
@@ -199,8 +195,7 @@ def test_many_entries_take_many_packs() -> None:
 
 
 def test_a_leader_is_removed() -> None:
-    cluster = FarmCluster(3)
-    leader = cluster.elect()
+    cluster, leader = elected_farm(3)
     shrink(cluster, leader)
     cluster.run(5000)
     left = sorted({1, 2, 3} - {leader})
@@ -210,8 +205,7 @@ def test_a_leader_is_removed() -> None:
 
 
 def test_one_of_two_is_removed() -> None:
-    cluster = FarmCluster(members=(1, 2))
-    leader = cluster.elect()
+    cluster, leader = elected_farm(members=(1, 2))
     shrink(cluster, leader)
     assert cluster.ids(3 - leader) == [3 - leader]
     cluster.run(3000)
@@ -221,8 +215,7 @@ def test_one_of_two_is_removed() -> None:
 
 
 def test_changes_come_one_at_a_time() -> None:
-    cluster = FarmCluster()
-    leader = cluster.elect()
+    cluster, leader = elected_farm()
     assert cluster.ask(
         membership.add_server_request(server(4)), leader
     ).is_accepted  # It does not run.
