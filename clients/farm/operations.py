@@ -407,7 +407,7 @@ class FarmOperations(ClientBase):
             parse_address(each.endpoint) for each in _members(found)
         )
         return [
-            server_of(member, _problem(query) or _object(query.body))
+            server_of(member, query.failure.text if query.failure else _object(query.body))
             for member, query in zip(members, queries, strict=True)
         ]
 
@@ -753,7 +753,3 @@ def _members(status: Mapping[str, Any]) -> Sequence[ClusterServer]:
         return [ClusterServer(int(it["id"]), str(it["endpoint"])) for it in status["members"]]
     except (KeyError, TypeError, ValueError):
         raise FarmError("a server's response is not a status; is it a kelek server?") from None
-
-
-def _problem(query: ViewQuery) -> str:
-    return "" if query.failure is None else query.failure.text

@@ -92,9 +92,8 @@ def with_user(text: str, realm: str, user: str, password: str) -> str:
     Raises PasswordFileError on a name that a line cannot hold.
     """
     for name, value in (("user", user), ("realm", realm)):
-        if not value or ":" in value or not value.isprintable() or value != value.strip():
-            raise PasswordFileError(f"{value!r} is not a valid {name} name")
-        if len(value.encode()) > NAME_BYTES_MAX or value.startswith("#"):
+        is_plain = value.isprintable() and value == value.strip() and ":" not in value
+        if not is_plain or value[:1] in ("", "#") or len(value.encode()) > NAME_BYTES_MAX:
             raise PasswordFileError(f"{value!r} is not a valid {name} name")
     made = [
         PasswordLine(user, realm, make_ha1(hash_name, user, realm, password))
