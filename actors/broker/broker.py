@@ -45,12 +45,7 @@ class BrokerActor(Actor):
         settings = self.settings.broker
         self._machine = BrokerMachine(
             BrokerSetup(
-                Headers(
-                    settings.client_header.encode(),
-                    settings.worker_header.encode(),
-                    settings.deadline_header.encode(),
-                    settings.named_header.encode(),
-                ),
+                Headers.of(settings),
                 settings.heartbeat_interval_ms,
                 settings.liveness,
                 settings.request_ttl_ms,

@@ -59,21 +59,18 @@ def frames_of(content: Content) -> list[bytes]:
 
 
 def _frames_of(content: Content) -> list[bytes]:
-    if isinstance(content, Body):
-        return content.frames
-    if isinstance(content, bytes):
-        return [content]
-    if content is None:
-        return [b""]
-    if isinstance(content, str):
-        return [content.encode()]
-    if isinstance(content, bytearray | memoryview):
-        return [bytes(content)]
-    if isinstance(content, Sequence):
-        frames = []
-        for frame in content:
-            if not isinstance(frame, bytes | bytearray | memoryview):
-                raise TypeError(f"a frame is bytes, not {type(frame).__name__}")
-            frames.append(bytes(frame))
-        return frames or [b""]
+    match content:
+        case Body():
+            return content.frames
+        case None:
+            return [b""]
+        case str():
+            return [content.encode()]
+        case bytes() | bytearray() | memoryview():
+            return [bytes(content)]
+        case Sequence():
+            for frame in content:
+                if not isinstance(frame, bytes | bytearray | memoryview):
+                    raise TypeError(f"a frame is bytes, not {type(frame).__name__}")
+            return [bytes(frame) for frame in content] or [b""]
     raise TypeError(f"a body is bytes, str or a list of bytes, not {type(content).__name__}")

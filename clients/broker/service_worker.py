@@ -422,8 +422,23 @@ class Worker:
                 task.cancel()  # The generator may be waiting for something else.
 
         request.on_change = on_change
+        failure = None
         try:
-            return await self._send_parts(request, parts, changed)
+            while request.answerable and (failure := self._end_reason(request)) is None:
+                changed.clear()
+                if request.has_credit:
+                    await self._has_room.wait()
+                    frames = frames_of(await anext(parts))
+                    request.spent += values.part_cost(frames)
+                    self._send_result(_Result(request, frames, last=False))
+                    self._links.wake()
+                    await asyncio.sleep(0)  # Let the loop send the part.
+                else:
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(changed.wait(), STOP_S)
+            return failure
+        except StopAsyncIteration:
+            return None
         except asyncio.CancelledError:
             if not request.cancelled or self._stopped.is_set():
                 raise
@@ -432,26 +447,3 @@ class Worker:
         finally:
             request.on_change = None
             await parts.aclose()
-
-    async def _send_parts(
-        self, request: WorkerRequest, parts: Any, changed: asyncio.Event
-    ) -> Failure | None:
-        """Sends parts until the generator ends."""
-        while request.answerable:
-            if failure := self._end_reason(request):
-                return failure
-            changed.clear()
-            if not request.has_credit:
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(changed.wait(), STOP_S)
-                continue
-            await self._has_room.wait()
-            try:
-                frames = frames_of(await anext(parts))
-            except StopAsyncIteration:
-                return None
-            request.spent += values.part_cost(frames)
-            self._send_result(_Result(request, frames, last=False))
-            self._links.wake()
-            await asyncio.sleep(0)  # Let the loop send the part.
-        return None

@@ -44,10 +44,8 @@ def resolve_brokers(topology: str | None, urls: tuple[str, ...], key: str) -> Br
     settings = found.topology.broker if found.topology else None
     if settings is None:
         return BrokerTarget(found.source, known, found.start)
-    names = ("client_header", "worker_header", "deadline_header", "named_header")
-    headers = Headers(*(getattr(settings, name).encode() for name in names))
     interval_ms = settings.heartbeat_interval_ms
-    return BrokerTarget(found.source, known, found.start, headers, interval_ms)
+    return BrokerTarget(found.source, known, found.start, Headers.of(settings), interval_ms)
 
 
 def read_body(service: str | None, bodies: Sequence[bytes]) -> list[bytes]:

@@ -62,16 +62,8 @@ class Budget:
         """
         position, unsents = ffi.new("uint32_t *"), ffi.new("uint32_t *")
         unsent = uncleared("uint32_t[]", 2 * messages.count)
-        code = lib.klk_budget_send(
-            self._budget,
-            native_socket(socket),
-            messages._struct,
-            skip,
-            self.bytes_max,
-            position,
-            unsent,
-            unsents,
-        )
+        out = native_socket(socket), messages._struct, skip, self.bytes_max
+        code = lib.klk_budget_send(self._budget, *out, position, unsent, unsents)
         if code < 0:
             raise os_error("zmq_msg_send")
         return Unsent.of(unsent, unsents[0])

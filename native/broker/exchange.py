@@ -191,17 +191,9 @@ class Exchange:
 
     def add_worker(self, worker: NewWorker, now_ms: int) -> bool:
         """False: it is a worker already, breaks a limit, or there are too many services."""
-        result = lib.klk_exchange_worker_add(
-            self._exchange,
-            worker.routing_id,
-            len(worker.routing_id),
-            worker.service,
-            len(worker.service),
-            worker.framing,
-            worker.window,
-            worker.wants,
-            now_ms,
-        )
+        names = worker.routing_id, len(worker.routing_id), worker.service, len(worker.service)
+        wanted = worker.framing, worker.window, worker.wants
+        result = lib.klk_exchange_worker_add(self._exchange, *names, *wanted, now_ms)
         return bool(result == lib.KLK_OK)
 
     def remove_worker(self, routing_id: bytes, now_ms: int) -> int | None:

@@ -196,15 +196,13 @@ class BrokerMachine:
         assert self.durable is not None
         if request.service == values.TITANIC_REPLY:
             return self.durable.titanic_reply(request.body[0])
-        if request.service == values.TITANIC_CLOSE:
-            self.durable.add_request(routing_id, framing, request, now_ms)
-            return []
-        if request.service != values.TITANIC_REQUEST:
+        if request.service == values.TITANIC_REQUEST:
+            if len(request.body) < 2 or not values.is_service(request.body[0]):
+                return [values.TITANIC_UNKNOWN]
+            if request.body[0] not in self._durable_services:
+                return [values.TITANIC_NOT_DURABLE]
+        elif request.service != values.TITANIC_CLOSE:
             return [values.MMI_NOT_IMPLEMENTED]
-        if len(request.body) < 2 or not values.is_service(request.body[0]):
-            return [values.TITANIC_UNKNOWN]
-        if request.body[0] not in self._durable_services:
-            return [values.TITANIC_NOT_DURABLE]
         self.durable.add_request(routing_id, framing, request, now_ms)
         return []
 

@@ -596,8 +596,7 @@ def decode_failure(body: Frames) -> Failure | None:
         unpacked = msgpack.unpackb(body[1])
     except ValueError as error:  # The base class of msgpack's errors.
         raise RemoteProtocolError(f"an error that is not msgpack: {error}") from None
-    code = unpacked.get("code") if isinstance(unpacked, dict) else None
-    message = unpacked.get("message") if isinstance(unpacked, dict) else None
-    if type(code) is not int or not isinstance(message, str):
-        raise RemoteProtocolError("an error without code and message")
-    return Failure(code, message)
+    match unpacked:
+        case {"code": int(code), "message": str(message)} if type(code) is int:
+            return Failure(code, message)
+    raise RemoteProtocolError("an error without code and message")

@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from . import values
+from . import records, values
 from .codec import (
     Failure,
     Final,
@@ -21,34 +21,7 @@ from .codec import (
     encode,
     encode_failure,
 )
-from .records import (
-    CLOSE,
-    DONE,
-    ENDING,
-    ENDS,
-    KEY_BYTES,
-    NUMBER_BYTES,
-    OVERHEAD_BYTES,
-    QUEUED,
-    RECORD_BYTES_MAX,
-    RECORD_FRAMES_MAX,
-    REQUESTS,
-    STAMP_BYTES,
-    TOKEN_BYTES,
-    UNREADABLE,
-    WORKING,
-    WRITING,
-    DurableRequest,
-    Message,
-    Name,
-    Pair,
-    Segment,
-    body_bytes,
-    decode_record,
-    pack,
-    split,
-    unpack,
-)
+from .records import DurableRequest, Message, Name, Pair, Segment
 from .values import Framing, Headers
 
 UNNAMED = b"\0"  # Begins the identities of clients that have not set a routing id.
@@ -56,7 +29,7 @@ TITANIC_CLIENT = b"\0titanic"  # The identity of requests by titanic.request.
 
 STORE_FULL = Failure(values.BUSY, "the store of durable requests is full")
 CLIENT_FULL = Failure(values.BUSY, "this client has too many requests in work")
-TOO_LARGE = Failure(values.TOO_LARGE, f"more than {RECORD_BYTES_MAX} bytes are not kept")
+TOO_LARGE = Failure(values.TOO_LARGE, f"more than {records.RECORD_BYTES_MAX} bytes are not kept")
 
 REPLY_TTL_MS = 60_000  # Of answers of services that are no longer durable, and of titanic.close.
 JUNK_KEYS_MAX = 4096  # Bad segments are counted and logged once; so many are remembered.
@@ -83,7 +56,7 @@ class Ledger:
     """Puts messages for clients into `replies`, with the routing id first."""
 
     def __init__(self, setup: DurableSetup) -> None:
-        assert len(setup.token) == TOKEN_BYTES
+        assert len(setup.token) == records.TOKEN_BYTES
         self.setup = setup
         self.counters: Counter[str] = Counter()
         self.replies: list[Message] = []
@@ -150,7 +123,7 @@ class Ledger:
         if known is not None:
             self.counters["repeated"] += 1
             known.routing_id = routing_id
-            if known.state != WRITING:
+            if known.state != records.WRITING:
                 self._send_uuid(known)
             return
         record = DurableRequest((TITANIC_CLIENT, uuid), request.body[0], framing)
@@ -164,14 +137,14 @@ class Ledger:
         record = self._requests.get((TITANIC_CLIENT, uuid))
         if record is None or self._closed[uuid]:
             return [values.TITANIC_UNKNOWN]
-        if record.state != DONE:
+        if record.state != records.DONE:
             return [values.TITANIC_PENDING]
         return [values.TITANIC_OK, *(frame for _, body in record.answers for frame in body)]
 
     def _add_request(self, record: DurableRequest, identity: bytes) -> None:
-        record.size = OVERHEAD_BYTES + sum(map(len, record.body))
+        record.size = records.OVERHEAD_BYTES + sum(map(len, record.body))
         refusal = None
-        if record.size > RECORD_BYTES_MAX or len(record.body) > RECORD_FRAMES_MAX:
+        if record.size > records.RECORD_BYTES_MAX or len(record.body) > records.RECORD_FRAMES_MAX:
             refusal = TOO_LARGE
         elif self.size + record.size > self.setup.bytes_max:
             refusal = STORE_FULL
@@ -191,9 +164,9 @@ class Ledger:
     def _index(self, record: DurableRequest) -> None:
         self._requests[record.name] = record
         self.size += record.size
-        if record.state != DONE:
+        if record.state != records.DONE:
             self._inflight[self._client_of(record)] += 1
-        if record.service == CLOSE and record.body:
+        if record.service == records.CLOSE and record.body:
             self._closed[record.body[0]] += 1
 
     @staticmethod
@@ -205,9 +178,9 @@ class Ledger:
             return
         del self._requests[record.name]
         self.size -= record.size
-        if record.state != DONE:
+        if record.state != records.DONE:
             self._release_inflight(record)
-        if record.service == CLOSE and record.body:
+        if record.service == records.CLOSE and record.body:
             self._closed[record.body[0]] -= 1
             self._closed += Counter()  # Removes zero counts.
 
@@ -217,7 +190,7 @@ class Ledger:
 
     def _enqueue(self, record: DurableRequest) -> None:
         """The store has the request: it waits for a worker."""
-        record.state = QUEUED
+        record.state = records.QUEUED
         self._queued.append(record)
 
     def _on_stored(self, record: DurableRequest) -> None:
@@ -246,7 +219,7 @@ class Ledger:
         if record is None or not record.routing_id:
             return False
         record.routing_id = b""
-        return record.state != DONE
+        return record.state != records.DONE
 
     # ---- answers to clients ----
 
@@ -264,7 +237,7 @@ class Ledger:
             return
         while record.sent_count < len(record.answers):
             last, body = record.answers[record.sent_count]
-            if last and record.state != DONE:
+            if last and record.state != records.DONE:
                 return
             if not last and record.credit is not None and record.credit != UNWANTED:
                 if record.credit <= 0:
@@ -312,12 +285,13 @@ class Ledger:
     def answer(self, name: Name, last: bool, body: Message) -> None:
         """A PARTIAL or FINAL of the worker that has the request."""
         record = self._requests.get(name)
-        if record is None or record.state != WORKING:
+        if record is None or record.state != records.WORKING:
             self.counters["discarded"] += 1
             return
-        size = body_bytes(body)
-        whole = OVERHEAD_BYTES + 2 * RECORD_BYTES_MAX  # The request and its answers.
-        if record.size + size > whole or len(record.answers) >= RECORD_FRAMES_MAX:
+        size = records.body_bytes(body)
+        # Of the request and its answers.
+        whole = records.OVERHEAD_BYTES + 2 * records.RECORD_BYTES_MAX
+        if record.size + size > whole or len(record.answers) >= records.RECORD_FRAMES_MAX:
             record.exceeds_limit = True
         if record.exceeds_limit:
             if not last:
@@ -325,18 +299,18 @@ class Ledger:
             self._drop_answers(record)
             self._restart_answers(record)
             body = encode_failure(TOO_LARGE)
-            size = body_bytes(body)
+            size = records.body_bytes(body)
         record.answers.append((last, body))
         self._resize(record, size)
         if last:
-            record.state = ENDING
+            record.state = records.ENDING
             self._unwritten_ends.append(record)
         else:
             self._send_answers(record)
 
     def _drop_answers(self, record: DurableRequest) -> None:
         """Deletes the answers."""
-        self._resize(record, -sum(body_bytes(body) for _, body in record.answers))
+        self._resize(record, -sum(records.body_bytes(body) for _, body in record.answers))
         record.answers = []
 
     def _restart_answers(self, record: DurableRequest) -> None:
@@ -347,8 +321,8 @@ class Ledger:
     # ---- writing to the store ----
 
     def _next_number(self) -> bytes:
-        self._last_number = (self._last_number + 1) % (1 << 8 * NUMBER_BYTES)
-        return self._last_number.to_bytes(NUMBER_BYTES, "big")
+        self._last_number = (self._last_number + 1) % (1 << 8 * records.NUMBER_BYTES)
+        return self._last_number.to_bytes(records.NUMBER_BYTES, "big")
 
     @property
     def has_requests_to_write(self) -> bool:
@@ -357,26 +331,26 @@ class Ledger:
     def pack_requests(self, unix_ms: int) -> list[Pair]:
         """The segments to write of new requests; on_written() follows eventually."""
         # Another broker may have written one of them since.
-        asked = [record for record in self._unwritten if record.state == WRITING]
+        asked = [record for record in self._unwritten if record.state == records.WRITING]
         self._unwritten = []
-        return self._pack(REQUESTS, asked, unix_ms)
+        return self._pack(records.REQUESTS, asked, unix_ms)
 
     def pack_ends(self, unix_ms: int) -> list[Pair]:
         """The segments to write of ends; on_written() or on_refused() follows."""
         ended, self._unwritten_ends = self._unwritten_ends, []
-        return self._pack(ENDS, ended, unix_ms)
+        return self._pack(records.ENDS, ended, unix_ms)
 
     def _pack(self, kind: bytes, requests: list[DurableRequest], unix_ms: int) -> list[Pair]:
         pairs = []
-        stamp = unix_ms.to_bytes(STAMP_BYTES, "big")
-        for records in split(requests):
+        stamp = unix_ms.to_bytes(records.STAMP_BYTES, "big")
+        for mine in records.split(requests):
             key = kind + stamp + self.setup.token + self._next_number()
-            segment = self._segments[key] = Segment(key, records)
-            if kind == REQUESTS:
-                segment.unfinished = len(records)
-                for record in records:
+            segment = self._segments[key] = Segment(key, mine)
+            if kind == records.REQUESTS:
+                segment.unfinished = len(mine)
+                for record in mine:
                     record.request_segment = segment
-            pairs.append((key, pack(kind, records)))
+            pairs.append((key, records.pack(kind, mine)))
         return pairs
 
     def on_written(self, keys: Iterable[bytes]) -> None:
@@ -386,25 +360,25 @@ class Ledger:
             if segment is None or segment.is_written:
                 continue
             segment.is_written = True
-            if key.startswith(ENDS):
+            if key.startswith(records.ENDS):
                 self._on_ended(segment)
                 continue
             for record in segment.records:
-                if record.state == WRITING:
+                if record.state == records.WRITING:
                     self._on_stored(record)
             self._settle(segment)
 
     def _on_ended(self, segment: Segment) -> None:
         """The ends in a segment are final."""
         for record in segment.records:
-            if record.state != DONE:
-                record.state = DONE
+            if record.state != records.DONE:
+                record.state = records.DONE
                 self._release_inflight(record)
                 if record.request_segment is not None:
                     record.request_segment.unfinished -= 1
                     self._settle(record.request_segment)
             record.end_segment = segment
-            if record.service != CLOSE:
+            if record.service != records.CLOSE:
                 self._resize(record, -sum(map(len, record.body)))
                 record.body = []
             self._send_answers(record)
@@ -435,7 +409,7 @@ class Ledger:
             del self._segments[key]
             self._refused_ends.add(key)
             for record in segment.records:
-                if record.state == ENDING:
+                if record.state == records.ENDING:
                     self._requeue(record)
 
     def _requeue(self, record: DurableRequest) -> None:
@@ -471,7 +445,7 @@ class Ledger:
         """They were not deleted, because this broker no longer owns the store."""
         for key in keys:
             segment = self._segments.get(key)
-            if segment is not None and key.startswith(ENDS):
+            if segment is not None and key.startswith(records.ENDS):
                 heapq.heappush(self._expiries, (0, key))
             elif segment is not None:
                 self._deletable[key] = segment
@@ -487,7 +461,10 @@ class Ledger:
 
     def is_written_here(self, key: bytes) -> bool:
         """Whether this process wrote the segment, and so knows its state."""
-        return key[1 + STAMP_BYTES : 1 + STAMP_BYTES + TOKEN_BYTES] == self.setup.token
+        return (
+            key[1 + records.STAMP_BYTES : 1 + records.STAMP_BYTES + records.TOKEN_BYTES]
+            == self.setup.token
+        )
 
     def load(self, key: bytes, value: bytes) -> None:
         """Loads a segment of the store. Bad records are counted and skipped. A segment with bad
@@ -499,29 +476,29 @@ class Ledger:
             self._refused_ends.discard(key)
         if key in self._segments:
             return
-        if len(key) != KEY_BYTES or key[:1] not in (REQUESTS, ENDS):
+        if len(key) != records.KEY_BYTES or key[:1] not in (records.REQUESTS, records.ENDS):
             self.on_junk(key, "not a segment's key")
             return
-        records: list[DurableRequest] = []
+        found: list[DurableRequest] = []
         problems: list[str] = []
         try:
-            service, rows = unpack(value)
-        except UNREADABLE as error:
+            service, rows = records.unpack(value)
+        except records.UNREADABLE as error:
             self.on_junk(key, str(error))
             return
         for row in rows:
             try:
-                records.append(decode_record(key, service, row))
-            except UNREADABLE as error:
+                found.append(records.decode_record(key, service, row))
+            except records.UNREADABLE as error:
                 problems.append(str(error))
         if problems:
             self.on_junk(key, f"{len(problems)} of {len(rows)} records, the first: {problems[0]}")
         segment = self._segments[key] = Segment(key, [], is_written=True)
         segment.has_junk = bool(problems)
-        if key.startswith(REQUESTS):
-            self._load_requests(segment, records)
+        if key.startswith(records.REQUESTS):
+            self._load_requests(segment, found)
         else:
-            self._load_ends(segment, records)
+            self._load_ends(segment, found)
 
     def on_junk(self, key: bytes, problem: str) -> None:
         """The segment under this key is damaged or not a broker's."""
@@ -532,12 +509,12 @@ class Ledger:
             self._junk_keys.add(key)
             self.junk.append((key, problem))
 
-    def _load_requests(self, segment: Segment, records: list[DurableRequest]) -> None:
-        for record in records:
+    def _load_requests(self, segment: Segment, found: list[DurableRequest]) -> None:
+        for record in found:
             known = self._requests.get(record.name)
             if known is not None:
                 # A repeat at another broker: the first of both in the log counts.
-                if known.state == WRITING:
+                if known.state == records.WRITING:
                     if known.request_segment is not None:
                         # Our own write may never arrive.
                         known.request_segment.unfinished -= 1
@@ -554,18 +531,18 @@ class Ledger:
         segment.unfinished += 1
         self._on_stored(record)
 
-    def _load_ends(self, segment: Segment, records: list[DurableRequest]) -> None:
-        for loaded in records:
+    def _load_ends(self, segment: Segment, found: list[DurableRequest]) -> None:
+        for loaded in found:
             record = self._requests.get(loaded.name)
             if record is None:
-                loaded.state = DONE
+                loaded.state = records.DONE
                 self._index(loaded)
                 segment.records.append(loaded)
-            elif record.state != DONE:
+            elif record.state != records.DONE:
                 self._drop_answers(record)
                 self._restart_answers(record)  # Another broker had dispatched it.
                 record.answers = loaded.answers
-                self._resize(record, loaded.size - OVERHEAD_BYTES)
+                self._resize(record, loaded.size - records.OVERHEAD_BYTES)
                 segment.records.append(record)
         self._on_ended(segment)
 
@@ -582,13 +559,13 @@ class Ledger:
                 self._forget_records(segment)
 
     def _forget_records(self, segment: Segment) -> None:
-        records, segment.records = segment.records, []  # Break the reference cycle.
-        for record in records:
+        mine, segment.records = segment.records, []  # Break the reference cycle.
+        for record in mine:
             if record.end_segment is segment:
                 self._unindex(record)
             elif record.request_segment is segment:
                 record.request_segment = None
-                if record.state != DONE:
+                if record.state != records.DONE:
                     # The request's owner has stored its end; we have not read it yet.
                     self._unindex(record)
 
@@ -602,18 +579,18 @@ class Ledger:
         """All stored requests that wait for a worker, oldest first."""
         queued, self._queued = self._queued, deque()
         for record in queued:
-            if record.state == QUEUED and self._requests.get(record.name) is record:
-                record.state = WORKING
+            if record.state == records.QUEUED and self._requests.get(record.name) is record:
+                record.state = records.WORKING
                 yield record
 
     def requeue_working(self) -> None:
         """Queues the requests that workers have, because another broker dispatches them."""
         ended, self._unwritten_ends = self._unwritten_ends, []
         for record in self._requests.values():
-            if record.state == WORKING:
+            if record.state == records.WORKING:
                 self._requeue(record)
         for record in ended:
-            if record.state == ENDING:  # Its end is not proposed yet.
+            if record.state == records.ENDING:  # Its end is not proposed yet.
                 self._requeue(record)
 
     # ---- status ----
@@ -622,7 +599,7 @@ class Ledger:
         """By service: unfinished requests, and stored answers."""
         found: dict[bytes, list[int]] = {}
         for record in self._requests.values():
-            found.setdefault(record.service, [0, 0])[record.state == DONE] += 1
+            found.setdefault(record.service, [0, 0])[record.state == records.DONE] += 1
         return found
 
     @property

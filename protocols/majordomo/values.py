@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from ..errors import LocalProtocolError
 
@@ -23,6 +23,11 @@ class Headers(NamedTuple):
     worker: bytes = b"KLKW01"
     deadline: bytes = b"KLKD01"  # Extension: a client's REQUEST with its remaining time.
     named: bytes = b"KLKN01"  # Extension: a client's with remaining time, credit and its name.
+
+    @classmethod
+    def of(cls, settings: object) -> Self:
+        """The headers of a topology's section `broker`: client_header, worker_header, ..."""
+        return cls(*(getattr(settings, f"{field}_header").encode() for field in cls._fields))
 
 
 HEADERS = Headers()

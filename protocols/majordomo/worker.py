@@ -292,10 +292,7 @@ class Workers:
     @property
     def counters(self) -> Counter[str]:
         """The sums over all brokers."""
-        total: Counter[str] = Counter()
-        for worker in self.workers.values():
-            total += worker.counters
-        return total
+        return sum((worker.counters for worker in self.workers.values()), Counter())
 
     def on_connected(self, url: str, now_ms: int) -> None:
         self.workers[url].on_connected(now_ms)

@@ -5,8 +5,7 @@ from random import Random
 import msgpack
 import pytest
 
-from kelek.protocols.majordomo import ledger as ledgers
-from kelek.protocols.majordomo import values
+from kelek.protocols.majordomo import records, values
 from kelek.protocols.majordomo.codec import LATE, Request, decode_failure, encode_failure
 from kelek.protocols.majordomo.ledger import DurableSetup, Ledger
 from kelek.protocols.majordomo.records import ENDS, REQUESTS, Pair
@@ -253,7 +252,7 @@ def test_what_finds_no_room_is_refused(bytes_max: int, inflight_max: int) -> Non
 
 
 def test_answers_beyond_the_limit_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledgers, "RECORD_BYTES_MAX", 1000)
+    monkeypatch.setattr(records, "RECORD_BYTES_MAX", 1000)
     ledger = a_ledger()
     name = begun(ledger, b"1")
     for _ in range(10):
