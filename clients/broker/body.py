@@ -69,8 +69,10 @@ def _frames_of(content: Content) -> list[bytes]:
         case bytes() | bytearray() | memoryview():
             return [bytes(content)]
         case Sequence():
+            frames = []
             for frame in content:
                 if not isinstance(frame, bytes | bytearray | memoryview):
                     raise TypeError(f"a frame is bytes, not {type(frame).__name__}")
-            return [bytes(frame) for frame in content] or [b""]
+                frames.append(bytes(frame))
+            return frames or [b""]
     raise TypeError(f"a body is bytes, str or a list of bytes, not {type(content).__name__}")

@@ -17,7 +17,7 @@ from .target import CLIENTS, CLIENTS_URL, TOPOLOGY, report_broker_errors, resolv
 NUMBER_BYTES = 8  # Of a worker's number, after which the next rows are requested.
 Rows = list[dict[str, Any]]
 SERVICE_KEYS = ("name", "workers", "working", "waiting", "waiting_bytes", "oldest_ms", "done")
-DURABLE_KEYS = ("durable", "durable_answers")  # Of durable services.
+DURABLE_KEYS = ("durable", "durable_answers")  # Unanswered requests, and stored answers.
 WORKER_KEYS = ("number", "service", "framing", "window", "working", "done", "silent_ms")
 
 
@@ -32,7 +32,7 @@ class ListRequest(NamedTuple):
 def services(request: ListRequest) -> None:
     """Lists the services with workers or requests, of each broker."""
     rows = fetch_all_rows(request, values.OWN_SERVICES, "name")
-    show_brokers(rows, with_durable(SERVICE_KEYS, rows), request)
+    show_brokers(rows, SERVICE_KEYS, request)
 
 
 @command
@@ -51,16 +51,13 @@ def queue(request: ListRequest) -> None:
     ]
     rows.sort(key=lambda row: -(row["oldest_ms"] or 0))
     keys = ("name", "waiting", "waiting_bytes", "oldest_ms", "workers")
-    show_brokers(rows, with_durable(keys, rows), request)
-
-
-def with_durable(keys: Sequence[str], rows: Rows) -> Sequence[str]:
-    """Adds the columns of durable services: unanswered requests, and stored answers."""
-    return (*keys, *DURABLE_KEYS) if any("durable" in row for row in rows) else keys
+    show_brokers(rows, keys, request)
 
 
 def show_brokers(rows: Rows, keys: Sequence[str], request: ListRequest) -> None:
-    show_rows(request.output, rows, ("broker", *keys))
+    """Shows the columns, and those of durable services if there are any."""
+    durable = DURABLE_KEYS if any("durable" in row for row in rows) else ()
+    show_rows(request.output, rows, ("broker", *keys, *durable))
 
 
 def fetch_all_rows(request: ListRequest, service: bytes, key: str) -> Rows:

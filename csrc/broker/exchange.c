@@ -8,6 +8,7 @@ enum {
     TABLE_MIN = 64,
     REQUEST_OVERHEAD = sizeof(struct request) + 64,
     CLIENT_OVERHEAD = sizeof(struct client) + sizeof(struct client_queue),
+    COLLECTED_BYTES_MAX = 1 << 24, /* of PARTIALs for one request of an RFC 7 client */
     NAMES_MAX = 8 /* clients of one connection, which are searched one by one */
 };
 
@@ -439,7 +440,7 @@ static int collected_fit(struct klk_exchange *exchange, struct collected *collec
                          uint64_t size) {
     uint64_t need = collected->used + size;
     uint64_t room = exchange->setup.bytes_max - exchange->bytes + collected->bytes_max;
-    if (need > exchange->setup.collected_bytes_max || need > room) return 0;
+    if (need > COLLECTED_BYTES_MAX || need > room) return 0;
     if (need <= collected->bytes_max) return 1;
     uint64_t bytes_max = 2 * need < room ? 2 * need : need;
     uint8_t *bytes = realloc(collected->bytes, bytes_max);

@@ -63,7 +63,6 @@ struct klk_exchange_setup {
     uint64_t first_number;       /* of clients, workers and runs, as peers see them */
     uint64_t bytes_max;          /* of all requests, with their overhead */
     uint64_t service_bytes_max;  /* of the waiting requests of one service */
-    uint64_t collected_bytes_max; /* of PARTIALs collected for one RFC 7 client */
     uint32_t inflight_max;       /* requests of one client */
     uint32_t services_max;
     uint32_t request_ttl_ms;     /* the longest wait for a worker */

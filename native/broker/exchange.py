@@ -58,13 +58,12 @@ class ExchangeSetup(NamedTuple):
 
     headers: tuple[bytes, bytes, bytes, bytes]  # protocols/majordomo/values.Headers
     # To a client over its limit, a full queue, an expired request.
-    refusals: tuple[bytes, bytes, bytes]
+    refusals: tuple[bytes, ...]
     inflight_max: int = 4096  # Requests of one client.
     services_max: int = 65_536
     request_ttl_ms: int = 60_000
     bytes_max: int = 1 << 30  # Of all requests.
     service_bytes_max: int = 1 << 28  # Of the waiting requests of one service.
-    collected_bytes_max: int = 1 << 24  # Of PARTIALs for one request of an RFC 7 client.
     first_number: int = 1  # Of the first client and worker.
     durable_services: tuple[bytes, ...] = ()  # The caller handles their requests: Stop.DURABLE.
 

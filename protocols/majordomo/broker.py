@@ -24,7 +24,7 @@ from ...native.net.messages import Arena
 from ..errors import RemoteProtocolError
 from . import codec, values
 from .durable import Durable
-from .ledger import DurableSetup
+from .ledger import CLIENT_FULL, DurableSetup
 from .values import Framing, Headers
 
 _U32_MAX = (1 << 32) - 1
@@ -33,6 +33,7 @@ _DURABLE_NUMBERS = 1 << 63  # Added to the client and worker numbers of durable 
 _DROPPED = codec.Failure(
     values.LOST, "a part of the answer was dropped: its client left too much unread"
 )
+QUEUE_FULL = codec.Failure(values.BUSY, "too many requests wait for this service")
 SILENCED_MAX = 65_536  # Routing ids that are ignored; the oldest are forgotten.
 
 
@@ -403,10 +404,9 @@ class BrokerMachine:
 def _exchange_setup(setup: BrokerSetup, durable_services: tuple[bytes, ...]) -> ExchangeSetup:
     return ExchangeSetup(
         setup.headers,
-        (
-            _refusal(codec.Failure(values.BUSY, "this client has too many requests in work")),
-            _refusal(codec.Failure(values.BUSY, "too many requests wait for this service")),
-            _refusal(codec.LATE),
+        # The second frames of errors (docs/protocols/majordomo.md, "Errors").
+        tuple(
+            codec.encode_failure(failure)[1] for failure in (CLIENT_FULL, QUEUE_FULL, codec.LATE)
         ),
         setup.inflight_max,
         setup.services_max,
@@ -429,22 +429,10 @@ def _durable_exchange(setup: BrokerSetup, durable: DurableSetup) -> ExchangeSetu
     )
 
 
-def _refusal(failure: codec.Failure) -> bytes:
-    """The second frame of an error (docs/protocols/majordomo.md, "Errors")."""
-    return codec.encode_failure(failure)[1]
-
-
 def _service_row(info: ServiceInfo, now_ms: int) -> tuple[bytes, dict[str, object]]:
     """A row with the service name as its key."""
-    return info.name, {
-        "name": info.name.decode(),
-        "workers": info.workers,
-        "waiting": info.waiting,
-        "waiting_bytes": info.waiting_bytes,
-        "working": info.working,
-        "done": info.done,
-        "oldest_ms": None if info.oldest_ms is None else now_ms - info.oldest_ms,
-    }
+    oldest_ms = None if info.oldest_ms is None else now_ms - info.oldest_ms
+    return info.name, {**info._asdict(), "name": info.name.decode(), "oldest_ms": oldest_ms}
 
 
 def _worker_row(info: WorkerInfo, now_ms: int) -> tuple[bytes, dict[str, object]]:

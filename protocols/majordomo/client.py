@@ -177,7 +177,7 @@ class BrokerClientMachine:
         if room < self._window // 2:
             return False
         call.credit += room
-        self._send_command(codec.Credit(request.service, request.request_id, self.setup.name, room))
+        self._send(codec.Credit(request.service, request.request_id, self.setup.name, room))
         return True
 
     @property
@@ -308,7 +308,7 @@ class BrokerClientMachine:
         continues there, without parts."""
         self._stream_count -= call.wants_parts
         if call.id in self.calls.sent and self._supports_names:
-            self._send_command(self._withdrawal(call))
+            self._send(self._withdrawal(call))
         self.calls.drop(call)
 
     def _withdrawal(self, call: Call) -> codec.Cancel | codec.Credit:
@@ -317,7 +317,7 @@ class BrokerClientMachine:
             return codec.Credit(request.service, request.request_id, name, 0)
         return codec.Cancel(request.service, request.request_id, name)
 
-    def _send_command(self, command: codec.Credit | codec.Cancel) -> None:
+    def _send(self, command: codec.ClientCommand) -> None:
         frames = codec.encode(command, values.Framing.TEXT, self.setup.headers)
         self.failover.send(self.broker, frames)
 
@@ -330,7 +330,7 @@ class BrokerClientMachine:
         self._supports_names = False
         if self.setup.name:
             self._supports_names = None
-            self._send_request(codec.Request(values.OWN_FEATURES, FEATURES_ID, [b""]))
+            self._send(codec.Request(values.OWN_FEATURES, FEATURES_ID, [b""]))
             self.ask(broker, now_ms)  # A broker that answers only this does not support names.
 
     def on_left(self, broker: Candidate, why: str) -> None:
@@ -359,7 +359,7 @@ class BrokerClientMachine:
         """Asks mmi.service, which every broker has; the specification has no PING for clients."""
         call = next(iter(self.calls), None)
         self._probed_service = b"" if call is None else call.request.service
-        self._send_request(codec.Request(values.MMI_SERVICE, PROBE_ID, [self._probed_service]))
+        self._send(codec.Request(values.MMI_SERVICE, PROBE_ID, [self._probed_service]))
 
     def _send_withdrawals(self, url: str) -> None:
         """Withdraws the requests that have ended since the client left this broker."""
@@ -367,7 +367,7 @@ class BrokerClientMachine:
         if self._supports_names:
             for request_id, withdrawal in withdrawals.items():
                 if not self.has_request(request_id):
-                    self._send_command(withdrawal)
+                    self._send(withdrawal)
 
     # ---- effects ----
 
@@ -387,10 +387,6 @@ class BrokerClientMachine:
                 self.failover.send(broker, self._encoded(call, now_ms))
         actions, self.failover.actions = self.failover.actions, []
         return actions
-
-    def _send_request(self, request: codec.Request) -> None:
-        frames = codec.encode(request, values.Framing.TEXT, self.setup.headers)
-        self.failover.send(self.broker, frames)
 
     def _encoded(self, call: Call, now_ms: int) -> list[bytes]:
         """The frames of a request for this broker, with the current remaining time and credit."""

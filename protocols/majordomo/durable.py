@@ -176,11 +176,6 @@ class Durable:
         self._deferred_bytes += size
         self._deferred.append((routing_id, framing, request))
 
-    def _add_deferred(self, now_ms: int) -> None:
-        early, self._deferred, self._deferred_bytes = self._deferred, [], 0
-        for routing_id, framing, request in early:
-            self.add_request(routing_id, framing, request, now_ms)
-
     # ---- results of orders ----
 
     def on_written(self, ticket: int, holds: bool, now_ms: int) -> None:
@@ -222,7 +217,9 @@ class Durable:
             self.ledger.on_deleted(self._reading.stale)
             self._reading.stale = set()
             self.is_loaded = True
-            self._add_deferred(now_ms)
+            early, self._deferred, self._deferred_bytes = self._deferred, [], 0
+            for routing_id, framing, request in early:
+                self.add_request(routing_id, framing, request, now_ms)
 
     def on_watched(
         self, ticket: int, index: int, changes: Sequence[StoreChange], now_ms: int

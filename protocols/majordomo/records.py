@@ -150,18 +150,12 @@ def decode_record(key: bytes, service: bytes, row: object) -> DurableRequest:
             int(framing),
             fourth,
             list(fifth),
-            titanic_sender,
+            (None | [bytes(), bytes()]) as sender,
         ]:
             record = DurableRequest((identity, request_id), service, Framing(framing))
+            record.titanic_sender = None if sender is None else (sender[0], sender[1])
         case _:
-            raise ValueError("a record has six fields")
-    match titanic_sender:
-        case None:
-            pass
-        case [bytes(asking), bytes(asked)]:
-            record.titanic_sender = asking, asked
-        case _:
-            raise ValueError("the sender of titanic.request has a name and an id")
+            raise ValueError("a record has six fields of certain types")
     names = (*record.name, *(record.titanic_sender or ()))
     if not all(0 < len(each) <= NAME_BYTES_MAX for each in names):
         raise ValueError("an identity or id of a wrong size")
