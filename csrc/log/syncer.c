@@ -54,8 +54,8 @@ static int open_pipe(int fds[2]) {
 }
 
 static void close_pipe(const int fds[2]) {
-    (void)close(fds[READ]);
-    (void)close(fds[WRITE]);
+    for (int i = 0; i < 2; i++)
+        if (fds[i] >= 0) (void)close(fds[i]);
 }
 
 /* Blocks all signals: the owner's thread handles them. */
@@ -75,16 +75,11 @@ static int start(struct klk_syncer *syncer) {
 }
 
 int klk_syncer_open(struct klk_syncer *syncer) {
-    *syncer = (struct klk_syncer){.running = 0};
-    if (open_pipe(syncer->orders) < 0) return KLK_EOS;
-    if (open_pipe(syncer->answers) < 0) {
-        int error = errno;
-        close_pipe(syncer->orders);
-        errno = error;
-        return KLK_EOS;
+    *syncer = (struct klk_syncer){.orders = {-1, -1}, .answers = {-1, -1}};
+    if (open_pipe(syncer->orders) == KLK_OK && open_pipe(syncer->answers) == KLK_OK) {
+        (void)fcntl(syncer->answers[READ], F_SETFL, O_NONBLOCK);
+        if (start(syncer) == KLK_OK) return KLK_OK;
     }
-    (void)fcntl(syncer->answers[READ], F_SETFL, O_NONBLOCK);
-    if (start(syncer) == KLK_OK) return KLK_OK;
     int error = errno;
     close_pipe(syncer->orders);
     close_pipe(syncer->answers);

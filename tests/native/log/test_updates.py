@@ -16,6 +16,7 @@ from kelek.native.log.updates import (
 )
 from kelek.native.net.messages import Arena, Frames
 from kelek.protocols.record import Record, decode_block, encode_block
+from kelek.tests.native.log.block_twin import record_write
 
 NOW_S = 1_800_000_000
 VIEW = View(True, b"\xc0", next_index=1, commit_index=0, now_ms=1000, unix_s=NOW_S)
@@ -27,12 +28,8 @@ def reqid(number: int, seconds: int = NOW_S) -> bytes:
     return struct.pack(">IQ", seconds, number)
 
 
-def record(number: int, data: bytes = b"data", seconds: int = NOW_S, tag: int = 0x80) -> bytes:
-    body = bytes([tag]) + reqid(number, seconds) + data
-    size, varint = len(body), b""
-    while size >= 0x80:
-        varint, size = varint + bytes([size & 0x7F | 0x80]), size >> 7
-    return varint + bytes([size]) + body
+def record(number: int, data: bytes = b"data", seconds: int = NOW_S, kind: int = 0) -> bytes:
+    return record_write(kind, reqid(number, seconds), data)
 
 
 def pack(numbers: range, previous: bytes = b"") -> list[bytes]:
@@ -273,7 +270,7 @@ def test_a_pack_in_flight_sent_again_is_accepted_and_answered_twice() -> None:
     [
         ([], 0, b"empty"),
         ([record(1), record(2, b"")], 1, b"empty"),
-        ([record(1), record(2, tag=0x81)], 1, b"malformed"),
+        ([record(1), record(2, kind=1)], 1, b"malformed"),
         ([record(1), b"\x05\x00abcd"], 1, b"malformed"),
         ([record(1), record(2)[:-1]], 1, b"malformed"),
         ([record(2)], 0, b"malformed"),

@@ -40,42 +40,11 @@ def poller_of(pairs: Pairs) -> Poller:
     return poller
 
 
-def clear_events(poller: Poller) -> None:
-    """Until nothing shows any more: registration itself counts as an event."""
-    while poller.poll(0):
-        pass
-
-
-def test_only_what_is_ready_is_named(pairs: Pairs) -> None:
-    poller = poller_of(pairs)
-    clear_events(poller)
-    pairs[1][1].send(b"x")
-    assert poller.poll(TIMEOUT_MS) == [(pairs[1][0], zmq.POLLIN)]
-    assert pairs[1][0].recv() == b"x"
-    poller.recheck(pairs[1][0])
-    assert poller.poll(0) == []
-
-
 def test_timeout_passes(pairs: Pairs) -> None:
     poller = poller_of(pairs)
     started = time.monotonic()
     assert poller.poll(250) == []
     assert time.monotonic() - started >= 0.248  # Milliseconds are counted whole.
-
-
-def test_descriptors_and_sockets_together(pairs: Pairs) -> None:
-    poller = poller_of(pairs)
-    read_end, write_end = os.pipe()
-    poller.register(read_end, zmq.POLLIN)
-    clear_events(poller)
-    os.write(write_end, b"x")
-    assert poller.poll(TIMEOUT_MS) == [(read_end, zmq.POLLIN)]
-    pairs[0][1].send(b"x")
-    assert dict(poller.poll(TIMEOUT_MS)) == {read_end: zmq.POLLIN, pairs[0][0]: zmq.POLLIN}
-    poller.register(read_end, 0)
-    assert dict(poller.poll(0)).get(read_end) is None
-    os.close(write_end)
-    os.close(read_end)
 
 
 def test_end_of_file_shows_as_readable() -> None:
@@ -85,14 +54,6 @@ def test_end_of_file_shows_as_readable() -> None:
     os.close(write_end)
     assert poller.poll(TIMEOUT_MS) == [(read_end, zmq.POLLIN)]
     os.close(read_end)
-
-
-def test_writable_is_reported_when_asked_for(pairs: Pairs) -> None:
-    poller = Poller()
-    poller.register(pairs[0][0], zmq.POLLIN | zmq.POLLOUT)
-    assert poller.poll(TIMEOUT_MS) == [(pairs[0][0], zmq.POLLOUT)]
-    poller.register(pairs[0][0], zmq.POLLIN)
-    assert poller.poll(0) == []
 
 
 def test_a_checked_send_never_hides_what_arrived(pairs: Pairs) -> None:
@@ -224,13 +185,6 @@ def succeeds(socket: "zmq.Socket[bytes]", call: Callable[[], object]) -> bool:
     except zmq.Again:
         return False
     return True
-
-
-@pytest.fixture
-def context() -> Iterator["zmq.Context[zmq.Socket[bytes]]"]:
-    socket_pairs: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    yield socket_pairs
-    socket_pairs.destroy(0)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -18,6 +18,7 @@ from kelek.tests.protocols.garlicfarm.farm_cluster import server
 from kelek.tests.storage.memory_disk import Killed, MemoryDisk
 
 MEMBERS = (server(1), server(2))
+INITIAL = FarmConfiguration(0, 0, MEMBERS)
 IDENTITY = Identity("farm", "1")
 SEGMENT_BYTES = 8 << 10
 
@@ -91,7 +92,7 @@ def test_snapshots_are_kept() -> None:
     disk = MemoryDisk()
     storage = opened(disk, first=True)
     storage.append(entries(1, 1, *(b"%d" % number for number in range(10))))
-    mark = FarmSnapshot(6, 1, FarmConfiguration(0, 0, MEMBERS))
+    mark = FarmSnapshot(6, 1, INITIAL)
     storage.make_snapshot(mark, [b"one", b"", b"two"], keep_from_index=7)
     mark = mark._replace(size=6)
     assert storage.snapshot == mark
@@ -124,7 +125,7 @@ def test_entries_below_a_snapshot_go() -> None:
     for number in range(20):
         storage.append(entries(number * 10 + 1, 1, *([bytes(200)] * 10)))
     before = sum(name.startswith("log/") for name in disk.names)
-    mark = FarmSnapshot(200, 1, FarmConfiguration(0, 0, MEMBERS))
+    mark = FarmSnapshot(200, 1, INITIAL)
     storage.make_snapshot(mark, [b"x"], keep_from_index=190)
     while storage.run_background_step():
         pass
@@ -139,7 +140,7 @@ def test_a_joining_server_starts_empty(with_snapshot: bool) -> None:
     storage = opened(disk)
     storage.append(entries(1, 1, b"a", b"b", b"c"))
     if with_snapshot:
-        storage.make_snapshot(FarmSnapshot(2, 1, FarmConfiguration(0, 0, MEMBERS)), [b"x"], 1)
+        storage.make_snapshot(FarmSnapshot(2, 1, INITIAL), [b"x"], 1)
     storage.reset(0, 0)
     disk.power_loss(Random(1))
     storage = opened(disk, 2)
@@ -156,15 +157,11 @@ STORY: list[Callable[[FarmStorage], object]] = [
     lambda storage: storage.save(HardState(1, "1"), False),
     lambda storage: storage.append(entries(1, 1, b"a", b"b", b"c")),
     lambda storage: storage.append(entries(3, 2, b"C")),
-    lambda storage: storage.make_snapshot(
-        FarmSnapshot(2, 1, FarmConfiguration(0, 0, MEMBERS)), [b"12"], 3
-    ),
+    lambda storage: storage.make_snapshot(FarmSnapshot(2, 1, INITIAL), [b"12"], 3),
     lambda storage: storage.append(entries(4, 2, b"d")),
     lambda storage: storage.save(HardState(3, None), True),
     lambda storage: storage.write_snapshot(0, b"345"),
-    lambda storage: storage.install_snapshot(
-        FarmSnapshot(9, 3, FarmConfiguration(0, 0, MEMBERS), 3)
-    ),
+    lambda storage: storage.install_snapshot(FarmSnapshot(9, 3, INITIAL, 3)),
     lambda storage: storage.reset(9, 3),
     lambda storage: storage.append(entries(10, 3, b"e")),
     lambda storage: storage.reset(0, 0),
@@ -231,7 +228,7 @@ def test_a_damaged_snapshot_is_refused(at: int) -> None:
     disk = MemoryDisk()
     storage = opened(disk, first=True)
     storage.append(entries(1, 1, b"a", b"b"))
-    storage.make_snapshot(FarmSnapshot(2, 1, FarmConfiguration(0, 0, MEMBERS)), [b"12345"], 3)
+    storage.make_snapshot(FarmSnapshot(2, 1, INITIAL), [b"12345"], 3)
     storage.close()
     disk.flip(SNAPSHOT, 8 * at)
     with pytest.raises(StorageError, match="checksum"):

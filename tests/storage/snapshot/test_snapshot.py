@@ -144,22 +144,6 @@ def test_one_writer_only_and_unfinished_files_are_removed(place: Callable[[], Fi
     assert names(files) == [older.path.removeprefix(f"{FOLDER}/")]
 
 
-def test_the_state_is_copied_from_a_file(place: Callable[[], Files]) -> None:
-    files, state = place(), Random(2).randbytes(SYNC_BYTES + 12345)
-    snapshots = Snapshots(files, ME)
-    created = files.create(STATE_PATH)
-    created.append([state[:1000], memoryview(state)[1000:]])
-    created.close()
-    writer = snapshots.create(7, 1, b"")
-    for piece in file_pieces(files, STATE_PATH):
-        writer.write(piece)
-    info = writer.finish()
-    assert b"".join(opened(files, info).state()) == state
-    with pytest.raises(StorageError, match="disappeared"):
-        list(file_pieces(files, f"{FOLDER}/nothing.new"))
-    snapshots.close()
-
-
 def test_a_transfer_continues_after_a_restart(place: Callable[[], Files], tmp_path: Path) -> None:
     source = MemoryDisk().process()
     sent = Snapshots(source, OTHER)
@@ -220,7 +204,7 @@ def test_another_snapshot_starts_at_its_beginning(place: Callable[[], Files]) ->
     snapshots.close()
 
 
-@pytest.mark.parametrize("state", [b"", b"x", b"KLK", bytes(range(256)) * 50])
+@pytest.mark.parametrize("state", [b"", b"x", b"KLK", Random(2).randbytes(PIECE_BYTES + 12345)])
 def test_a_foreign_peers_plain_state_is_wrapped(place: Callable[[], Files], state: bytes) -> None:
     files = place()
     snapshots = Snapshots(files, ME)
@@ -233,6 +217,11 @@ def test_a_foreign_peers_plain_state_is_wrapped(place: Callable[[], Files], stat
     assert b"".join(opened(files, info).state()) == state
     assert len(names(files)) == 1
     snapshots.close()
+
+
+def test_a_file_that_is_gone() -> None:
+    with pytest.raises(StorageError, match="disappeared"):
+        list(file_pieces(MemoryDisk().process(), f"{FOLDER}/nothing.new"))
 
 
 def received(files: Files, name: tuple[int, int], data: bytes) -> SnapshotInfo:
