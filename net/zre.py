@@ -28,8 +28,8 @@ HEADER_FRAMES_MAX = 3  # Before the content: routing id, address, header.
 def bind_free_port(socket: Socket, address: str) -> int:
     """Binds to a free port of RFC 20's range above the ephemeral ones. Raises zmq.ZMQError."""
     socket.setsockopt(zmq.IPV6, ":" in address)
-    ports = range(values.MAILBOX_BIND_MIN, values.MAILBOX_BIND_MAX + 1)
-    for port in SystemRandom().sample(ports, BIND_TRIES):
+    for _ in range(BIND_TRIES):
+        port = SystemRandom().randint(values.MAILBOX_BIND_MIN, values.MAILBOX_BIND_MAX)
         try:
             socket.bind(endpoint_of(address, port))
         except zmq.ZMQError as error:

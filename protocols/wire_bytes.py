@@ -33,28 +33,16 @@ class InvalidValue(RemoteProtocolError):
     """A text is not UTF-8, or another value can't be converted."""
 
 
-def _take(data: bytes, at: int, size: int) -> bytes:
-    found = data[at : at + size]
-    if len(found) < size:
-        raise Incomplete(f"{size - len(found)} octets are missing")
-    return found
-
-
-def octets(size: int) -> FrameType:
-    """Bytes of a fixed size."""
-    return FrameType(f"bytes {size}", bytes, lambda data, at: (_take(data, at, size), at + size))
-
-
-def number(size: int, *, signed: bool = False, little_endian: bool = False) -> FrameType:
-    """An integer of `size` octets."""
-    order: Any = "little" if little_endian else "big"
+def number(size: int, *, signed: bool = False) -> FrameType:
+    """A big-endian integer of `size` octets."""
 
     def decode(data: bytes, at: int) -> Found:
-        return int.from_bytes(_take(data, at, size), order, signed=signed), at + size
+        end = at + size
+        if end > len(data):
+            raise Incomplete(f"{end - len(data)} octets are missing")
+        return int.from_bytes(data[at:end], "big", signed=signed), end
 
-    return FrameType(
-        f"number {size}", lambda value: value.to_bytes(size, order, signed=signed), decode
-    )
+    return FrameType(f"number {size}", lambda value: value.to_bytes(size, signed=signed), decode)
 
 
 def sized(size: FrameType, bytes_max: int, name: str = "bytes") -> FrameType:
@@ -69,7 +57,10 @@ def sized(size: FrameType, bytes_max: int, name: str = "bytes") -> FrameType:
         count, at = size.decode(data, at)
         if count > bytes_max:
             raise TooLarge(f"{count} octets, at most {bytes_max}")
-        return _take(data, at, count), at + count
+        end = at + count
+        if end > len(data):
+            raise Incomplete(f"{end - len(data)} octets are missing")
+        return data[at:end], end
 
     return FrameType(name, encode, decode)
 
@@ -142,7 +133,7 @@ class ByteLayout(Layout[V]):
             for part in self.parts:
                 meaning = part.meaning
                 if isinstance(part, Constant):
-                    found = _take(data, at, len(part.data))
+                    found = data[at : at + len(part.data)]
                     at += len(found)
                     if found != part.data:
                         raise RemoteProtocolError(f"{found.hex(' ')}, not {part.data.hex(' ')}")

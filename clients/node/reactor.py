@@ -83,11 +83,11 @@ class NodeReactor(PollLoop):
 
     def _add(self, config: NodeConfig) -> ReactorNode:
         setup = config.setup._replace(socket_allowance=self._socket_allowance)
+        try:
+            node = ReactorNode(self, config._replace(setup=setup))
+        except zmq.ZMQError as error:
+            raise OSError(error.errno, f"a mailbox at {setup.address}: {error}") from error
         with self.lock:
-            try:
-                node = ReactorNode(self, config._replace(setup=setup))
-            except zmq.ZMQError as error:
-                raise OSError(error.errno, f"a mailbox at {setup.address}: {error}") from error
             if config.interface is not None:
                 try:
                     node.beacon_socket = self._beacons.open(config.interface, config.udp_port)
@@ -260,6 +260,8 @@ class NodeReactor(PollLoop):
             super().close_socket(socket, linger_ms)
 
     def on_wake(self, now_ms: int) -> None:
+        # The time at which the wait ended: else each long wake of many nodes answers new beacons.
+        now_ms = self.now_ms
         if self._deadline_ms is None or now_ms >= self._deadline_ms:
             self._on_deadline(now_ms)
         if self.dirty:

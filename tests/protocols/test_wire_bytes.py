@@ -30,7 +30,7 @@ class Points(NamedTuple):
 
 OCTET = number(1)
 PLAYER = string(OCTET, 8)
-POINTS = number(2, signed=True, little_endian=True)
+POINTS = number(2, signed=True)
 SCORE = ByteLayout(
     "score",
     Score,
@@ -45,7 +45,7 @@ LIST = ByteLayout("list", Points, Frame("points", listed(OCTET, 2, OCTET), ""))
 
 def test_values_and_their_octets() -> None:
     score = Score("Ä", -2, (b"a1", b""))
-    assert SCORE.pack(score) == b"S\x02\xc3\x84\xfe\xff\x02a1\x00"
+    assert SCORE.pack(score) == b"S\x02\xc3\x84\xff\xfe\x02a1\x00"
     assert SCORE.unpack(b"--" + SCORE.pack(score), 2) == score
     assert LIST.unpack(LIST.pack(Points((7, 8)))) == Points((7, 8))
 
