@@ -209,7 +209,12 @@ def addresses(what: str, check: Callable[[str], object]) -> OptionType:
         found = tuple(part.strip() for part in value.split(","))
         try:
             for url in found:
-                _check_discovery_url(url) if url.startswith(SCHEME) else check(url)
+                if url.startswith(SCHEME):
+                    from ..clients.node.discovery import parse_zre_url
+
+                    parse_zre_url(url)
+                else:
+                    check(url)
         except ValueError as error:
             raise ValueError(f"{what}, joined by commas: {error}") from None
         return found
@@ -221,12 +226,6 @@ URLS = addresses("the nodes' urls", check_url)
 
 
 # ---- zre://NAME: the driver resolves it; tasks get addresses ----
-
-
-def _check_discovery_url(url: str) -> None:
-    from ..clients.node.discovery import parse_zre_url
-
-    parse_zre_url(url)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from ...actors.runtime import plan, run_dir
 from ...actors.runtime.supervisor import StartOptions, Supervisor
 from ..cli_errors import FAILED, CliError
 from ..options import command, option
-from .supervisor_client import NodeOptions, ask, holds, load, own_nodes, path_of, running_nodes
+from .supervisor_client import NodeOptions, ask, load, own_nodes, path_of, running_nodes
 
 DETACH_S = 60.0
 STOP_S = 10.0
@@ -95,7 +95,11 @@ def stop(options: NodeOptions) -> None:
             )
         ask(base, named[0], b"ask-stop", running[named[0]])
     until = time.monotonic() + STOP_S
-    while left := [name for name in running if holds(base / name, running[name])]:
+    while left := [
+        name
+        for name, pid in pids.items()
+        if run_dir.is_locked(base / name) or run_dir.is_alive(pid or 0)
+    ]:
         if time.monotonic() > until:
             problem = f"still ends after {STOP_S:.0f} s; kill -9 {pids[left[0]]}"
             raise CliError(f"{', '.join(left)}: {problem}", FAILED)

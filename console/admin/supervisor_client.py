@@ -72,11 +72,6 @@ def running_nodes(path: str, nodes: tuple[str, ...]) -> dict[str, dict[str, Any]
     return {name: found for name, found in running.items() if not nodes or name in nodes}
 
 
-def holds(path: Path, found: dict[str, Any]) -> bool:
-    """Whether a node still runs: its lock is held, or its supervisor is alive."""
-    return run_dir.is_locked(path) or run_dir.is_alive(found.get("pid", 0))
-
-
 def ask(
     base: Path,
     node: str,

@@ -1,12 +1,7 @@
 """The formats of entries: one line of text, or a JSON object."""
 
-from typing import TYPE_CHECKING
-
 from ...protocols.zmqraft.wire.entry import Entry
 from ..render import data_json
-
-if TYPE_CHECKING:
-    from ...protocols.zerodb.wire import ops
 
 KIND_NAMES = {0: "state", 1: "config", 2: "checkpoint", 3: "tables"}
 SHOWN = (0, 3)  # Types that clients write; the others are the cluster's own.
@@ -22,15 +17,11 @@ def tables_text(data: bytes) -> str | None:
         found = ops.unpack(data)
     except ValueError:
         return "malformed"
-    return ", ".join(op_text(op) for op in found)
-
-
-def op_text(op: "ops.Op") -> str:
-    from ...protocols.zerodb.wire import ops
-
-    name = type(op).__name__.lower()
-    count = f" x {len(op.keys)}" if isinstance(op, ops.Put | ops.Delete) else ""
-    return f"{name} {op.table}{count}"
+    counts = (f" x {len(op.keys)}" if isinstance(op, ops.Put | ops.Delete) else "" for op in found)
+    return ", ".join(
+        f"{type(op).__name__.lower()} {op.table}{count}"
+        for op, count in zip(found, counts, strict=True)
+    )
 
 
 def entry_line(entry: Entry) -> str:
