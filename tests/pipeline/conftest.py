@@ -29,16 +29,15 @@ SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.log.level": "ERROR",
 }
-TOPOLOGY = """\
-cluster: spark
+NODE = """\
 data: var
 nodes:
   n1:
     url: tcp://127.0.0.1:7201
     peer_url: tcp://127.0.0.1:7221
     zerodb: {url: "tcp://127.0.0.1:7100"}
-zerodb: {local_tables: [900-999]}
 """
+TOPOLOGY = f"cluster: spark\n{NODE}zerodb: {{local_tables: [900-999]}}\n"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -18,7 +18,7 @@ from kelek.protocols.zre.presence import Presence, PresenceEvent, encode_presenc
 from kelek.protocols.zre.values import Level, LogEvent, Version
 from kelek.tests.actors.farm.farm_servers import FarmServers
 from kelek.tests.conftest import ROOT, Shell
-from kelek.tests.pipeline.conftest import running
+from kelek.tests.pipeline.conftest import NODE, running
 
 FOLDER = ROOT / "examples" / "pipeline"
 TEXT = (ROOT / "docs" / "pipeline.md").read_text(encoding="utf-8")
@@ -29,17 +29,11 @@ SHOWN = dict(  # What each of them prints.
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 PICTURES = ["log_to_parquet", "present", "publishers"]
 NEEDS = {"server_side_map": "wasmtime"} | dict.fromkeys([*PICTURES, "delays"], "matplotlib")
-TOPOLOGY = """\
+TOPOLOGY = f"""\
 cluster: demo
-data: var
-nodes:
-  n1:
-    url: tcp://127.0.0.1:7201
-    peer_url: tcp://127.0.0.1:7221
-    zerodb: {url: "tcp://127.0.0.1:7100"}
-    zre: {interface: lo, log_service: log}
-zerodb: {mapper: wasm}
-zre: {port: 5670}
+{NODE}    zre: {{interface: lo, log_service: log}}
+zerodb: {{mapper: wasm}}
+zre: {{port: 5670}}
 """
 
 

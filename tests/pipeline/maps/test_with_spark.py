@@ -15,7 +15,7 @@ import pytest
 import kelek
 from kelek.mapping import sandbox
 from kelek.tests.conftest import ROOT, Shell
-from kelek.tests.pipeline.conftest import running
+from kelek.tests.pipeline.conftest import NODE, running
 
 wasmtime = pytest.importorskip("wasmtime")
 pytestmark = pytest.mark.spark
@@ -73,15 +73,9 @@ define ptr @kelek_alloc(i32 %size) { ret ptr @room }
 define ptr @kelek_output() { ret ptr @out }
 define i32 @kelek_map(ptr %records, i32 %size) { ret i32 11 }
 """
-TOPOLOGY = """\
+TOPOLOGY = f"""\
 cluster: maps
-data: var
-nodes:
-  n1:
-    url: tcp://127.0.0.1:7201
-    peer_url: tcp://127.0.0.1:7221
-    zerodb: {url: "tcp://127.0.0.1:7100"}
-zerodb:
+{NODE}zerodb:
   local_tables: [900-999]
   mapper: wasm
   allow_native: true
