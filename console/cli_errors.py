@@ -130,7 +130,6 @@ def docstrings(module: str) -> dict[str, str]:
 
 
 def command_name(function: str) -> str:
-    """The name of a command by that of its function."""
     return function.rstrip("_").replace("_", "-")
 
 

@@ -78,6 +78,5 @@ farm_servers = _of_topology(_farm_servers)  # The ids in the given farm, or in a
 
 
 def farm_publishers(context: click.Context, parameter: click.Parameter, word: str) -> list[str]:
-    """The choices for the publisher of a farm."""
     fixed = [each for each in ("auto", "none") if each.startswith(word)]
     return [*farm_servers(context, parameter, word), *fixed]

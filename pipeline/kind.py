@@ -63,21 +63,18 @@ class Kind:
         return self.reads[1](parse_options(self.reads[0], given).located())
 
     def stream_reader(self, given: Given, schema: StructType) -> Any:
-        """Returns the reader for spark.readStream."""
         if self.reads is None:
             raise self._cannot("be read as a stream", "use spark.read")
         self.check_columns(schema)
         return self.reads[2](parse_options(self.reads[0], given, "streams").located())
 
     def writer(self, given: Given, schema: StructType, overwrite: bool) -> Any:
-        """Returns the writer for df.write."""
         if self.writes is None:
             raise self._cannot("be written by a batch", "use writeStream")
         options = parse_options(self.writes[0], given, "writes").located()
         return self.writes[1](options, schema, overwrite)
 
     def stream_writer(self, given: Given, schema: StructType, overwrite: bool) -> Any:
-        """Returns the writer for df.writeStream."""
         if self.writes is None:
             raise self._cannot("be written by a stream", "use foreachBatch")
         options = parse_options(self.writes[0], given, "writes").located()

@@ -23,8 +23,6 @@ PARTS = {
 
 
 class Finding(NamedTuple):
-    """One extra or program."""
-
     part: str
     version: str | None  # None: it is not installed.
     place: str = ""

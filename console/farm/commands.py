@@ -101,7 +101,6 @@ def _document_line(posted: dict[str, Any], publisher: object) -> tuple[object, .
 
 
 def date_text(date_ms: object) -> str | None:
-    """A time as text in UTC."""
     import datetime
 
     if not isinstance(date_ms, int) or not 0 <= date_ms <= DATE_MS_MAX:

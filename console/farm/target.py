@@ -203,7 +203,6 @@ def open_farm(options: FarmOptions, needs_admin: bool = False) -> Iterator[Farm]
 
 @contextmanager
 def report_farm_errors(target: FarmTarget) -> Iterator[None]:
-    """Turns errors of the farm into CliError."""
     ways_out: dict[type[Error], str] = {
         FarmUnavailable: target.start,
         FarmNoLeader: " see kelek farm servers",

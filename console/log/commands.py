@@ -44,8 +44,6 @@ def append(
 
 
 class EntrySelection(NamedTuple):
-    """The entries to print."""
-
     after: int | None = after_option("Print the entries after this index.")
     entries_max: int = option("-n", "--count", type=click.IntRange(min=1), default=10,
                               show_default=True,

@@ -188,7 +188,6 @@ def draw(me: Node, silent: set[bytes]) -> None:
 
 
 def discarded(counters: Mapping[str, int]) -> int:
-    """The number of discarded messages and beacons."""
     return sum(
         count for name, count in counters.items() if name.startswith(DISCARDED) and name != OWN
     )

@@ -298,7 +298,6 @@ def info(
 
 
 def flat(details: dict[str, Any]) -> dict[str, Any]:
-    """Nested details in one level."""
     found: dict[str, Any] = {}
     for name, value in details.items():
         if isinstance(value, dict):

@@ -44,8 +44,6 @@ Job = dict[str, Any]  # A node's statistics, with numbers converted, and `node`.
 
 
 class JobNode(NamedTuple):
-    """A node that may have jobs."""
-
     name: str
     options: ServerOptions  # They select only this node.
     words: str  # The same for a command line.

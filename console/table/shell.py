@@ -154,7 +154,6 @@ def defaults_of(command: click.Command | None, defaults: dict[str, Any]) -> dict
 
 
 def paths_of(word: str) -> list[str]:
-    """Files and folders that begin with a word."""
     folder, name = os.path.split(word)
     found = []
     with contextlib.suppress(OSError):

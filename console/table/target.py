@@ -66,7 +66,6 @@ def open_table(number: int | None, options: ServerOptions, owner: bytes = b"") -
 
 @contextmanager
 def report_table_errors(target: Target, number: int | None) -> Iterator[None]:
-    """Turns the errors of a table into a CliError."""
     place = target.source if number is None else f"{target.source}: table {number}"
     try:
         yield

@@ -57,7 +57,6 @@ class Rows:
         self.count += len(data)
 
     def data(self) -> Iterator[bytes]:
-        """Yields the data of all rows."""
         self._data.seek(0)
         for batch in pyarrow.ipc.open_stream(self._data):
             yield from batch["data"].to_pylist()

@@ -37,7 +37,6 @@ class Reads:
         self._options = options
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        """Reads a partition in a task."""
         assert isinstance(partition, LogPartition)
         after, last = partition.entries
         if after < last:
@@ -114,7 +113,6 @@ class LogStreamReader(Reads, DataSourceStreamReader, SupportsTriggerAvailableNow
         return asdict(self._known)
 
     def _batch_end(self, after: int, last: int, compacted: int, limit: ReadLimit) -> int:
-        """Returns the last index of the next batch."""
         options = self._options
         if after < compacted:
             if options.fail_on_compaction:

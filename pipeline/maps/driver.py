@@ -149,7 +149,6 @@ class Map:
 
     @property
     def group(self) -> str:
-        """Name of the map's job group in Spark."""
         return f"kelek map {self.apid}"
 
     def run(self) -> None:
@@ -230,7 +229,6 @@ class Map:
             self.cancel()
 
     def cancel(self) -> None:
-        """Cancels the map's tasks."""
         if self.mapped:
             return
         self.failed = True

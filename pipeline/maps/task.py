@@ -144,7 +144,6 @@ class Count:
 
 
 def pairs_of(table: "Table", lease: int, bounds: tuple[bytes, bytes]) -> Iterator[Pair]:
-    """Yields the pairs of a range of the snapshot."""
     start, end = bounds
     job = table.range_job(start=start, end=end, lease=lease, chunk_pairs=BATCH_PAIRS)
     for chunk in table.chunks_arrow(job):

@@ -19,8 +19,6 @@ BATCH_BYTES = 8 << 20  # A batch ends with the row that reaches it.
 
 
 class LocalRead(NamedTuple):
-    """What to read."""
-
     table: int
     range: Range
     with_values: bool

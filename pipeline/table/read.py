@@ -42,8 +42,6 @@ SHOWN_BYTES = 32  # Bytes of an unreadable item that an error shows.
 
 @dataclass
 class TablePartition(InputPartition):
-    """What one task reads."""
-
     start: bytes = b""
     end: bytes = b""
     keys: Sequence[bytes] = ()  # If not empty: these keys instead of a range.
@@ -124,7 +122,6 @@ class TableReader(DataSourceReader):
         ]
 
     def _count(self, size: int) -> int:
-        """Returns the number of parts."""
         if self.options.row_limit is not None:
             return 1
         if self.options.partitions is not None:
@@ -158,7 +155,6 @@ class TableReader(DataSourceReader):
                     return
 
     def _batches(self, partition: TablePartition) -> Generator[pa.RecordBatch, None, None]:
-        """Yields batches of raw keys and values."""
         if partition.empty:
             return
         if partition.url is None:  # A foreign server has no snapshots.

@@ -68,7 +68,6 @@ class SnapshotQuery(NamedTuple):
 
     @property
     def key(self) -> bytes:
-        """Key of the note."""
         where = f"{self.options.table} {self.url}"
         if prefix := self.note_prefix:
             return prefix + _digest(where)

@@ -68,7 +68,6 @@ class TableWriter(DataSourceArrowWriter):
             sys.stderr.flush()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """Writes a partition in an executor."""
         return write_rows(self.filled, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -97,7 +96,6 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
         self.options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """Writes a partition in an executor."""
         return write_rows(self.options, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
