@@ -14,14 +14,7 @@ from ...protocols.zerodb.wire.values import KEYS_ONLY, PACKED, WITH_LEASE, Exten
 from ..aliases import old_name
 from ..errors import TableJobLost, TableRefused, TableUnsupported
 from ..io.operations import Batches, Operation, Sleep, batches, items, operation
-from .arguments import (
-    Data,
-    Pair,
-    checked_number,
-    checked_pairs,
-    checked_range,
-    checked_table,
-)
+from .arguments import Data, Pair, checked_number, checked_pairs, checked_range, checked_table
 from .operations import TableOperations, decoded
 from .pages import Page, ScanQuery, arrow, behind, pairs_of
 
@@ -296,12 +289,7 @@ class TableJobs(TableOperations):
 
     @operation
     def copy_into(
-        self,
-        target: int,
-        *,
-        prefix: Data | None = None,
-        start: Data = b"",
-        end: Data = b"",
+        self, target: int, *, prefix: Data | None = None, start: Data = b"", end: Data = b""
     ) -> Operation[int]:
         """Starts a job that copies a snapshot of a range into table target; returns its APID."""
         asked = checked_range(prefix, start, end)

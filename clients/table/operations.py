@@ -20,13 +20,7 @@ from ...protocols.zerodb.client.client import (
 from ...protocols.zerodb.wire import answers, requests, values
 from ...protocols.zerodb.wire.answers import Answer, AnswerLayout
 from ...protocols.zerodb.wire.requests import Request
-from ...protocols.zerodb.wire.values import (
-    OWNER_BYTES,
-    PACKED,
-    STALE,
-    Extension,
-    TableOptions,
-)
+from ...protocols.zerodb.wire.values import OWNER_BYTES, PACKED, STALE, Extension, TableOptions
 from ...protocols.zre import services
 from ..errors import (
     SessionEnded,
@@ -157,12 +151,7 @@ class TableOperations(ClientBase):
 
     @operation
     def split_points(
-        self,
-        parts: int,
-        *,
-        prefix: Data | None = None,
-        start: Data = b"",
-        end: Data = b"",
+        self, parts: int, *, prefix: Data | None = None, start: Data = b"", end: Data = b""
     ) -> Operation[list[bytes]]:
         """At most parts - 1 keys that divide a range into parts of about equal size."""
         asked = checked_range(prefix, start, end)

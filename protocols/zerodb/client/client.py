@@ -19,11 +19,7 @@ from ...connections import ClientAction
 from ...errors import RemoteProtocolError
 from ...failover.limits import NEVER_MS, RETRY_MS, SILENCE_MS
 from ...failover.requests import ClientRequest, RequestWindow
-from ...failover.servers import (
-    Candidate,
-    Failover,
-    FailoverPolicy,
-)
+from ...failover.servers import Candidate, Failover, FailoverPolicy
 from ..wire import values
 from ..wire.answers import Answer, decode_answer, decode_server_info
 from ..wire.requests import Request, encode_request, type_of

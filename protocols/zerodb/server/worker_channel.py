@@ -275,9 +275,7 @@ def _ticket_of(from_job: RequestBatch) -> int:
     return head[5]
 
 
-def _split_repeatable(
-    messages: Iterable[Message],
-) -> tuple[list[Message], list[Message]]:
+def _split_repeatable(messages: Iterable[Message]) -> tuple[list[Message], list[Message]]:
     """Requests that may run twice, and the others."""
     parted: tuple[list[Message], list[Message]] = [], []
     for message in messages:

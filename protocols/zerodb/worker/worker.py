@@ -12,14 +12,7 @@ from ....native.tables.ops import ALL_MARKED, Run, cut_block
 from ...errors import StorageFailure
 from ...raft.messages import EntryBatch
 from ...zmqraft.snapshots.barrier import BarrierMessage
-from ..tables.tables import (
-    LogPosition,
-    Outcome,
-    TableEntry,
-    TablePartition,
-    Tables,
-    store_applied,
-)
+from ..tables.tables import LogPosition, Outcome, TableEntry, TablePartition, Tables, store_applied
 from ..wire import ops
 from ..wire import worker_pipe as pipe
 from ..wire.values import OWNER_TABLE, shared_lease

@@ -99,9 +99,7 @@ def job_request(harness: TableServerHarness, client: Socket) -> tuple[int, bytes
     return PIPE_HEADER.unpack(head)[5], routing_id
 
 
-def test_a_job_request_has_one_answer(
-    harness: TableServerHarness,
-) -> None:
+def test_a_job_request_has_one_answer(harness: TableServerHarness) -> None:
     client = harness.client()
     first, routing_id = job_request(harness, client)
     second, _ = job_request(harness, client)

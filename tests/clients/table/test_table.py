@@ -618,11 +618,7 @@ def test_invalid_arguments_of_the_constructor() -> None:
 
 @pytest.mark.parametrize(
     ("end", "below", "above"),
-    [
-        (b"b", b"a" + b"\xff" * 9, b"b"),
-        (b"b\0", b"b", b"b\0"),
-        (b"a\x01", b"a\0\xff", b"a\x01"),
-    ],
+    [(b"b", b"a" + b"\xff" * 9, b"b"), (b"b\0", b"b", b"b\0"), (b"a\x01", b"a\0\xff", b"a\x01")],
 )
 def test_an_exclusive_end_has_a_largest_key_below(end: bytes, below: bytes, above: bytes) -> None:
     last = Range(b"", end).last

@@ -437,11 +437,7 @@ def test_the_python_client_of_2013(client: PlainTableClient, filled: int) -> Non
     broken = client.ask(b"", head(plain.RANGE_JOB), b"\1\1\1", b"", b"", b"")
     assert broken[1] == head(plain.RANGE_JOB, 0x10)
     assert client.ask(b"", head(plain.PUT, 1), u32(filled), b"k", b"v") == [b"", head(plain.PUT, 0)]
-    assert client.ask(b"", head(plain.READ), u32(filled), b"k") == [
-        b"",
-        head(plain.READ, 0),
-        b"v",
-    ]
+    assert client.ask(b"", head(plain.READ), u32(filled), b"k") == [b"", head(plain.READ, 0), b"v"]
 
 
 # ---- what is wrong ----
@@ -571,13 +567,7 @@ def test_endpoints_without_answers(tables: NodeTables, table: int, kind: int) ->
         send(plain.COMPACT, name, b"", b"")
         send(plain.PUT, name, b"~", b"after")
         wait_for(lambda: client.exists(table, b"~"), lambda found: found == [True])
-    assert client.scan(table) == [
-        *ROWS[3:10],
-        ROWS[15],
-        *ROWS[18:],
-        (b"a", b"1"),
-        (b"~", b"after"),
-    ]
+    assert client.scan(table) == [*ROWS[3:10], ROWS[15], *ROWS[18:], (b"a", b"1"), (b"~", b"after")]
 
 
 def test_the_log_of_what_was_dropped(tables: NodeTables, filled: int) -> None:

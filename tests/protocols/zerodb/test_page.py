@@ -119,11 +119,7 @@ def test_examples() -> None:
         requests.Read(7, [b"k"]),
         requests.Put(7, [b"k"], [b"v"], values.PARTSYNC),
         requests.Put(
-            7,
-            [b"k"],
-            [b"v"],
-            values.PARTSYNC,
-            Extension(values.PACKED, 10_000, b"0123456789ab"),
+            7, [b"k"], [b"v"], values.PARTSYNC, Extension(values.PACKED, 10_000, b"0123456789ab")
         ),
         requests.Scan(7, 1, b"a"),
     ]

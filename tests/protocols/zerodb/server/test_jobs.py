@@ -100,10 +100,7 @@ def test_flags_of_chunks(rows: int, scan: dict[str, int], expected: list[tuple[i
 def test_a_chunk_cut_by_our_limits_is_not_the_last_one() -> None:
     """Neither large values nor a huge chunk size look like the end of the data."""
     one = TableJobs(LIMITS._replace(chunk_bytes_max=100))
-    assert one.chunks(one.job(iter(pairs(12, bytes(30))))) == [
-        *[(0, 3)] * 4,
-        (NO_MORE, 0),
-    ]
+    assert one.chunks(one.job(iter(pairs(12, bytes(30))))) == [*[(0, 3)] * 4, (NO_MORE, 0)]
     other = TableJobs(LIMITS._replace(chunk_pairs_max=4))
     apid = other.job(iter(pairs(10)), chunk_pairs=2**32 - 1)
     assert other.chunks(apid) == [(0, 4), (0, 4), (PARTIAL, 2)]

@@ -51,11 +51,7 @@ OP = st.one_of(
 TOLD = st.one_of(st.builds(ops.LeaseKeep, U32, U64), st.builds(ops.LeaseEnd, U32, U64))
 OPEN = st.builds(ops.LeaseOpen, U32, U64)
 # Of one entry: leases stand alone.
-OPS = st.one_of(
-    st.lists(OP, max_size=4),
-    st.lists(TOLD, max_size=4),
-    OPEN.map(lambda op: [op]),
-)
+OPS = st.one_of(st.lists(OP, max_size=4), st.lists(TOLD, max_size=4), OPEN.map(lambda op: [op]))
 
 
 @given(OPS)

@@ -679,9 +679,7 @@ def test_rows_of_an_answer_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (len(pairs.keys), pairs.resume) == (3000, ROWS[3000][0])
 
 
-def test_many_changes_need_several_answers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_many_changes_need_several_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """zerodb_server would refuse a larger answer, and close the pipe for all clients."""
     monkeypatch.setattr(values, "PAIR_BYTES_MAX", 250_000)
     rig = RequestRig(TableRequestLimits(1000, 5000, True))
