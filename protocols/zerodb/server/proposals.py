@@ -8,7 +8,6 @@ order in the log is the order of arrival, even after failures (protocols/zmqraft
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from ....native.net.messages import Frames
@@ -59,18 +58,11 @@ class Failure(NamedTuple):
     database: bool = False  # The worker's database failed.
 
 
-class ResultFound(NamedTuple):
-    """An applied write with the results of its operations."""
+class AppliedWrite(NamedTuple):
+    """An applied write whose answer contains the worker's result."""
 
     answer: Message
-    results: tuple[OperationResult, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ResultLost:
-    """An applied repeat of a transaction, whose result was reported at the first time."""
-
-    answer: Message
+    results: tuple[OperationResult, ...]  # Empty: a repeat, reported at the first time.
     worker: int
     reqid: bytes
     index: int
@@ -178,8 +170,7 @@ class Proposals:
         self._results_bytes = 0  # Size of these.
         self._applied_index = 0  # Applied by all workers.
         self.failures: list[Failure] = []  # To be answered by the owner.
-        self.found_results: list[ResultFound] = []
-        self.lost_results: list[ResultLost] = []
+        self.applied: list[AppliedWrite] = []
         self.answers: list[Frames] = []  # Finished answers to send.
         # (ticket, index, results) for job_server.
         self.job_results: list[tuple[int, int, tuple[OperationResult, ...]]] = []
@@ -422,11 +413,10 @@ class Proposals:
                 self.failures.append(Failure(answer, None, text, False, database=True))
             elif position not in pack.awaiting_results:
                 plain.add(answer)
-            elif results:
-                self.found_results.append(ResultFound(answer, results))
             else:
                 worker, reqid = pack.awaiting_results[position], pack.reqids[position]
-                self.lost_results.append(ResultLost(answer, worker, reqid, indexes[position]))
+                applied = AppliedWrite(answer, results, worker, reqid, indexes[position])
+                self.applied.append(applied)
         if plain.count:
             self.answers.append(plain)
         for ticket, position in pack.job_tickets:
@@ -435,8 +425,7 @@ class Proposals:
 
     def clear_results(self) -> None:
         """The owner has handled all results and failures."""
-        self.failures, self.found_results, self.lost_results = [], [], []
-        self.answers, self.job_results = [], []
+        self.failures, self.applied, self.answers, self.job_results = [], [], [], []
 
     def expire(self, now_ms: int, reason: str) -> None:
         """Fails writes whose deadline has passed.

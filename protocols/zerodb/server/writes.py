@@ -19,7 +19,7 @@ from ..wire import worker_pipe as pipe
 from ..wire.requests import Request, RequestError, decode_request, error_code
 from ..wire.worker_pipe import PIPE_HEADER, Message
 from .context import ServerContext
-from .proposals import ALL_WORKERS, Failure, Proposals, ProposedWrite, ResultLost, WriteRun
+from .proposals import ALL_WORKERS, AppliedWrite, Failure, Proposals, ProposedWrite, WriteRun
 from .worker_channel import add_request
 from .write_checks import AdmittedWrite, WriteChecks, refusal_of
 
@@ -230,14 +230,15 @@ class WriteRequests:
         proposals.collect([channel.status for channel in context.channels])
         if proposals.deadline_ms is not None and proposals.deadline_ms <= context.now.ms:
             proposals.expire(context.now.ms, context.reason)
-        for done in proposals.found_results:
-            self._answer_result(done.answer, [result.data for result in done.results])
+        for write in proposals.applied:
+            if write.results:  # The first one is that of the request.
+                self._answer_result(write.answer, write.results[0].data)
+            else:
+                self._query_result(write)
         while proposals.failures:
             failures, proposals.failures = proposals.failures, []
             for failure in failures:
                 self._answer_failure(failure)
-        for lost in proposals.lost_results:
-            self._query_result(lost)
         for ticket, index, results in proposals.job_results:
             refused = next((result for result in results if result.code), None)
             if refused is None:
@@ -268,7 +269,7 @@ class WriteRequests:
         self._outbox.answer(prefix, answers.encode_refusal(error, failure.retry))
         self._outbox.counters["failed"] += 1
 
-    def _query_result(self, lost: ResultLost) -> None:
+    def _query_result(self, lost: AppliedWrite) -> None:
         """Asks the worker for the stored result of a repeated transaction."""
         prefix, header = answers.split(lost.answer)
         if header[2] != values.SESSION:
@@ -282,10 +283,9 @@ class WriteRequests:
             text = f"entry {lost.index} is applied, what came of it is no longer known"
             self._answer_failure(Failure(lost.answer, None, text, False))
 
-    def _answer_result(self, answer: Message, results: list[bytes]) -> None:
-        """Answers with a worker's result; the first one is that of the request."""
+    def _answer_result(self, answer: Message, found: bytes) -> None:
+        """Answers with a worker's result."""
         prefix, header = answers.split(answer)
-        found = results[0]
         if header[2] != values.SESSION:
             self._outbox.answer(prefix, answers.result_answer(header, found))
             return

@@ -39,6 +39,7 @@ _ABSENT = 2**32 - 1  # The size of an absent value in a transaction's answer.
 _TOKEN = struct.Struct("<BQ")
 _ECHO_BYTES = len(EXTENSION_MAGIC) + REQID_BYTES
 _HEADER_BYTES = {values.SERVER_INFO: 11, values.PROTOCOL_ERROR: 3}
+_OF_KEYS = (requests.Read, requests.Exists)  # Their answers have an item for each key.
 SYNC_FLAGS = values.PARTSYNC | values.FULLSYNC
 
 
@@ -248,15 +249,14 @@ class AnswerLayout(Generic[T]):
 
     def decode(self, answer: Answer, request: Request | None = None) -> T:
         """Decodes the value. Without a request it has no columns. Raises RemoteProtocolError."""
-        kind = f"answer {answer.request_type:#04x}"
         try:
             value: Any = self._of(request).decode(answer.frames)
+            if isinstance(request, _OF_KEYS) and len(value) != len(request.keys):
+                raise RemoteProtocolError(f"{len(value)} items for {len(request.keys)} keys")
         except RemoteProtocolError as error:
             number = 1 + (error.offset if isinstance(error, RestError) else 0)
-            error.args = (f"{kind}, frame {number}: {error}",)
+            error.args = (f"answer {answer.request_type:#04x}, frame {number}: {error}",)
             raise
-        if isinstance(request, requests.Read | requests.Exists) and len(value) != len(request.keys):
-            raise RemoteProtocolError(f"{kind} has {len(value)} items for {len(request.keys)} keys")
         return value  # type: ignore[no-any-return]
 
 
