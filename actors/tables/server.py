@@ -25,6 +25,7 @@ from ...protocols.zerodb.server.context import Now, SessionSetup
 from ...protocols.zerodb.server.outbox import INFO, KEY_PREFIX
 from ...protocols.zerodb.server.session import Session
 from ...protocols.zerodb.server.worker_channel import WorkerChannel
+from ...protocols.zerodb.wire import answers
 from ...protocols.zerodb.wire.values import (
     OWNER_TABLE,
     PAIR_BYTES_MAX,
@@ -262,7 +263,8 @@ class ZerodbServer(Actor):
         self.counters["answers_dropped"] += len(unsent.full) + len(unsent.gone)
         self.counters["answers_refused"] += len(unsent.over)
         for position in unsent.over:
-            self.session.outbox.refuse_answer(messages.message(position)[skip:])
+            too_much = answers.too_much_unread(messages.message(position)[skip:])
+            self.session.outbox.answer(*too_much)
 
     def _is_due(self, number: int, _: int, epoch: int, place: int, ticket: int) -> bool:
         channels = self.session.channels

@@ -41,7 +41,8 @@ def batch_of(answer: Answer, request: requests.Scan | requests.ClientData) -> Pa
     resume = b""
     if not request.extension.flags & PACKED:
         arrays = _arrays_of(answer.frames)
-        resume = resume_of(arrays[0], request)
+        if isinstance(request, requests.Scan) and len(arrays[0]) == request.limit != 0:
+            resume = bytes(arrays[0][-1].as_py()) + b"\0"
     elif answer.code == NO_MORE_DATA and not answer.frames:
         return Page([], 0, b"")
     else:
@@ -68,13 +69,6 @@ def _arrays_of(frames: Sequence[bytes]) -> list[pyarrow.Array]:
         pyarrow.Array.from_buffers(pyarrow.binary(), pairs, [None, *held[place : place + 2]])
         for place in (0, 2)
     ]
-
-
-def resume_of(keys: pyarrow.Array, request: requests.Scan | requests.ClientData) -> bytes:
-    """The key after a page in the specification's framing; empty: nothing is left."""
-    if isinstance(request, requests.Scan) and len(keys) == request.limit != 0:
-        return bytes(keys[-1].as_py()) + b"\0"
-    return b""
 
 
 def column_of(offsets: bytes, data: bytes) -> pyarrow.Array:

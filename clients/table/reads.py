@@ -224,16 +224,12 @@ class TableReads(TableOperations):
             exchange = self._begin(request, limited=False)
             yield from self._wait(exchange, limited=False)
             if exchange.answer is not None and exchange.answer.code == GONE:
-                raise TableCompacted((yield from self._watchable()))
+                first = requests.Watch(self._number, b"", b"", 0)  # It misses nothing.
+                raise TableCompacted((yield from self._fetch(first, answers.WATCH))[0])
             index, entries = decoded(answers.WATCH.decode, self._answer(exchange))
             changes = [it for entry in entries for it in changes_of(entry, self._number, asked)]
             if changes:
                 yield changes
-
-    def _watchable(self) -> Operation[int]:
-        """Returns the first index from which a watch misses nothing; index 0 asks for it."""
-        request = requests.Watch(self._number, b"", b"", 0)
-        return (yield from self._fetch(request, answers.WATCH))[0]
 
 
 def _parts(keys: list[bytes]) -> Iterator[list[bytes]]:

@@ -116,10 +116,6 @@ class Outbox:
         self.answer(prefix, answers.encode_refusal(refusal, retry))
         self.counters["failed"] += 1
 
-    def refuse_answer(self, answer: Message) -> None:
-        """Answers with an error when the client's limit of unread answers is reached."""
-        self.answer(*answers.too_much_unread(answer))
-
     def on_part(self, worker: int, answer: Message) -> None:
         """Adds a worker's part of an answer: [key][header][frames ..]."""
         whole = self.scatter_gather.add_part(answer[0], worker, answer[1:])

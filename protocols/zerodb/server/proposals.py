@@ -65,7 +65,7 @@ class AppliedWrite(NamedTuple):
     results: tuple[OperationResult, ...]  # Empty: a repeat, reported at the first time.
     worker: int
     reqid: bytes
-    index: int
+    log_index: int
 
 
 class WritePack:

@@ -7,7 +7,7 @@ request is answered once, and no request runs twice that must not.
 
 import struct
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from ....native.broker.relay import stamp
@@ -217,9 +217,10 @@ class WorkerChannel:
             if not batch.position or batch.from_job:
                 batch.position = 0
                 continue
-            repeated = list(batch.messages(batch.position))  # The worker has not received these.
-            repeated[:0], lost = _split_repeatable(batch.messages(0, batch.position))
-            doubtful += lost
+            sent = list(batch.messages(0, batch.position))
+            doubtful += [message for message in sent if not _is_repeatable(message)]
+            repeated = list(filter(_is_repeatable, sent))
+            repeated += batch.messages(batch.position)  # The worker has not received these.
             batch.position = 0
             batch.answered.clear()
             if len(repeated) < batch.frames.count:
@@ -273,14 +274,6 @@ def add_request(out: Frames, kind: int, prefix: Message, frames: Message) -> Non
 def _ticket_of(from_job: RequestBatch) -> int:
     head: tuple[int, ...] = PIPE_HEADER.unpack(from_job.frames.message(0)[0])
     return head[5]
-
-
-def _split_repeatable(messages: Iterable[Message]) -> tuple[list[Message], list[Message]]:
-    """Requests that may run twice, and the others."""
-    parted: tuple[list[Message], list[Message]] = [], []
-    for message in messages:
-        parted[0 if _is_repeatable(message) else 1].append(message)
-    return parted
 
 
 def _is_repeatable(message: Message) -> bool:

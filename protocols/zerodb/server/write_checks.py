@@ -217,7 +217,12 @@ class TableExistence:
         if len(new) > NEW_TABLES_MAX:
             return f"it makes {len(new)} tables; the limit of one write is {NEW_TABLES_MAX}"
         if self._count() + len(new) > TABLES_MAX:
-            self._in_flight = {table: self._in_flight[table] for table in self._not_applied(now_ms)}
+            applied: set[int] = set().union(*(channel.status.tables for channel in self._channels))
+            self._in_flight = {
+                table: until_ms
+                for table, until_ms in self._in_flight.items()
+                if until_ms > now_ms and table not in applied
+            }
             if self._count() + len(new) > TABLES_MAX:
                 return (
                     f"table {min(new)} is not there, and of the others there are {self._count()}:"
@@ -225,11 +230,6 @@ class TableExistence:
                 )
         self._in_flight.update(dict.fromkeys(new, until_ms))
         return ""
-
-    def _not_applied(self, now_ms: int) -> set[int]:
-        """Tables of proposed writes that are not applied."""
-        on_the_way = {table for table, until_ms in self._in_flight.items() if until_ms > now_ms}
-        return on_the_way.difference(*(channel.status.tables for channel in self._channels))
 
     def _count(self) -> int:
         """Existing tables and those of proposed writes; some of these may exist already."""

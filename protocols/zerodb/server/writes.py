@@ -278,9 +278,9 @@ class WriteRequests:
             head = PIPE_HEADER.pack(pipe.RESULT_QUERY, envelope, 0, 0, 0, 0)
             frames.add([head, prefix[0], lost.reqid, header])
             channel = self._context.channels[lost.worker]
-            channel.add(frames, lost.index, self._context.now.ms)
+            channel.add(frames, lost.log_index, self._context.now.ms)
         else:
-            text = f"entry {lost.index} is applied, what came of it is no longer known"
+            text = f"entry {lost.log_index} is applied, what came of it is no longer known"
             self._answer_failure(Failure(lost.answer, None, text, False))
 
     def _answer_result(self, answer: Message, found: bytes) -> None:

@@ -86,7 +86,8 @@ class Recorder:
 def store_record(state: TableState, name: tuple[int, int], ops: list[Op], short: bytes) -> None:
     data = _WHOLE + pack(ops)
     if len(data) > RECORD_BYTES_MAX and any(isinstance(op, Put) for op in ops):
-        data = short + pack([_without_values(op) for op in ops])
+        keys = [Delete(op.table, op.keys) if isinstance(op, Put) else op for op in ops]
+        data = short + pack(keys)
     before = state.get(SYSTEM, [_COUNT])[0] or bytes(8)
     count, oldest = _NUMBER.unpack_from(before)[0] + 1, before[8:] or _RECORD
     if count > RECORDS_MAX:
@@ -99,10 +100,6 @@ def store_record(state: TableState, name: tuple[int, int], ops: list[Op], short:
         oldest = gone[-1] if gone else oldest
     names = [_RECORD + _RECORD_NAME.pack(*name), _COUNT]
     state.put(SYSTEM, names, [data, _NUMBER.pack(count) + oldest])
-
-
-def _without_values(op: Op) -> Op:
-    return Delete(op.table, op.keys) if isinstance(op, Put) else op
 
 
 def record_range(index: int) -> tuple[bytes, bytes]:

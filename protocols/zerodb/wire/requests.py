@@ -133,10 +133,10 @@ class RequestLayout(Layout[Any]):
         return RequestError(self.kind, code, str(problem), extension)
 
 
-def _apid_or_none(frame: bytes) -> int | None:
-    return int.from_bytes(frame, "little") if len(frame) == 8 else None
-
-
+# A malformed APID is that of no job.
+_APID_OR_NONE = FrameType(
+    "u64", U64.encode, lambda frame: int.from_bytes(frame, "little") if len(frame) == 8 else None
+)
 TABLE = Frame("table", U32, "table")
 SOURCE = Frame("source", U32, "table that is read")
 TARGET = Frame("target", U32, "table that is written")
@@ -388,7 +388,7 @@ class JobStatus(NamedTuple):
 
 @_request(
     values.CLIENT_DATA,
-    Frame("apid", FrameType("u64", U64.encode, _apid_or_none), "APID", optional=True),
+    Frame("apid", _APID_OR_NONE, "APID", optional=True),
 )
 class ClientData(NamedTuple):
     """The next chunk of a range job. apid None: malformed; the answer is that of an unknown job."""

@@ -63,7 +63,7 @@ class Reporter:
         self._number = number
         self._epoch = epoch
         self._reported: dict[int, object] = {}  # The last report of each kind.
-        self._tables_due = True
+        self.tables_due = True  # The next reports list the tables.
         self._completed_requests = 0  # As of the last report of local tables.
         self._outcomes: list[Outcome] = []
         self._outcomes_bytes = 0
@@ -71,12 +71,8 @@ class Reporter:
     def reset(self) -> None:
         """The server has restarted: everything is reported again, except old outcomes."""
         self._reported.clear()
-        self._tables_due = True
+        self.tables_due = True
         self._outcomes, self._outcomes_bytes = [], 0
-
-    def on_tables_changed(self) -> None:
-        """The next reports list the tables."""
-        self._tables_due = True
 
     def add_outcomes(self, outcomes: Sequence[Outcome]) -> None:
         """Takes outcomes of applied operations."""
@@ -110,8 +106,8 @@ class Reporter:
         databases = requests.databases
         local = databases.local
         done = requests.counts["done"]
-        if self._tables_due or (local is not None and done != self._completed_requests):
-            self._tables_due, self._completed_requests = False, done
+        if self.tables_due or (local is not None and done != self._completed_requests):
+            self.tables_due, self._completed_requests = False, done
             tables = [
                 pipe.encode_tables(databases.replicated.tables()),
                 pipe.encode_tables({} if local is None else local.tables()),

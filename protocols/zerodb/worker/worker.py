@@ -363,7 +363,7 @@ class Worker:
         applier.outcomes = []
         if applier.tables_changed:
             applier.tables_changed = False
-            reporter.on_tables_changed()
+            reporter.tables_due = True
         if is_pipe_full:
             reporter.limit_outcomes()
             return []
