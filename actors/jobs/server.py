@@ -212,11 +212,13 @@ class JobServer(Actor):
             requester, frames = self._requests.popleft()
             try:
                 request = decode_request(frames)
+                with self._refusals(requester, request):
+                    if isinstance(request, requests.ClientData):
+                        size += self._send_chunk(requester, request)
+                    elif answer := self._on_request(requester, request):
+                        self._answer(requester, answer)
             except requests.RequestError as error:
                 self._answer(requester, answers.encode_refusal(error))
-                continue
-            with self._refusals(requester, request):
-                size += self._on_request(requester, request)
 
     @contextmanager
     def _refusals(self, requester: Requester, request: requests.Request) -> Iterator[None]:
@@ -230,40 +232,40 @@ class JobServer(Actor):
             retry = values.is_shared(request.extension.lease)
             self._refuse(requester, request, Refusal(str(error), database=True, retry=retry))
 
-    def _on_request(self, requester: Requester, request: requests.Request) -> int:
-        """Serves a request and returns the approximate size of the answer in bytes. Raises
-        JobRefused, StorageError."""
+    def _on_request(self, requester: Requester, request: requests.Request) -> list[bytes] | None:
+        """Serves a request; returns the answer, or None if it comes later.
+
+        Raises JobRefused, RequestError, StorageError.
+        """
         match request:
-            case requests.ClientData():
-                return self._on_client_data(requester, request)
             case requests.RangeJob() | requests.ForwardRange():
                 self._on_range_job(requester, request)
             case requests.MapTable():
                 self._on_map(requester, request)
             case requests.CopyTable():
                 self._on_copy(requester, request)
-            case requests.JobStatus():
-                self._on_status(requester, request)
             case requests.Lease():
-                self._on_lease(requester, request)
+                return self._on_lease(requester, request)
+            case requests.JobStatus(apid=apid):
+                statistics = self.table.statistics(apid)
+                if statistics is None:
+                    raise JobRefused(job.UNKNOWN.format(apid=apid))
+                return answers.STATUS.encode(request, statistics.fields())
             case requests.ListJobs():
                 found = self.table.list_jobs(request.running, request.most)
-                rows = ((one.apid, one.fields()) for one in found)
-                self._answer(requester, answers.JOBS.encode(request, rows))
+                return answers.JOBS.encode(request, ((one.apid, one.fields()) for one in found))
             case requests.EndJob():
-                self._on_end(requester, request)
+                self.table.cancel(request.apid, wall_ms())
+                self.maps.cancel(request.apid)
+                return answers.encode_ok(request)
             case requests.ServerInfo():
-                software = f"kelek {__version__}"
-                self._answer(
-                    requester, answers.encode_server_info(request, self.features, software)
-                )
+                return answers.encode_server_info(request, self.features, f"kelek {__version__}")
             case _:
                 text = "this endpoint serves data jobs alone; send this to the node's url"
-                error = requests.RequestError(
+                raise requests.RequestError(
                     values.PROTOCOL_ERROR, values.ERROR, text, request.extension
                 )
-                self._answer(requester, answers.encode_refusal(error))
-        return 0
+        return None
 
     def _refuse(self, requester: Requester, request: requests.Request, refusal: Refusal) -> None:
         match request:
@@ -274,36 +276,23 @@ class JobServer(Actor):
         frames = answers.encode_error(request, code, refusal.text, refusal.retry)
         self._answer(requester, frames)
 
-    def _on_client_data(self, requester: Requester, request: requests.ClientData) -> int:
+    def _send_chunk(self, requester: Requester, request: requests.ClientData) -> int:
+        """Answers with a chunk; returns its size in bytes. Raises RequestError."""
         apid, extension = request.apid or 0, request.extension
         try:
             chunk = self.table.chunk(apid, self.now_ms, wall_ms(), extension.bytes_max)
         except (JobFailed, StorageError) as error:
             if isinstance(error, StorageError):
                 self.table.fail(apid, str(error), wall_ms())
-            refusal = requests.RequestError(
+            raise requests.RequestError(
                 values.PROTOCOL_ERROR, values.ERROR, str(error), extension
-            )
-            self._answer(requester, answers.encode_refusal(refusal))
-            return 0
+            ) from error
         head = answers.encode_head(values.CLIENT_DATA, chunk.flags, extension)
         packed = bool(extension.flags & values.PACKED) or not chunk.columns
         self._answer(requester, [head], chunk.columns, packed)
         return sum(map(len, chunk.columns))
 
-    def _on_status(self, requester: Requester, request: requests.JobStatus) -> None:
-        found = self.table.statistics(request.apid)
-        if found is None:
-            raise JobRefused(job.UNKNOWN.format(apid=request.apid))
-        self._answer(requester, answers.STATUS.encode(request, found.fields()))
-
-    def _on_end(self, requester: Requester, request: requests.EndJob) -> None:
-        self.table.cancel(request.apid, wall_ms())
-        self.maps.cancel(request.apid)
-        self._answer(requester, answers.encode_ok(request))
-
-    def _on_lease(self, requester: Requester, request: requests.Lease) -> None:
-        shared = values.is_shared(request.lease)
+    def _on_lease(self, requester: Requester, request: requests.Lease) -> list[bytes] | None:
         if request.action == requests.LEASE_OPEN:
             if request.table in self._local:
                 raise JobRefused(f"table {request.table} is local, each node's own")
@@ -311,16 +300,17 @@ class JobServer(Actor):
             ticket = self._add_waiting(requester, request, request.table)
             opened = ops.LeaseOpen(request.table, wall_ms())
             self.shared.request(ticket, opened, request.extension.reqid)
-        elif request.action == requests.LEASE_RENEW:
+            return None
+        if request.action == requests.LEASE_RENEW:
             self._lease(request.lease)
             self.table.renew(request.lease, self.now_ms)
-            self._answer(requester, answers.encode_ok(request))
-        elif shared:
+        elif values.is_shared(request.lease):
             ticket = self._add_waiting(requester, request, 0)
             self.shared.request(ticket, ops.LeaseEnd(0, request.lease), request.extension.reqid)
+            return None
         else:
             self.table.release(request.lease)
-            self._answer(requester, answers.encode_ok(request))
+        return answers.encode_ok(request)
 
     def _lease(self, number: int) -> Lease:
         """Returns the lease. Raises JobRefused if it does not exist, and StorageError."""
