@@ -1,13 +1,13 @@
 """The driver of a client in an asyncio loop."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable
 from typing import Self, TypeVar
 
 from .async_waits import AsyncWaits
-from .driver import ClientBase, Connections
+from .driver import ClientBase, Connections, Make, OnWoken
 from .operations import Asynchronous, Sleep, Step
-from .resources import ASYNC_WITH, Guard, Resources
+from .resources import ASYNC_WITH, Guard
 
 Item = TypeVar("Item")
 
@@ -18,11 +18,7 @@ class AsyncDriver(Asynchronous, ClientBase):
     _links: AsyncWaits[Connections] | None = None
     _closed = False
 
-    def _own(
-        self,
-        make: Callable[[Resources], Connections],
-        on_woken: Callable[[], object] = lambda: None,
-    ) -> None:
+    def _own(self, make: Make, on_woken: OnWoken = lambda: None) -> None:
         self._make = make, on_woken
 
     def _on_iterated(self) -> None:

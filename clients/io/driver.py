@@ -34,15 +34,17 @@ class Connections(Protocol):
     def close(self) -> None: ...
 
 
+Make = Callable[[Resources], Connections]
+OnWoken = Callable[[], object]
+
+
 class ClientBase(ABC):
     """What the operations of a client and its driver know of each other."""
 
     timeout_ms: int
 
     @abstractmethod
-    def _own(
-        self, make: Callable[[Resources], Connections], on_woken: Callable[[], object] = ...
-    ) -> None:
+    def _own(self, make: Make, on_woken: OnWoken = ...) -> None:
         """Sets what makes the connections. Neither argument may refer to the client.
 
         on_woken   called after each round of receiving
@@ -68,11 +70,7 @@ class BlockingDriver(Blocking, ClientBase):
     _thread = 0  # The thread that ran the connections last.
     _running = False
 
-    def _own(
-        self,
-        make: Callable[[Resources], Connections],
-        on_woken: Callable[[], object] = lambda: None,
-    ) -> None:
+    def _own(self, make: Make, on_woken: OnWoken = lambda: None) -> None:
         self._links = make(Resources())
         self._on_woken = on_woken
         self._guard = Guard(self, WITH, self._links.resources.abandon)
