@@ -16,7 +16,6 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PIP = ["--quiet", "--quiet", "--disable-pip-version-check"]
 # Read by the build only: what runs needs none of it.
 BUILD_ONLY = {"setup.py", "build_ext.py"}
 BESIDE = {"pyspark_kelek.py"}  # The package, and not in it.
@@ -24,6 +23,12 @@ OUTSIDE = {"bench", "docs", "examples", "tests"}  # They run from a clone; the d
 PIP_S = 600  # It downloads, and compiles beside other tests.
 RUN_S = 120
 pytestmark = pytest.mark.timeout(2 * PIP_S + RUN_S)
+
+
+def pip(*arguments: object, cwd: Path | None = None) -> None:
+    options = ["--quiet", "--quiet", "--disable-pip-version-check"]
+    command = [sys.executable, "-m", "pip", *options, *map(str, arguments)]
+    subprocess.run(command, cwd=cwd, check=True, timeout=PIP_S)
 
 
 def tracked() -> list[str]:
@@ -43,8 +48,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, target)
     out = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", *PIP, "wheel", "--no-deps", "-w", str(out), "."]
-    subprocess.run(command, cwd=source, check=True, timeout=PIP_S)
+    pip("wheel", "--no-deps", "-w", out, ".", cwd=source)
     [built] = out.iterdir()
     yield built
     shutil.rmtree(source)
@@ -88,23 +92,17 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bin folder of an empty environment with nothing but the wheel and what it needs."""
     home = tmp_path_factory.mktemp("installed")
     venv.create(home, with_pip=False, symlinks=True)
-    python = home / "bin" / "python"
-    command = [sys.executable, "-m", "pip", *PIP, "--python", str(python), "install", str(wheel)]
-    subprocess.run(command, check=True, timeout=PIP_S)
+    pip("--python", home / "bin" / "python", "install", wheel)
     return home / "bin"
 
 
-def run(*command: str | Path, cwd: Path) -> str:
+def run(*command: str | Path, cwd: Path, **more: str) -> str:
+    """Runs a command without our variables of Python. more   other variables"""
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
     done = subprocess.run(
-        command,
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=RUN_S,
-        check=False,
-    )
+        command, cwd=cwd, env={**environment, **more},
+        capture_output=True, text=True, timeout=RUN_S, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -139,25 +137,9 @@ def test_spark_finds_the_format_by_itself(wheel: Path, tmp_path: Path) -> None:
     """What Spark's lookup runs in a worker. An editable install hides the module from it."""
     pytest.importorskip("pyspark", reason="the extra kelek[spark] is not installed")
     place = tmp_path / "site"
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        *PIP,
-        "install",
-        "--no-deps",
-        "--target",
-        str(place),
-        str(wheel),
-    ]
-    subprocess.run(command, check=True, timeout=PIP_S)
-    environment = {**os.environ, "PYTHONPATH": str(place)}
-    done = subprocess.run(
-        [sys.executable, "-c", LOOKUP],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=RUN_S, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    name, package, module = done.stdout.split()
+    pip("install", "--no-deps", "--target", place, wheel)
+    found = run(sys.executable, "-c", LOOKUP, cwd=tmp_path, PYTHONPATH=str(place))
+    name, package, module = found.split()
     assert name == "kelek"
     assert Path(package).parent == place / "kelek"
     assert Path(module).parent == place
