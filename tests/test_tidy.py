@@ -167,11 +167,6 @@ def layer_of(path: str) -> Layer | None:
     return LAYERS[max(prefixes, key=len)] if prefixes else None
 
 
-def module_of(path: str) -> str:
-    """The dotted name inside the package: protocols/raft/core.py is protocols.raft.core."""
-    return ".".join(PurePosixPath(path).with_suffix("").parts).removesuffix("__init__").rstrip(".")
-
-
 def imports(path: str, text: str) -> Iterator[tuple[ast.stmt, int, str, list[str]]]:
     """All imports, wherever they stand: (node, level, module, names)."""
     for node in nodes(text):
