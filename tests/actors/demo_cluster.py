@@ -20,6 +20,8 @@ Rows = dict[str, dict[str, Any]]  # The status row of each node.
 class DemoCluster:
     """Three nodes of the demo's topology, with the given settings of `log:`."""
 
+    deadline_s = DEADLINE_S
+
     def __init__(self, shell: Any, log: str, election_timeout_ms: str = "[400, 600]") -> None:
         self.shell = shell
         path = shell.folder / "topology.yaml"
@@ -47,12 +49,12 @@ class DemoCluster:
         with kelek.Log(self.urls(), timeout_ms=int(DEADLINE_S * 1000)) as log:
             assert log.append_many(lines) == count
 
-    def peers(self) -> Rows:
-        return {row["node"]: row for row in self.shell.status() if row["role"] == "raft_peer"}
+    def peers(self, role: str = "raft_peer") -> Rows:
+        return {row["node"]: row for row in self.shell.status() if row["role"] == role}
 
     def wait(self, is_so: Callable[[Rows], bool]) -> Rows:
         """Queries the status until the condition holds."""
-        deadline_s = time.monotonic() + DEADLINE_S
+        deadline_s = time.monotonic() + self.deadline_s
         while not is_so(rows := self.peers()):
             assert time.monotonic() < deadline_s, rows
         return rows
@@ -79,5 +81,5 @@ class DemoCluster:
         numbers = [int(str(entry["data"])[:7]) for entry in entries]
         assert numbers == list(range(1, self.count + 1))
 
-    def peer_log(self, node: str) -> str:
-        return str((self.data / node / "logs" / "raft_peer.log").read_text())
+    def peer_log(self, node: str, role: str = "raft_peer") -> str:
+        return str((self.data / node / "logs" / f"{role}.log").read_text())

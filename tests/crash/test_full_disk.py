@@ -34,8 +34,8 @@ class OwnDisks(DemoCluster):
         """A node's data directory as its processes see it."""
         return Path(f"/proc/{row['pid']}/root{self.data / row['node']}")
 
-    def peer_log(self, node: str) -> str:
-        return (self.disk(self.peers()[node]) / "logs" / "raft_peer.log").read_text()
+    def peer_log(self, node: str, role: str = "raft_peer") -> str:
+        return (self.disk(self.peers(role)[node]) / "logs" / f"{role}.log").read_text()
 
 
 class Load:

@@ -7,10 +7,8 @@ import re
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -18,47 +16,33 @@ import pytest
 
 import kelek
 from kelek.clients.errors import LogCompacted
-
-DEADLINE_S = 120.0
-TIMES = "raft: {election_timeout_ms: [600, 1000]}\n"
+from kelek.tests.actors.demo_cluster import DemoCluster, Rows
 
 
-class RunningCluster:
+class SnapshotCluster(DemoCluster):
     """A running cluster of three nodes."""
 
-    def __init__(self, shell: Any, log: str) -> None:
-        self.shell = shell
-        path = shell.folder / "topology.yaml"
-        lines = [line for line in path.read_text().splitlines() if not line.startswith("log:")]
-        path.write_text("\n".join([*lines, f"log: {{segment_bytes: 64KiB, {log}}}\n{TIMES}"]))
-        shell.ok("supervisor start --detach topology.yaml")
-        self.urls = [
-            line.split()[1] for line in path.read_text().splitlines() if " url: tcp" in line
-        ]
+    deadline_s = 120.0
 
-    def rows(self, role: str) -> dict[str, dict[str, Any]]:
-        return {row["node"]: row for row in self.shell.status() if row["role"] == role}
+    def __init__(self, shell: Any, log: str) -> None:
+        super().__init__(shell, f"segment_bytes: 64KiB, {log}", "[600, 1000]")
 
     def pids(self, node: str, *roles: str) -> list[int]:
-        return [self.rows(role)[node]["pid"] for role in roles]
-
-    def wait(self, good: Callable[[], bool]) -> None:
-        """Polls until good() is true."""
-        until = time.monotonic() + DEADLINE_S
-        while not good():
-            assert time.monotonic() < until, self.shell.status()
+        return [self.peers(role)[node]["pid"] for role in roles]
 
     def settled(self, index: int) -> bool:
         """Whether all nodes have applied all entries, with equal hashes."""
-        rows = self.rows("state_machine").values()
+        rows = self.peers("state_machine").values()
         hashes = {row.get("hash", row["pid"]) for row in rows}
         return len(hashes) == 1 and all(row.get("applied_index", 0) >= index for row in rows)
 
-    def steady(self) -> bool:
+    def steady(self, peers: Rows) -> bool:
         """Whether every process is ready and all nodes vote."""
         rows = [row for row in self.shell.status() if row["node"]]
         names = {row["node"] for row in rows}
-        return all(row["state"] == "ready" for row in rows) and all(map(self.votes, names))
+        return all(row["state"] == "ready" for row in rows) and all(
+            self.votes(name, peers) for name in names
+        )
 
     def wipe(self, node: str) -> None:
         """Kills a node's processes and removes their files.
@@ -66,7 +50,7 @@ class RunningCluster:
         It waits for restarting processes first: they would continue with removed files.
         """
         self.wait(self.steady)
-        data = Path(self.shell.folder, "var/demo", node, "raft")
+        data = self.data / node / "raft"
         pids = self.pids(node, "raft_peer", "snapshot_sender", "state_machine")
         shutil.move(data, data.with_name("lost"))
         data.mkdir()
@@ -74,30 +58,22 @@ class RunningCluster:
             os.kill(pid, signal.SIGKILL)
         shutil.rmtree(data.with_name("lost"))
 
-    def bases(self) -> dict[str, int]:
-        """The first index of each node's log."""
-        rows = self.rows("raft_peer")
-        return {node: row.get("base_index", 0) for node, row in rows.items()}
-
-    def votes(self, node: str) -> bool:
+    def votes(self, node: str, peers: Rows) -> bool:
         """Whether a node votes, so that the test may wipe another node."""
-        return bool(self.rows("raft_peer").get(node, {}).get("vote") == "voter")
-
-    def log(self, node: str, role: str) -> str:
-        return Path(self.shell.folder, "var/demo", node, "logs", f"{role}.log").read_text()
+        return bool(peers.get(node, {}).get("vote") == "voter")
 
 
 @pytest.fixture
-def nodes(shell: Any) -> Callable[[str], RunningCluster]:
-    return lambda log: RunningCluster(shell, log)
+def nodes(shell: Any) -> Callable[[str], SnapshotCluster]:
+    return lambda log: SnapshotCluster(shell, log)
 
 
 @pytest.mark.timeout(400)
-def test_a_wiped_node_rejoins_through_a_snapshot(nodes: Callable[[str], RunningCluster]) -> None:
+def test_a_wiped_node_rejoins_through_a_snapshot(nodes: Callable[[str], SnapshotCluster]) -> None:
     running = nodes("snapshot_entries: 0, snapshot_trailing_entries: 0, writer: thread")
-    with kelek.Log(running.urls) as log:
+    with kelek.Log(running.urls()) as log:
         log.append_many(b"%d" % number + b"." * 100 for number in range(3000))
-        running.wait(lambda: running.settled(3000))
+        running.wait(lambda _: running.settled(3000))
         text = running.shell.ok("kelek log snapshot -o json")
         made = json.loads(text)["nodes"]
         assert [(row["node"], row["problem"]) for row in made] == [
@@ -108,12 +84,14 @@ def test_a_wiped_node_rejoins_through_a_snapshot(nodes: Callable[[str], RunningC
         ends = {row["node"]: row["index"] for row in made}  # An election in between adds an entry.
         assert min(ends.values()) >= 3001
         index = max(log.append_each(b"more %d" % number for number in range(500)))
-        running.wait(lambda: running.bases() == ends)
+        running.wait(
+            lambda rows: {node: row.get("base_index", 0) for node, row in rows.items()} == ends
+        )
         running.wipe("n3")
-        running.wait(lambda: running.settled(index))
-        sent = re.findall(r"installed index=([0-9]+)", running.log("n3", "snapshot_sender"))
+        running.wait(lambda _: running.settled(index))
+        sent = re.findall(r"installed index=([0-9]+)", running.peer_log("n3", "snapshot_sender"))
         assert int(sent[-1]) in ends.values()
-        assert f"restored index={sent[-1]}" in running.log("n3", "state_machine")
+        assert f"restored index={sent[-1]}" in running.peer_log("n3", "state_machine")
 
         # A reader from the start learns of the snapshot, and gets it.
         with pytest.raises(LogCompacted) as caught:
@@ -127,8 +105,8 @@ def test_a_wiped_node_rejoins_through_a_snapshot(nodes: Callable[[str], RunningC
         ]
         assert updates == [b"more %d" % number for number in range(500)]
     # Each process reports every 250 ms: the state machine's report may be newer.
-    running.wait(lambda: running.rows("snapshot_sender")["n3"].get("snapshot_index", 0) > 0)
-    status = running.rows("snapshot_sender")["n3"]
+    running.wait(lambda _: running.peers("snapshot_sender")["n3"].get("snapshot_index", 0) > 0)
+    status = running.peers("snapshot_sender")["n3"]
     assert status["snapshot_index"] == int(sent[-1])
     assert status["snapshot_size"] > 3000 * 16
 
@@ -136,7 +114,7 @@ def test_a_wiped_node_rejoins_through_a_snapshot(nodes: Callable[[str], RunningC
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("writer", ["process", "thread"])
 def test_killed_while_snapshots_are_made_sent_and_received(
-    nodes: Callable[[str], RunningCluster], writer: str
+    nodes: Callable[[str], SnapshotCluster], writer: str
 ) -> None:
     random = Random(writer)
     running = nodes(f"snapshot_entries: 500, snapshot_trailing_entries: 0, writer: {writer}")
@@ -160,19 +138,19 @@ def test_killed_while_snapshots_are_made_sent_and_received(
                         ProcessLookupError
                     ):  # It has ended with its restart unit.
                         os.kill(pid, signal.SIGKILL)
-    out, _ = load.communicate(timeout=DEADLINE_S)
+    out, _ = load.communicate(timeout=running.deadline_s)
     assert load.returncode == 0, out
     assert wiped == 2
-    with kelek.Log(running.urls) as log:
+    with kelek.Log(running.urls()) as log:
 
-        def some_are_made() -> bool:
+        def some_are_made(_: Rows) -> bool:
             """Whether snapshots are made again after the interruptions."""
             log.append_many(b"more" for _ in range(600))
-            logs = (running.log(node, "snapshot_sender") for node in ("n1", "n2", "n3"))
+            logs = (running.peer_log(node, "snapshot_sender") for node in ("n1", "n2", "n3"))
             return sum(text.count(" made ") for text in logs) > 3
 
         running.wait(some_are_made)
         index = log.append(b"the last one")
-    running.wait(lambda: running.settled(index))
-    counts = {str(row["entries"]) for row in running.rows("state_machine").values()}
+    running.wait(lambda _: running.settled(index))
+    counts = {str(row["entries"]) for row in running.peers("state_machine").values()}
     assert len(counts) == 1
