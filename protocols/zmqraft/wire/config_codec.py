@@ -42,13 +42,10 @@ def member_ids(members: Members) -> tuple[str, ...]:
 
 def encode_config_entry(entry: ConfigEntry) -> bytes:
     """Encodes the data of a config entry; decode_config_entry describes it."""
-    new = [list(member) for member in entry.new]
+    old, new = ([list(member) for member in members] for members in (entry.old, entry.new))
     if entry.tables_from:
-        old = [list(member) for member in entry.old]
         return v.encode_json({"old": old, "new": new, "tables_from": entry.tables_from})
-    if not entry.old:
-        return v.encode_json(new)
-    return v.encode_json({"old": [list(member) for member in entry.old], "new": new})
+    return v.encode_json({"old": old, "new": new} if old else new)
 
 
 def decode_config_entry(data: bytes) -> ConfigEntry:
@@ -61,17 +58,17 @@ def decode_config_entry(data: bytes) -> ConfigEntry:
     Raises RemoteProtocolError on other data, on no member and on a member named twice.
     """
     value = v.decode_json(data)
-    if isinstance(value, dict):
-        if value.keys() == {"old", "new", "tables_from"}:
-            old = v.check_voters(value["old"]) if value["old"] != [] else ()
-            tables_from = value["tables_from"]
-            if type(tables_from) is not int or not 0 < tables_from <= v.UINT_MAX:
-                raise RemoteProtocolError("tables_from is a LOG INDEX")
-            return ConfigEntry(v.check_voters(value["new"]), old, tables_from)
-        if value.keys() != {"old", "new"}:
-            raise RemoteProtocolError("a joint configuration holds old and new")
+    if not isinstance(value, dict):
+        return ConfigEntry(v.check_voters(value))
+    if value.keys() - {"tables_from"} != {"old", "new"}:
+        raise RemoteProtocolError("a joint configuration holds old and new")
+    if "tables_from" not in value:
         return ConfigEntry(v.check_voters(value["new"]), v.check_voters(value["old"]))
-    return ConfigEntry(v.check_voters(value))
+    tables_from = value["tables_from"]
+    if type(tables_from) is not int or not 0 < tables_from <= v.UINT_MAX:
+        raise RemoteProtocolError("tables_from is a LOG INDEX")
+    old = v.check_voters(value["old"]) if value["old"] != [] else ()
+    return ConfigEntry(v.check_voters(value["new"]), old, tables_from)
 
 
 def batch_config(batch: EntryBatch) -> ConfigEntry | None:
