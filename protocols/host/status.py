@@ -1,8 +1,9 @@
-"""What status and log lines say of a peer, on any wire."""
+"""What a host makes durable before it sends anything, and what status and log lines say of it."""
 
 from typing import NamedTuple
 
 from ..raft.core import Raft
+from ..raft.messages import HardState
 
 
 class GroupRole(NamedTuple):
@@ -24,3 +25,19 @@ def core_status(core: Raft) -> dict[str, object]:
         "commit_index": core.commit_index,
         "last_index": core.log.last_index,
     }
+
+
+class SavedState:
+    """The state that is durable, with the flag saved beside it: this peer is a voter, a member."""
+
+    def __init__(self, hard_state: HardState, flag: bool) -> None:
+        self.hard_state = hard_state
+        self._flag = flag
+
+    def change(self, hard_state: HardState | None, flag: bool) -> tuple[HardState, bool] | None:
+        """Returns what must be made durable now; None if nothing has changed. A hard_state of None
+        is as before."""
+        before = self.hard_state, self._flag
+        after = hard_state or self.hard_state, flag
+        self.hard_state, self._flag = after
+        return after if after != before else None

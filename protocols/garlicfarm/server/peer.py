@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from ...errors import RemoteProtocolError, TooLarge
 from ...host.border import LinkLost, Requests, Responses
-from ...host.hard_state import SavedState
-from ...host.status import core_status, role_of
+from ...host.status import SavedState, core_status, role_of
 from ...raft.core import Raft, Role
 from ...raft.log import RaftLog
 from ...raft.membership import ConfigurationHistory

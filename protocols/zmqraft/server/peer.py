@@ -11,8 +11,7 @@ from ....native.log.updates import Reqids
 from ....native.net.messages import Arena, Frames
 from ...errors import RemoteProtocolError
 from ...host.border import LinkLost, Requests, Responses
-from ...host.hard_state import SavedState
-from ...host.status import core_status, role_of
+from ...host.status import SavedState, core_status, role_of
 from ...raft.core import Raft, Role
 from ...raft.messages import (
     AppendAck,
