@@ -53,6 +53,13 @@ def storage_error(place: str, action: str, error: OSError) -> StorageError:
     return StorageError(place, problem, "see the kernel's log")
 
 
+def check_usable(failed: StorageError | None) -> None:
+    """Raises StorageError after a failed write or sync: the disk's contents are unknown."""
+    if failed is not None:
+        problem = f"nothing is written after: {failed.problem}"
+        raise StorageError(failed.place, problem, failed.way_out)
+
+
 class SystemCall:
     """Raises storage_error(place, action) for an OSError of its block."""
 

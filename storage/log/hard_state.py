@@ -12,7 +12,7 @@ from ...native.log import segments
 from ...native.log.blocks import crc32c
 from ...protocols.raft.messages import HardState
 from ..disk.files import SECTOR_BYTES, File, Files, open_existing, replace
-from ..errors import Damaged, StorageError
+from ..errors import Damaged, StorageError, check_usable
 from .segment import (
     NAME_BYTES_MAX,
     RESTORE,
@@ -87,12 +87,7 @@ class HardStateFile:
         After a StorageError the peer must not send messages that depend on them, and every later
         save fails.
         """
-        if self._failed is not None:
-            raise StorageError(
-                self._failed.place,
-                f"nothing is written after: {self._failed.problem}",
-                self._failed.way_out,
-            )
+        check_usable(self._failed)
         slot = _Slot(self._sequence + 1, state, voter, self.withheld, self.repaired)
         try:
             self._file.write(self._number * SEGMENT_START, [_encode(slot)])

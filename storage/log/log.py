@@ -14,7 +14,7 @@ from ...protocols.errors import LocalProtocolError, RemoteProtocolError
 from ...protocols.raft.messages import AppendJob, EntryBatch
 from ...protocols.record import BLOCK_HEADER, check_block
 from ..disk.files import DAMAGED_SUFFIX, UNFINISHED, File, Files, Syncer, open_existing, replace
-from ..errors import Damaged, StorageError, StorageFull
+from ..errors import Damaged, StorageError, StorageFull, check_usable
 from . import repair
 from .recovery import CLEAN, RecoveredFiles, Tail, live_segments, recover
 from .runs import Runs
@@ -232,7 +232,7 @@ class Log:
         Raises LocalProtocolError: the blocks do not follow; StorageFull: nothing was changed;
         StorageError: the disk failed, and the log can't be used any more.
         """
-        self._check_usable()
+        check_usable(self._failed)
         batches = self._check(prev_index, prev_term, blocks)
         self._wait_for_sync()
         if self.lacks_space:
@@ -243,14 +243,19 @@ class Log:
             self._roll(prev_index, prev_term, size)
         if batches:
             mark = segments.mark(self._synced, self._epoch)
-            self._write(lambda: self._active.write(self._offset, [mark, *blocks]))
+            try:
+                self._active.write(self._offset, [mark, *blocks])
+            except StorageFull:  # Harmless: a retry writes the same bytes to the same place.
+                raise
+            except StorageError as error:
+                self._fail(error)
             self._offset += size
         for batch in batches:
             self._runs.extend(batch.count, batch.term)
 
     def sync(self) -> None:
         """Makes all appended entries durable. After a StorageError the log can't be used."""
-        self._check_usable()
+        check_usable(self._failed)
         self._wait_for_sync()
         if self._synced != self._offset:
             self._sync(self._active.sync)
@@ -269,7 +274,7 @@ class Log:
         Returns whether everything is durable already; otherwise poll_sync() reports it. An append()
         waits for a running sync.
         """
-        self._check_usable()
+        check_usable(self._failed)
         if self._syncer is None:
             self.sync()
         elif self._synced != self._offset and not self.syncing:
@@ -282,7 +287,7 @@ class Log:
 
         After a StorageError the log can't be used.
         """
-        self._check_usable()
+        check_usable(self._failed)
         assert self._syncer is not None, "the log was opened without background_sync"
         while self._poll_syncer(self._syncer, wait and self.syncing):
             pass
@@ -342,7 +347,7 @@ class Log:
         A durable snapshot includes entry index. background_step() removes the files. The log then
         starts at first_index.
         """
-        self._check_usable()
+        check_usable(self._failed)
         assert index <= self.last_index, f"entry {index} is not in the log"
         for header in self._live_headers():
             if self._runs.base_index < header.first_index - 1 <= index:
@@ -354,7 +359,7 @@ class Log:
         All older entries are dropped. The change is durable on return. Raises StorageFull: nothing
         was changed; StorageError: the disk failed.
         """
-        self._check_usable()
+        check_usable(self._failed)
         if self.term_at(index) == term:
             return
         self._wait_for_sync()
@@ -411,28 +416,10 @@ class Log:
 
     # ---- the disk refuses ----
 
-    def _check_usable(self) -> None:
-        if self._failed is not None:
-            raise StorageError(
-                self._failed.place,
-                f"nothing is written after: {self._failed.problem}",
-                self._failed.way_out,
-            )
-
     def _sync(self, sync: Callable[[], None]) -> None:
         """A failed sync is final, also for lack of space: the disk's contents are unknown."""
         try:
             sync()
-        except StorageError as error:
-            self._fail(error)
-
-    def _write(self, write: Callable[[], None]) -> None:
-        """StorageFull is harmless: a retry writes the same bytes to the same place. Every other
-        error is final."""
-        try:
-            write()
-        except StorageFull:
-            raise
         except StorageError as error:
             self._fail(error)
 
@@ -450,7 +437,7 @@ class Log:
         rest of the active segment for entries that make room. Each later call tries again, and so
         does append().
         """
-        self._check_usable()
+        check_usable(self._failed)
         live = {header.sequence for header in self._live_headers()}
         for header in self._headers:
             if header.sequence not in live:

@@ -106,9 +106,6 @@ class Ranges:
         self._starts = SortedKeys()
         self._ends: dict[bytes, bytes] = {}  # By start.
 
-    def __bool__(self) -> bool:
-        return bool(self._ends)
-
     def __contains__(self, key: bytes) -> bool:
         return self.end_of(key) != key
 
