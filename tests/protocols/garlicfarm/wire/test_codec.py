@@ -324,17 +324,13 @@ def test_log_packs_that_are_none(data: bytes, error: str) -> None:
         values.decode_log_pack(data, 4096)
 
 
-def server(endpoint: bytes, size: int | None = None) -> bytes:
-    return pack(">iI", 1, len(endpoint) if size is None else size) + endpoint
+def server(endpoint: bytes) -> bytes:
+    return pack(">iI", 1, len(endpoint)) + endpoint
 
 
 @pytest.mark.parametrize(
     ("value", "error"),
     [
-        (server(b"tcp://a:1")[:-1], "1 octets are missing"),
-        (server(b"tcp://a:1") + b"x", "1 octets too many"),
-        (server(b"tcp://a:1", 2**31), "2147483648 octets"),
-        (server(b"tcp://\xff:1"), "utf-8"),
         (server(b"tcp://a"), "no host and port"),
         (server(b"tcp://:9"), "no host and port"),
         (server(b"tcp://a:0"), "a port outside"),
@@ -345,9 +341,7 @@ def server(endpoint: bytes, size: int | None = None) -> bytes:
 def test_servers_that_are_none(value: bytes, error: str) -> None:
     with pytest.raises(RemoteProtocolError, match=error):
         values.decode_cluster_server(value)
-    with pytest.raises(
-        RemoteProtocolError, match=error.replace("1 octets too many", "3 octets are")
-    ):
+    with pytest.raises(RemoteProtocolError, match=error):
         values.decode_configuration(pack(">qq", 1, 0) + value)
 
 
