@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from collections.abc import Mapping as Map
 from dataclasses import field, fields
+from functools import partial
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from ...protocols.zmqraft.wire.values import IPC_PATH_BYTES_MAX, PORT_MAX
@@ -193,7 +194,7 @@ class ScalarType(ValueType):
 class NumberType(ScalarType):
     """A whole number with an optional unit; the key's name ends with the unit of the value."""
 
-    def __init__(self, low: int, high: int, units: Map[str, int], what: str) -> None:
+    def __init__(self, what: str, units: Map[str, int], low: int, high: int) -> None:
         self._low, self._high, self._units = low, high, units
         number = {"type": "integer", "minimum": low, "maximum": high}
         pattern = f"^[0-9][0-9_]*\\s*({'|'.join(units)})?$" if units else "^[0-9_]+$"
@@ -224,20 +225,11 @@ class NumberType(ScalarType):
         return f"{value:_}" if value > 9999 else str(value)
 
 
-def count(low: int, high: int) -> NumberType:
-    return NumberType(low, high, {}, "a whole number")
-
-
-def duration_ms(low: int, high: int) -> NumberType:
-    return NumberType(low, high, MS_UNITS, "a time")
-
-
-def duration_s(low: int, high: int) -> NumberType:
-    return NumberType(low, high, S_UNITS, "a time")
-
-
-def size(low: int, high: int) -> NumberType:
-    return NumberType(low, high, SIZE_UNITS, "a size")
+# Arguments: the smallest and the largest value.
+count = partial(NumberType, "a whole number", {})
+duration_ms = partial(NumberType, "a time", MS_UNITS)
+duration_s = partial(NumberType, "a time", S_UNITS)
+size = partial(NumberType, "a size", SIZE_UNITS)
 
 
 class DurationRangeType(ValueType):
