@@ -68,14 +68,6 @@ class WaitingRequest(NamedTuple):
     due_ms: int
 
 
-class Refusal(NamedTuple):
-    """Why a request is refused."""
-
-    text: str
-    database: bool = False  # Whether the engine reported it.
-    retry: bool = False  # Whether a later attempt may succeed.
-
-
 class JobServer(Actor):
     """Runs the data jobs of one node.
 
@@ -226,11 +218,11 @@ class JobServer(Actor):
         try:
             yield
         except JobRefused as error:
-            self._refuse(requester, request, Refusal(str(error), retry=error.retry))
+            self._refuse(requester, request, str(error), retry=error.retry)
         except StorageError as error:
             # Another node may have the same snapshot.
             retry = values.is_shared(request.extension.lease)
-            self._refuse(requester, request, Refusal(str(error), database=True, retry=retry))
+            self._refuse(requester, request, str(error), database=True, retry=retry)
 
     def _on_request(self, requester: Requester, request: requests.Request) -> list[bytes] | None:
         """Serves a request; returns the answer, or None if it comes later.
@@ -267,14 +259,19 @@ class JobServer(Actor):
                 )
         return None
 
-    def _refuse(self, requester: Requester, request: requests.Request, refusal: Refusal) -> None:
-        match request:
-            case requests.RangeJob() | requests.ForwardRange() | requests.JobStatus():
-                code = values.REQUEST_ERROR
-            case _:
-                code = values.DATABASE_ERROR if refusal.database else values.ERROR
-        frames = answers.encode_error(request, code, refusal.text, refusal.retry)
-        self._answer(requester, frames)
+    def _refuse(
+        self,
+        requester: Requester,
+        request: requests.Request,
+        text: str,
+        database: bool = False,
+        retry: bool = False,
+    ) -> None:
+        """database: the engine reported it. retry: a later attempt may succeed."""
+        code = values.DATABASE_ERROR if database else values.ERROR
+        if isinstance(request, requests.RangeJob | requests.ForwardRange | requests.JobStatus):
+            code = values.REQUEST_ERROR
+        self._answer(requester, answers.encode_error(request, code, text, retry))
 
     def _send_chunk(self, requester: Requester, request: requests.ClientData) -> int:
         """Answers with a chunk; returns its size in bytes. Raises RequestError."""
@@ -432,7 +429,7 @@ class JobServer(Actor):
         match waiting.request:
             case requests.Lease(lease=number, action=requests.LEASE_RELEASE):
                 text = f"lease {number} is not released on all nodes: {reason}"
-        self._refuse(waiting.requester, waiting.request, Refusal(text, database=True, retry=retry))
+        self._refuse(waiting.requester, waiting.request, text, database=True, retry=retry)
 
     def _on_server_lost(self) -> None:
         """Handles the end of zerodb_server: its answers may never come."""
@@ -457,8 +454,8 @@ class JobServer(Actor):
             self._start_job(waiting, lease)
         except (JobRefused, StorageError) as error:
             self.table.release(lease.number)
-            refusal = Refusal(str(error), isinstance(error, StorageError))
-            self._refuse(waiting.requester, waiting.request, refusal)
+            failed = isinstance(error, StorageError)
+            self._refuse(waiting.requester, waiting.request, str(error), database=failed)
 
     def _start_job(self, waiting: WaitingRequest, lease: Lease) -> None:
         match waiting.request:
@@ -509,7 +506,7 @@ class JobServer(Actor):
 
         def on_started(problem: str) -> None:
             if problem:
-                self._refuse(waiting.requester, request, Refusal(problem))
+                self._refuse(waiting.requester, request, problem)
             else:
                 self._answer(waiting.requester, answers.JOB.encode(request, (apid, None)))
 
