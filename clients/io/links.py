@@ -65,9 +65,9 @@ class _PeerLink(Link):
             keepalive=False,
             routing_id=b"k" + os.urandom(15) if settings.secret_ids else b"",  # Its first is not 0.
         )
-        super().__init__(_socket(resources, zmq.DEALER, options))
+        socket, self.drain = _open(resources, zmq.DEALER, options)
+        super().__init__(socket)
         resources.add(self.monitor)
-        self.drain = _drain(self.socket, settings.limits)
         try:
             self.socket.connect(url)
         except zmq.ZMQError:
@@ -90,8 +90,7 @@ class _Feed:
         options = link_options(LinkLimits())._replace(
             hwm=BROADCASTS_MAX, send_hwm=1, keepalive=False, topics=(topic,)
         )
-        self.socket = _socket(resources, zmq.SUB, options)
-        self.drain = _drain(self.socket, LinkLimits())
+        self.socket, self.drain = _open(resources, zmq.SUB, options)
         try:
             self.socket.connect(url)
         except zmq.ZMQError:
@@ -102,20 +101,17 @@ class _Feed:
         self._resources.close_socket(self.socket)
 
 
-def _socket(resources: Resources, kind: int, options: SocketOptions) -> Socket:
+def _open(resources: Resources, kind: int, options: SocketOptions) -> tuple[Socket, Drain]:
     socket = resources.socket(kind)
     configure(socket, kind, options)
-    return socket
-
-
-def _drain(socket: Socket, limits: LinkLimits) -> Drain:
-    return Drain(
+    drain = Drain(
         socket,
-        message_bytes_max=limits.message_bytes_max,
-        message_frames_max=limits.message_frames_max,
+        message_bytes_max=options.message_bytes_max,
+        message_frames_max=options.message_frames_max,
         arena_bytes=ARENA_BYTES,
         frames=ARENA_FRAMES,
     )
+    return socket, drain
 
 
 class Links:
