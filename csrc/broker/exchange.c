@@ -236,7 +236,6 @@ static struct client_queue *line_get(struct client *client, struct service *serv
     struct client_queue *client_queue = malloc(sizeof *client_queue);
     if (!client_queue) return NULL;
     client_queue->service = service;
-    client_queue->client = client;
     klk_link_init(&client_queue->requests);
     klk_link_insert(&client_queue->of_service, &service->client_queues);
     klk_link_insert(&client_queue->of_client, &client->client_queues);

@@ -62,7 +62,6 @@ struct client_queue {
     struct link of_client;
     struct link requests;
     struct service *service;
-    struct client *client;
 };
 
 struct worker {
