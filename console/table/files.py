@@ -37,17 +37,12 @@ SUFFIXES = {
 }
 
 NEEDS_QUOTES = re.compile('[",\r\n]')
-
 Row = dict[str, Any]
 Pair = tuple[bytes, bytes]
-
-
-FORMATS = ("csv", "jsonl", "parquet")
-ENCODINGS = ("utf8", "hex", "base64")
-FORMAT = option("--format", type=click.Choice(FORMATS),
+FORMAT = option("--format", type=click.Choice(["csv", "jsonl", "parquet"]),
                 help="Format of FILE (default: by its name).")  # fmt: skip
-ENCODING = option("--encoding", type=click.Choice(ENCODINGS), default="utf8", show_default=True,
-                  help="Of keys and values in CSV.")  # fmt: skip
+ENCODING = option("--encoding", type=click.Choice(["utf8", "hex", "base64"]), default="utf8",
+                  show_default=True, help="Of keys and values in CSV.")  # fmt: skip
 
 
 class TableLoadRequest(NamedTuple):
@@ -311,11 +306,6 @@ def open_output(name: str, form: str) -> Iterator[IO[bytes]]:
         part.unlink(missing_ok=True)
 
 
-def csv_text(page: Sequence[Pair], encoding: str) -> str:
-    rows = ((encode_cell(key, encoding), encode_cell(value, encoding)) for key, value in page)
-    return "".join(f"{quote(key)},{quote(value)}\n" for key, value in rows)
-
-
 def quote(text: str) -> str:
     """A cell of CSV. Python's writer does not quote a lone carriage return, which readers take for
     a line end.
@@ -345,7 +335,8 @@ def write_text(
         file.write(b"key,value\n")
     for page in pages:
         if form == "csv":
-            text = csv_text(page, encoding)
+            rows = ([quote(encode_cell(cell, encoding)) for cell in pair] for pair in page)
+            text = "".join(f"{','.join(row)}\n" for row in rows)
         else:
             text = "".join(f"{pair_json(key, value)}\n" for key, value in page)
         file.write(text.encode())
