@@ -65,7 +65,6 @@ class FarmReplica:
         settings, node = farm.farms[name], farm.server
         self.name = name
         self.server_id = farm.server_ids[name]
-        self.entries_bytes_max = settings.entries_bytes_max
         self.poll, self.resolver, self.counters = shared.poll, shared.resolver, shared.counters
         self.links: dict[int, FarmLink] = {}
         # A leader that reconnects later than this could be deposed by a returning server.
@@ -97,10 +96,10 @@ class FarmReplica:
                 *settings.election_timeout_ms,
                 settings.heartbeat_ms,
                 settings.request_timeout_ms,
-                self.entries_bytes_max,
+                settings.entries_bytes_max,
                 cluster=name,
                 user="" if node.insecure_jraft else node.user,
-                entry_bytes_max=min(settings.entry_bytes_max, self.entries_bytes_max),
+                entry_bytes_max=min(settings.entry_bytes_max, settings.entries_bytes_max),
             ),
             self.storage.recovered,
             self.storage,

@@ -60,7 +60,7 @@ class FarmServer(Actor):
             replica.link_settings = LinkSettings(
                 self._tls.client, self._settings.server_name, proxy, name, user, secret
             )
-        largest = max(replica.entries_bytes_max for replica in self.replicas.values())
+        largest = max(settings.entries_bytes_max for settings in farm.farms.values())
         limits = ConnectionLimits(self._settings.connections_max, PARTIAL_REQUESTS * largest)
         self._listener = FarmListener(self, self.poll, self._tls.server, limits)
         listen = self._settings.url
