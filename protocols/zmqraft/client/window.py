@@ -37,6 +37,8 @@ DOUBLINGS_MAX = 4  # Of the time limit of a silent leader.
 
 
 class WindowLimits(NamedTuple):
+    """Limits of unanswered updates."""
+
     packs: int = 16
     updates: int = 1 << 15
     bytes: int = 8 << 20
