@@ -109,7 +109,6 @@ class Durable:
         self.ledger = Ledger(setup)
         self._exchange_setup = exchange
         self.exchange = Exchange(exchange)
-        self._owner_value = setup.token + setup.node.encode()
         self._orders: list[Order] = []
         self._last_ticket = 0
         self._pending_writes: dict[int, _PendingWrite] = {}
@@ -128,6 +127,11 @@ class Durable:
         self._next_delete_ms = 0  # When to search for deletable segments.
         self.is_lost = False  # Workers have requests that another broker now dispatches.
         self._is_stopping = False
+
+    @property
+    def _owner_value(self) -> bytes:
+        """The value of OWNER while this broker is the owner."""
+        return self.setup.token + self.setup.node.encode()
 
     def _unix_ms(self, now_ms: int) -> int:
         return now_ms + self.setup.unix_offset_ms
