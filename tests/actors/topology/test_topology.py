@@ -441,6 +441,12 @@ MISTAKES = [
      "use 1 to 255 printable characters of ASCII"),
     ("unknown key of a service", HEAD + "broker: {services: {a b: {durabel: true}}}\n",
      "t.yaml:3:27: broker.services.a b.durabel: unknown key 'durabel'; did you mean 'durable'?"),
+    ("a service's answers kept for no time", HEAD + "broker: {services: {a: {reply_ttl_s: 0}}}\n",
+     "t.yaml:3:38: broker.services.a.reply_ttl_s: 0 is out of range; "
+     "write a time from 1 to 2592000 (s; or with a unit: s, min, h, d)"),
+    ("a lease of a broker that is too short", HEAD + "broker: {store: {lease_ms: 1 ms}}\n",
+     "t.yaml:3:28: broker.store.lease_ms: 1 ms is out of range; "
+     "write a time from 500 to 600000 (ms; or with a unit: ms, s, min, h)"),
 ]  # fmt: skip
 
 
