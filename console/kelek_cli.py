@@ -73,6 +73,11 @@ farm = LazyGroup(
     },
     groups=[user],
 )
+keys = LazyGroup(
+    "keys",
+    "CURVE keys, and what each may do: new, show, list, allow, revoke, rotate; docs/security.md.",
+    {"keys": "new show list allow revoke rotate"},
+)
 main = LazyGroup(
     "kelek",
     "A client of a kelek cluster.\n\n"
@@ -87,7 +92,7 @@ main = LazyGroup(
         "admin.doctor": "doctor",
         "table.shell": "shell",
     },
-    groups=[log, table, broker, worker, node, farm],
+    groups=[log, table, broker, worker, node, farm, keys],
     context_settings=CONTEXT,
 )
 click.version_option(__version__, message="%(prog)s %(version)s")(main)
