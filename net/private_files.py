@@ -12,7 +12,7 @@ OTHERS = 0o077
 
 
 def read_private_file(path: str | os.PathLike[str], bytes_max: int, place: str = "") -> str:
-    """The text of a file that belongs to this user, or to root, and that nobody else may read.
+    """The text of a file that belongs to this user, or to root, and that no other user can read.
 
     place   where a topology names the file, for the error
 

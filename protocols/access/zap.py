@@ -107,6 +107,10 @@ class Keyring:
     def slot_of(self, key: bytes) -> Slot | None:
         return self._by_key.get(key)
 
+    def user_id(self, key: bytes) -> bytes:
+        """What the connections of an allowed key have as User-Id."""
+        return self._by_key[key].user_id
+
     def replace(self, allowed: Mapping[bytes, AllowedKey]) -> list[Slot]:
         """Replaces all keys. Open connections of keys that stay keep their slots.
 

@@ -2,26 +2,28 @@
 
 import json
 import os
+from pathlib import Path
+from typing import Any
 
 import pytest
 import zmq.auth
 
 from kelek.protocols.access.certificates import encode_key, parse_certificate
 
-from .kelek_runner import fails, ok, run
+from kelek.tests.console.kelek_runner import fails, ok, run
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def rows(*words):
+def rows(*words: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in ok("keys", *words, "-o", "json").splitlines()]
 
 
-def test_a_new_key_is_two_files_that_pyzmq_reads(folder):
+def test_a_new_key_is_two_files_that_pyzmq_reads(folder: Path) -> None:
     (made,) = rows("new", "n1")
     assert made["public"] == "keys/n1.key"
     assert made["secret"] == "keys/n1.key_secret"
@@ -36,7 +38,7 @@ def test_a_new_key_is_two_files_that_pyzmq_reads(folder):
     assert secret.decode() not in shown
 
 
-def test_a_key_is_never_overwritten(folder):
+def test_a_key_is_never_overwritten(folder: Path) -> None:
     (made,) = rows("new", "n1")
     code, line = fails("keys", "new", "n1")
     assert code == 2
@@ -44,7 +46,7 @@ def test_a_key_is_never_overwritten(folder):
     assert rows("show", "keys/n1.key")[0]["key"] == made["key"]
 
 
-def test_allowed_keys_are_listed_with_their_grants(folder):
+def test_allowed_keys_are_listed_with_their_grants(folder: Path) -> None:
     for name, grants in (("ann", ["log.read"]), ("bob", ["tables:7-9:rw", "services:mail.*"])):
         ok("keys", "new", name)
         words = [word for grant in grants for word in ("--grant", grant)]
@@ -60,7 +62,7 @@ def test_allowed_keys_are_listed_with_their_grants(folder):
     assert max(map(len, lines)) <= 80
 
 
-def test_allowing_a_key_again_changes_its_grants(folder):
+def test_allowing_a_key_again_changes_its_grants(folder: Path) -> None:
     ok("keys", "new", "ann")
     for grant in ("log.read", "log.append"):
         ok("keys", "allow", "allow", "keys/ann.key", "--grant", grant)
@@ -68,13 +70,13 @@ def test_allowing_a_key_again_changes_its_grants(folder):
     assert os.listdir("allow") == ["ann.key"]
 
 
-def test_the_secret_key_stays_out_of_the_directory(folder):
+def test_the_secret_key_stays_out_of_the_directory(folder: Path) -> None:
     ok("keys", "new", "ann")
     ok("keys", "allow", "allow", "keys/ann.key_secret", "--grant", "log.read")
     assert "secret" not in (folder / "allow/ann.key").read_text()
 
 
-def test_a_rotated_key_has_the_grants_of_the_old_one(folder):
+def test_a_rotated_key_has_the_grants_of_the_old_one(folder: Path) -> None:
     (old,) = rows("new", "ann")
     ok("keys", "allow", "allow", "keys/ann.key", "--grant", "log.read")
     (made,) = rows("rotate", "allow", "keys/ann.key_secret")
@@ -89,7 +91,7 @@ def test_a_rotated_key_has_the_grants_of_the_old_one(folder):
     assert [row["key"] for row in rows("list", "allow")] == [made["key"]]
 
 
-def test_a_name_is_revoked_with_all_its_keys(folder):
+def test_a_name_is_revoked_with_all_its_keys(folder: Path) -> None:
     rows("new", "ann")
     ok("keys", "allow", "allow", "keys/ann.key", "--grant", "log.read")
     ok("keys", "rotate", "allow", "keys/ann.key_secret")
@@ -113,7 +115,7 @@ def test_a_name_is_revoked_with_all_its_keys(folder):
         ("rotate allow keys/ann.key_secret", 1, "it does not allow the key of"),
     ],
 )
-def test_what_can_go_wrong(folder, words, code, line):
+def test_what_can_go_wrong(folder: Path, words: str, code: int, line: str) -> None:
     ok("keys", "new", "ann")
     (folder / "allow").mkdir()
     (folder / "text.key").write_text("hello\n")
@@ -124,7 +126,7 @@ def test_what_can_go_wrong(folder, words, code, line):
     assert (found_code, line in found_line) == (code, True), found_line
 
 
-def test_allow_needs_a_grant(folder):
+def test_allow_needs_a_grant(folder: Path) -> None:
     ok("keys", "new", "ann")
     done = run("keys", "allow", "allow", "keys/ann.key")
     assert done.exit_code == 2

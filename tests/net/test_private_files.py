@@ -1,6 +1,7 @@
 """Files that only their owner may read, and how they are replaced."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -8,7 +9,7 @@ from kelek.net.errors import OperatorError
 from kelek.net.private_files import read_private_file, replace_file
 
 
-def test_a_replaced_file_can_be_read(tmp_path):
+def test_a_replaced_file_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "secret"
     for text in ("one", "two"):
         replace_file(path, text)
@@ -17,7 +18,7 @@ def test_a_replaced_file_can_be_read(tmp_path):
     assert os.listdir(tmp_path) == ["secret"]
 
 
-def test_a_failed_replacement_leaves_the_old_file_and_nothing_else(tmp_path):
+def test_a_failed_replacement_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "secret"
     replace_file(path, "old")
     with pytest.raises(UnicodeEncodeError):
@@ -27,7 +28,7 @@ def test_a_failed_replacement_leaves_the_old_file_and_nothing_else(tmp_path):
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o601])
-def test_files_that_others_can_use_are_refused(tmp_path, mode):
+def test_files_that_others_can_use_are_refused(tmp_path: Path, mode: int) -> None:
     path = tmp_path / "secret"
     replace_file(path, "text", mode)
     with pytest.raises(OperatorError, match=f"mode {mode:04o}.*chmod 600"):
@@ -35,7 +36,7 @@ def test_files_that_others_can_use_are_refused(tmp_path, mode):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-def test_files_of_another_user_are_refused(tmp_path):
+def test_files_of_another_user_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "secret"
     replace_file(path, "text")
     os.chown(path, 12345, -1)
@@ -45,7 +46,7 @@ def test_files_of_another_user_are_refused(tmp_path):
     assert path.stat().st_uid == 12345
 
 
-def test_errors_name_the_place_in_the_topology(tmp_path):
+def test_errors_name_the_place_in_the_topology(tmp_path: Path) -> None:
     path = tmp_path / "secret"
     with pytest.raises(OperatorError) as missing:
         read_private_file(path, 100, "topology.yaml:3: key_file")

@@ -18,7 +18,7 @@ from kelek.protocols.access.grants import (
 from kelek.protocols.zerodb.wire.values import TABLE_MAX
 
 
-def test_nothing_is_granted_by_default():
+def test_nothing_is_granted_by_default() -> None:
     grants = parse_grants("  ")
     assert grants == Grants()
     assert not any(grants.may(right) for right in Right)
@@ -44,11 +44,11 @@ def test_nothing_is_granted_by_default():
         ("internal", ALL),
     ],
 )
-def test_rights_of_a_grant(text, rights):
+def test_rights_of_a_grant(text: str, rights: Right) -> None:
     assert parse_grants(text).rights == rights
 
 
-def test_tables_of_a_range():
+def test_tables_of_a_range() -> None:
     grants = parse_grants("tables:7-9,12:r tables:8:rw")
     assert grants.tables == (
         TableRange(7, 9, False),
@@ -61,7 +61,7 @@ def test_tables_of_a_range():
     assert parse_grants("tables:*:rw").may_use_table(TABLE_MAX, True)
 
 
-def test_patterns_of_services():
+def test_patterns_of_services() -> None:
     grants = parse_grants("services:mail.*,echo worker:mail.send")
     assert grants.may_call(b"mail.send")
     assert grants.may_call(b"mail.")
@@ -73,7 +73,7 @@ def test_patterns_of_services():
     assert parse_grants("services:*").may_call(b"anything")
 
 
-def test_internal_keys_may_do_everything():
+def test_internal_keys_may_do_everything() -> None:
     assert parse_grants("log.read internal") == EVERYTHING
     assert all(EVERYTHING.may(right) for right in Right)
     assert EVERYTHING.may_use_table(0, True)
@@ -99,19 +99,19 @@ def test_internal_keys_may_do_everything():
         ("services:" + ",".join(f"s{i}" for i in range(65)), "at most 64 patterns"),
     ],
 )
-def test_grants_that_make_no_sense(text, problem):
+def test_grants_that_make_no_sense(text: str, problem: str) -> None:
     with pytest.raises(GrantError, match=problem):
         parse_grants(text)
 
 
 @given(st.text())
-def test_any_text_is_grants_or_an_error(text):
+def test_any_text_is_grants_or_an_error(text: str) -> None:
     with contextlib.suppress(GrantError):
         parse_grants(text)
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40), st.booleans()), max_size=16))
-def test_ranges_allow_what_a_set_of_tables_allows(ranges):
+def test_ranges_allow_what_a_set_of_tables_allows(ranges: list[tuple[int, int, bool]]) -> None:
     wanted = [(min(a, b), max(a, b), write) for a, b, write in ranges]
     words = [f"tables:{first}-{last}:{'rw' if write else 'r'}" for first, last, write in wanted]
     grants = parse_grants(" ".join(words))

@@ -18,6 +18,7 @@ from kelek.protocols.access.zap import (
     AllowedKey,
     Keyring,
     ProtectedEndpoint,
+    ZapAnswer,
     ZapHandler,
     ZapRequest,
 )
@@ -34,13 +35,15 @@ ENDPOINTS = {
 
 
 @pytest.fixture
-def keyring():
+def keyring() -> Keyring:
     made = Keyring()
     made.replace(ALLOWED)
     return made
 
 
-def ask(keyring, domain, *credentials, mechanism=CURVE):
+def ask(
+    keyring: Keyring, domain: bytes, *credentials: bytes, mechanism: bytes = CURVE
+) -> ZapAnswer:
     request = ZapRequest(domain, b"127.0.0.1", b"", mechanism, credentials)
     frames, problem = ZapHandler(keyring, ENDPOINTS).answer(ZAP_REQUEST.encode(request, b"7"))
     assert frames[:2] == [b"1.0", b"7"]
@@ -50,8 +53,8 @@ def ask(keyring, domain, *credentials, mechanism=CURVE):
     return answer
 
 
-def test_a_key_with_a_right_of_the_endpoint_is_accepted(keyring):
-    assert ask(keyring, b"n1.url", ANN).user_id == keyring.slot_of(ANN).user_id == b"0.0"
+def test_a_key_with_a_right_of_the_endpoint_is_accepted(keyring: Keyring) -> None:
+    assert ask(keyring, b"n1.url", ANN).user_id == keyring.user_id(ANN) == b"0.0"
     assert ask(keyring, b"n1.peer_url", BOB).user_id == b"1.0"
 
 
@@ -71,20 +74,22 @@ def test_a_key_with_a_right_of_the_endpoint_is_accepted(keyring):
         (b"", [ANN], CURVE, b"unknown ZAP domain"),
     ],
 )
-def test_everything_else_is_refused(keyring, domain, credentials, mechanism, text):
+def test_everything_else_is_refused(
+    keyring: Keyring, domain: bytes, credentials: list[bytes], mechanism: bytes, text: bytes
+) -> None:
     answer = ask(keyring, domain, *credentials, mechanism=mechanism)
     assert answer.status == REFUSED
     assert text in answer.text
     assert not answer.user_id
 
 
-def test_null_peers_of_a_foreign_endpoint_get_no_user_id(keyring):
+def test_null_peers_of_a_foreign_endpoint_get_no_user_id(keyring: Keyring) -> None:
     answer = ask(keyring, b"n1.foreign_url", mechanism=NULL)
     assert (answer.status, answer.user_id) == (ACCEPTED, b"")
 
 
-def test_a_removed_key_never_gets_its_old_user_id_back(keyring):
-    before = keyring.slot_of(ANN).user_id
+def test_a_removed_key_never_gets_its_old_user_id_back(keyring: Keyring) -> None:
+    before = keyring.user_id(ANN)
     (slot,) = keyring.replace({BOB: ALLOWED[BOB]})
     assert slot.allowed.grants == Grants()
     assert slot.user_id != before
@@ -95,8 +100,8 @@ def test_a_removed_key_never_gets_its_old_user_id_back(keyring):
     assert len(ids) == 3
 
 
-def test_a_key_keeps_its_slot_when_its_grants_change(keyring):
-    before = keyring.slot_of(ANN).user_id
+def test_a_key_keeps_its_slot_when_its_grants_change(keyring: Keyring) -> None:
+    before = keyring.user_id(ANN)
     changed = keyring.replace({**ALLOWED, ANN: AllowedKey("ann", PEER)})
     assert changed == [keyring.slot_of(ANN)]
     assert changed[0].user_id == before
@@ -105,8 +110,9 @@ def test_a_key_keeps_its_slot_when_its_grants_change(keyring):
 
 
 @given(st.lists(st.sets(st.integers(0, 9)), max_size=12))
-def test_no_user_id_ever_names_two_keys(steps):
-    keyring, owners = Keyring(), {}
+def test_no_user_id_ever_names_two_keys(steps: list[set[int]]) -> None:
+    keyring = Keyring()
+    owners: dict[bytes, int] = {}
     for keys in steps:
         keyring.replace({bytes([key]) * 32: AllowedKey(f"k{key}", READER) for key in keys})
         for key in range(10):
@@ -117,7 +123,7 @@ def test_no_user_id_ever_names_two_keys(steps):
         assert len(keyring.slots) <= 10
 
 
-def test_too_many_keys_change_nothing(keyring):
+def test_too_many_keys_change_nothing(keyring: Keyring) -> None:
     many = {key.to_bytes(32): AllowedKey("k", READER) for key in range(SLOTS_MAX + 1)}
     with pytest.raises(ValueError, match="at most 4096 keys"):
         keyring.replace(many)
@@ -125,7 +131,7 @@ def test_too_many_keys_change_nothing(keyring):
 
 
 @given(st.lists(st.binary(max_size=300), max_size=12))
-def test_any_frames_get_an_answer_or_an_error(frames):
+def test_any_frames_get_an_answer_or_an_error(frames: list[bytes]) -> None:
     handler = ZapHandler(Keyring(), ENDPOINTS)
     with contextlib.suppress(RemoteProtocolError):
         handler.answer(frames)
