@@ -9,7 +9,6 @@ import pytest
 import zmq.auth
 
 from kelek.protocols.access.certificates import encode_key, parse_certificate
-
 from kelek.tests.console.kelek_runner import fails, ok, run
 
 

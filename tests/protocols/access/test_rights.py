@@ -11,7 +11,6 @@ from kelek.protocols.majordomo import values as majordomo
 from kelek.protocols.wire import Constant
 from kelek.protocols.zerodb.wire import codec
 from kelek.protocols.zmqraft.wire import values as zmqraft
-
 from kelek.tests.protocols.layouts import layouts
 
 
