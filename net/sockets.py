@@ -29,6 +29,27 @@ _DONTWAIT_MORE = int(zmq.DONTWAIT | zmq.SNDMORE)
 Socket = zmq.Socket[bytes]
 
 
+class CurveServer(NamedTuple):
+    """The key of an endpoint. The process's ZAP handler decides which keys may connect."""
+
+    secret_key: bytes
+    domain: str  # Under which the handler knows the endpoint.
+
+    def __repr__(self) -> str:
+        return f"CurveServer(domain={self.domain!r})"
+
+
+class CurveClient(NamedTuple):
+    """The key of a connecting socket, and the key that the server must have."""
+
+    server_key: bytes
+    public_key: bytes
+    secret_key: bytes
+
+    def __repr__(self) -> str:
+        return f"CurveClient(server_key={self.server_key!r})"
+
+
 class SocketOptions(NamedTuple):
     """How a socket is made; the defaults fit a pipe between two processes of a node."""
 
@@ -48,6 +69,7 @@ class SocketOptions(NamedTuple):
     routing_id: bytes = b""
     topics: tuple[bytes, ...] = ()  # A SUB's subscriptions.
     addressed: bool = False  # Received messages have the sender's address as second frame.
+    curve: CurveServer | CurveClient | None = None  # Of 32 bytes each; None: without encryption.
 
     @property
     def addresses(self) -> str:
@@ -75,6 +97,15 @@ def configure(socket: Socket, kind: int, options: SocketOptions) -> None:
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
     if kind == zmq.XPUB:
         socket.setsockopt(zmq.XPUB_VERBOSE, 1)  # Each new subscriber is reported.
+    if isinstance(options.curve, CurveServer):
+        socket.setsockopt(zmq.CURVE_SERVER, 1)
+        socket.setsockopt(zmq.CURVE_SECRETKEY, options.curve.secret_key)
+        socket.setsockopt(zmq.ZAP_DOMAIN, options.curve.domain.encode())
+        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # Without a handler nothing is accepted.
+    elif options.curve is not None:
+        socket.setsockopt(zmq.CURVE_SERVERKEY, options.curve.server_key)
+        socket.setsockopt(zmq.CURVE_PUBLICKEY, options.curve.public_key)
+        socket.setsockopt(zmq.CURVE_SECRETKEY, options.curve.secret_key)
     if options.routing_id:
         socket.setsockopt(zmq.ROUTING_ID, options.routing_id)
     for topic in options.topics:

@@ -96,6 +96,13 @@ class Slot:
         return b"%d.%d" % (self.number, self.generation)
 
 
+class KeyChange(NamedTuple):
+    """A slot whose key was allowed, changed or removed; the key's name."""
+
+    slot: Slot
+    name: str
+
+
 class Keyring:
     """The public keys that may connect to a process, each in a slot."""
 
@@ -111,21 +118,21 @@ class Keyring:
         """What the connections of an allowed key have as User-Id."""
         return self._by_key[key].user_id
 
-    def replace(self, allowed: Mapping[bytes, AllowedKey]) -> list[Slot]:
+    def replace(self, allowed: Mapping[bytes, AllowedKey]) -> list[KeyChange]:
         """Replaces all keys. Open connections of keys that stay keep their slots.
 
-        Returns the slots that have changed, of removed keys too. Raises ValueError if there are
+        Returns what has changed. Raises ValueError if there are
         more than SLOTS_MAX keys.
         """
         if len(allowed) > SLOTS_MAX:
             raise ValueError(f"at most {SLOTS_MAX} keys, got {len(allowed)}")
-        changed = []
+        changed, freed = [], []
         for key in self._by_key.keys() - allowed.keys():
             slot = self._by_key.pop(key)
+            changed.append(KeyChange(slot, slot.allowed.name))
+            freed.append(slot)
             slot.key, slot.allowed = b"", AllowedKey("", NO_RIGHTS)
             slot.generation += 1
-            self._free.append(slot)
-            changed.append(slot)
         for key, value in allowed.items():
             known = self._by_key.get(key)
             if known is None:
@@ -133,7 +140,8 @@ class Keyring:
                 known.key = key
             if known.allowed != value:
                 known.allowed = value
-                changed.append(known)
+                changed.append(KeyChange(known, value.name))
+        self._free += freed  # Not before: a slot changes once.
         return changed
 
     def _take_slot(self) -> Slot:

@@ -90,7 +90,8 @@ def test_null_peers_of_a_foreign_endpoint_get_no_user_id(keyring: Keyring) -> No
 
 def test_a_removed_key_never_gets_its_old_user_id_back(keyring: Keyring) -> None:
     before = keyring.user_id(ANN)
-    (slot,) = keyring.replace({BOB: ALLOWED[BOB]})
+    ((slot, name),) = keyring.replace({BOB: ALLOWED[BOB]})
+    assert name == "ann"
     assert slot.allowed.grants == Grants()
     assert slot.user_id != before
     assert ask(keyring, b"n1.url", ANN).status == REFUSED
@@ -103,8 +104,8 @@ def test_a_removed_key_never_gets_its_old_user_id_back(keyring: Keyring) -> None
 def test_a_key_keeps_its_slot_when_its_grants_change(keyring: Keyring) -> None:
     before = keyring.user_id(ANN)
     changed = keyring.replace({**ALLOWED, ANN: AllowedKey("ann", PEER)})
-    assert changed == [keyring.slot_of(ANN)]
-    assert changed[0].user_id == before
+    assert changed == [(keyring.slot_of(ANN), "ann")]
+    assert changed[0].slot.user_id == before
     assert ask(keyring, b"n1.url", ANN).status == REFUSED
     assert keyring.replace({**ALLOWED, ANN: AllowedKey("ann", PEER)}) == []
 
