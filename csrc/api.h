@@ -258,10 +258,18 @@ struct klk_messages {
     uint8_t *bytes;
     uint32_t *offsets;   /* frames_max + 1; the first is 0 */
     uint32_t *firsts;    /* frames_max + 1; the first is 0 */
+    uint32_t *slots;     /* of the senders' keys, by message; NULL: keys are not asked for */
     uint32_t bytes_max;
     uint32_t frames_max;
     uint32_t frames;
     uint32_t messages;
+};
+
+/* The keys that may connect to this process, by slot (protocols/access/zap.py). */
+struct klk_keys {
+    const uint32_t *generations; /* a message's User-Id is SLOT.GENERATION, decimal */
+    uint32_t count;
+    uint64_t revoked;            /* messages of keys that are no longer allowed: dropped */
 };
 
 /* One receiving socket. */
@@ -276,6 +284,7 @@ struct klk_drain {
     int32_t discarding;          /* the rest of a message over a limit is still to come */
     int32_t addressed;           /* put a frame with the address behind the first frame */
     uint64_t dropped;            /* messages over a limit */
+    struct klk_keys *keys;       /* of an endpoint with CURVE, whose arena has slots; else NULL */
 };
 
 enum klk_sockets {

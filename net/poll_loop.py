@@ -11,10 +11,18 @@ import zmq
 
 from ..native.net.messages import Arena, Frames
 from ..native.net.poller import Poller
-from ..native.net.sockets import Drain, send_batch
+from ..native.net.sockets import AllowedKeys, Drain, send_batch
 from .clock import monotonic_ms
 from .links import EVENTS, connection_events
-from .sockets import Socket, SocketOptions, allow_ipv6, bind_error, configure, send_message
+from .sockets import (
+    CurveServer,
+    Socket,
+    SocketOptions,
+    allow_ipv6,
+    bind_error,
+    configure,
+    send_message,
+)
 
 ARENA_BYTES = 4 << 20
 IDLE_MS_MAX = 60_000  # The longest poll.
@@ -70,6 +78,7 @@ class PollLoop:
         self.counters: Counter[str] = Counter()
         self.now_ms = monotonic_ms()  # When the last poll ended: the time of all that it brought.
         self.running = True
+        self.allowed_keys = AllowedKeys()  # Of the process; endpoints with CURVE need one.
         self.context = context or zmq.Context(io_threads=1)
         self._threaded = context is not None
         self._sockets: dict[Socket, SocketOptions] = {}
@@ -182,6 +191,7 @@ class PollLoop:
             message_frames_max=options.message_frames_max,
             arena_bytes=arena_bytes,
             addressed=options.addressed,
+            keys=self.allowed_keys if isinstance(options.curve, CurveServer) else None,
         )
 
         dropped = 0

@@ -35,7 +35,7 @@ class AccessGate:
         """endpoints: by ZAP domain"""
         self._loop, self._keys = loop, keys
         self.keyring = Keyring()
-        self.keyring.replace(keys.keys)
+        self._replace()
         self._handler = ZapHandler(self.keyring, endpoints)
         self._socket = loop.socket(zmq.ROUTER, OPTIONS)
         loop.listen(self._socket, self._on_arena, arena_bytes=1 << 16)
@@ -47,9 +47,14 @@ class AccessGate:
             return []
         for problem in problems:
             self._loop.log("key-refused", problem=problem)
-        changed = self.keyring.replace(self._keys.keys)
+        changed = self._replace()
         for slot, name in changed:
             self._loop.log("key-allowed" if slot.key else "key-revoked", name=name)
+        return changed
+
+    def _replace(self) -> list[KeyChange]:
+        changed = self.keyring.replace(self._keys.keys)
+        self._loop.allowed_keys.replace([slot.generation for slot in self.keyring.slots])
         return changed
 
     def check(self, url: str, server_key: bytes, place: str) -> None:

@@ -81,6 +81,7 @@ static void drain_shift(struct klk_messages *in) {
     uint32_t frames = in->frames - first;
     if (start) memmove(in->bytes, in->bytes + start, klk_messages_bytes(in) - start);
     for (uint32_t i = 0; i <= frames; i++) in->offsets[i] = in->offsets[first + i] - start;
+    if (in->slots) in->slots[0] = in->slots[in->messages];
     in->frames = frames;
     in->messages = 0;
 }
@@ -90,6 +91,26 @@ static const char *drain_address(const struct klk_drain *drain, size_t *size) {
     const char *address = zmq.msg_gets(drain->message, "Peer-Address");
     *size = address ? strlen(address) : 0;
     return address;
+}
+
+/* A number of at most 10 digits that ends at this character; returns what follows, or NULL. */
+static const char *drain_number(const char *text, char end, uint64_t *number) {
+    const char *first = text;
+    for (*number = 0; *text >= '0' && *text <= '9' && text - first < 10; text++)
+        *number = *number * 10 + (uint64_t)(*text - '0');
+    return text > first && *text == end ? text + 1 : NULL;
+}
+
+/* Whether the key of the held frame's connection is still allowed; its slot. */
+static int drain_allowed(const struct klk_drain *drain, uint32_t *slot) {
+    const struct klk_keys *keys = drain->keys;
+    const char *id = zmq.msg_gets(drain->message, "User-Id");
+    uint64_t number, generation;
+    if (!id || !(id = drain_number(id, '.', &number)) || !drain_number(id, 0, &generation))
+        return 0;
+    if (number >= keys->count || keys->generations[number] != generation) return 0;
+    *slot = (uint32_t)number;
+    return 1;
 }
 
 /* Puts the held frame into the arena, or drops it as part of a message over a limit. */
@@ -103,6 +124,11 @@ static int drain_place(struct klk_drain *drain) {
         return KLK_OK;
     }
     uint32_t first = in->firsts[in->messages];
+    if (drain->keys && in->frames == first && !drain_allowed(drain, &in->slots[in->messages])) {
+        drain->discarding = more;
+        drain->keys->revoked++;
+        return KLK_OK;
+    }
     uint32_t added = drain->addressed && in->frames == first ? 2 : 1;
     if (added == 2) address = drain_address(drain, &address_size);
     uint64_t bytes = (uint64_t)klk_messages_bytes(in) - in->offsets[first] + size + address_size;

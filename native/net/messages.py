@@ -48,10 +48,14 @@ class Arena:
     An arena of a drain is valid until the drain's next receive(): copy what must live longer.
     """
 
-    __slots__ = ("_buffer", "_bytes", "_firsts", "_offsets", "_struct")
+    __slots__ = ("_buffer", "_bytes", "_firsts", "_has_slots", "_offsets", "_slots", "_struct")
 
-    def __init__(self, bytes_max: int = 1 << 16, frames_max: int = 1 << 10) -> None:
+    def __init__(
+        self, bytes_max: int = 1 << 16, frames_max: int = 1 << 10, has_slots: bool = False
+    ) -> None:
+        """has_slots: each message has the slot of its sender's key."""
         self._struct = ffi.new("struct klk_messages *")
+        self._has_slots = has_slots
         self._allocate(bytes_max, frames_max)
         self._offsets[0] = self._firsts[0] = 0
 
@@ -65,17 +69,23 @@ class Arena:
         messages = self._struct
         messages.bytes, messages.offsets, messages.firsts = self._bytes, self._offsets, self._firsts
         messages.bytes_max, messages.frames_max = bytes_max, frames_max
+        self._slots = ffi.NULL
+        if self._has_slots:
+            self._slots = uncleared("uint32_t[]", frames_max + 1)
+        messages.slots = self._slots
 
     def _grow(self, bytes_max: int, frames_max: int) -> None:
         """Enlarges the buffers to these sizes; the contents stay."""
         messages = self._struct
         if bytes_max <= messages.bytes_max and frames_max <= messages.frames_max:
             return
-        held = self._bytes, self._offsets, self._firsts
+        held = self._bytes, self._offsets, self._firsts, self._slots
         self._allocate(max(bytes_max, messages.bytes_max), max(frames_max, messages.frames_max))
         ffi.memmove(self._bytes, held[0], held[1][messages.frames])
         ffi.memmove(self._offsets, held[1], 4 * (messages.frames + 1))
         ffi.memmove(self._firsts, held[2], 4 * (messages.messages + 1))
+        if self._has_slots:
+            ffi.memmove(self._slots, held[3], 4 * (messages.messages + 1))
 
     def add(self, frames: Sequence[bytes]) -> None:
         if not frames:
@@ -143,6 +153,10 @@ class Arena:
         offsets = self._offsets
         ends = [offsets[first] for first in ffi.unpack(self._firsts, self.count + 1)]
         return [end - start for start, end in pairwise(ends)]
+
+    def slots(self) -> list[int]:
+        """The slots of the senders' keys, by message; an endpoint with CURVE has them."""
+        return list(ffi.unpack(self._slots, self.count)) if self.count else []
 
     def message(self, i: int) -> list[bytes]:
         """The frames of message i, copied."""

@@ -4,13 +4,13 @@ import errno
 import os
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..._native import ffi, lib
-from ..errors import fork_count, os_error
+from ..errors import fork_count, os_error, uncleared
 from .messages import BYTES_MAX, FRAMES_MAX, Arena, Frames, doubled_size
 
 if TYPE_CHECKING:
@@ -83,13 +83,32 @@ def bind_libzmq() -> None:
     )
 
 
+class AllowedKeys:
+    """The generations of a process's keys, by slot: drains drop messages of other generations."""
+
+    def __init__(self) -> None:
+        self.state = ffi.new("struct klk_keys *")
+        self._generations = uncleared("uint32_t[]", 1)
+
+    def replace(self, generations: Sequence[int]) -> None:
+        """Takes the current generation of each slot."""
+        self._generations = ffi.new("uint32_t[]", list(generations) or 1)
+        self.state.generations, self.state.count = self._generations, len(generations)
+
+    @property
+    def revoked(self) -> int:
+        """Messages of keys that are no longer allowed, which were dropped."""
+        return int(self.state.revoked)
+
+
 class Drain:
     """Receives everything that waits on a socket, whole messages only.
 
     Messages over message_bytes_max (all frames together) or message_frames_max are dropped and
     counted in `dropped`. `more`: receive() ended early, call it again before polling. With
     `addressed` each message has the address of its connection as second frame, empty if libzmq
-    knows none.
+    knows none. With `keys` the arena has the slot of each sender's key, and messages of keys that
+    are no longer allowed are dropped.
     """
 
     def __init__(
@@ -101,6 +120,7 @@ class Drain:
         arena_bytes: int = 1 << 22,
         frames: int = 1 << 14,
         addressed: bool = False,
+        keys: AllowedKeys | None = None,
     ) -> None:
         if not (0 < message_bytes_max <= BYTES_MAX and 0 < message_frames_max <= FRAMES_MAX):
             raise ValueError(f"messages of {message_bytes_max} bytes, {message_frames_max} frames")
@@ -108,12 +128,14 @@ class Drain:
         self._open = _OpenSocket(socket)
         self._arena_bytes, self._frames = arena_bytes, frames
         self._quiet, self._large = 0, False
-        self._arena = Arena(arena_bytes, frames)
+        self._arena = Arena(arena_bytes, frames, has_slots=keys is not None)
+        self._keys = keys  # C refers to its memory.
         self._drain = ffi.new("struct klk_drain *")
         self._drain.message_bytes_max = message_bytes_max
         self._drain.message_frames_max = message_frames_max
         self._drain.arena = self._arena._struct
         self._drain.addressed = addressed
+        self._drain.keys = ffi.NULL if keys is None else keys.state
         if lib.klk_drain_open(self._drain) != lib.KLK_OK:
             raise os_error("zmq_msg_init")
         self._drain = ffi.gc(self._drain, lib.klk_drain_close)

@@ -38,6 +38,7 @@ class Node:
         self.log_in, self.log_out = os.pipe()
         self.loop = ProcessLoop(None, self.log_out)
         self.received: list[list[bytes]] = []
+        self.slots: list[int] = []  # Of the senders' keys.
         self.clients: list[zmq.Socket[bytes]] = []
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
 
@@ -52,6 +53,7 @@ class Node:
 
     def _on_arena(self, arena: Arena) -> None:
         self.received += [frames[1:] for frames in arena.messages()]
+        self.slots += arena.slots()
 
     def allow(self, key: Certificate, grants: str = "log.read") -> Path:
         path = self.folder / f"{key.name}.key"
@@ -179,6 +181,31 @@ def test_changed_files_are_seen_within_a_second(node: Node) -> None:
     assert node.outcome(node.curve(ann)) == "refused"
     lines = [line.partition(" ")[2] for line in node.log().splitlines()]
     assert {"key-allowed name=bob", "key-revoked name=ann"} <= {*lines}
+
+
+def test_messages_of_a_revoked_key_are_dropped_and_others_are_not(node: Node) -> None:
+    ann, bob = new_key("ann"), new_key("bob")
+    path = node.allow(ann)
+    node.allow(bob)
+    node.open()
+    assert [node.outcome(node.curve(key)) for key in (ann, bob)] == ["accepted", "accepted"]
+    node.run_until(lambda: len(node.received) == 2)
+    keyring, keys = node.gate.keyring, node.loop.allowed_keys
+    assert [keyring.slots[slot].allowed.name for slot in node.slots] == ["ann", "bob"]
+    path.unlink()
+    node.gate.reload(monotonic_ms() + CHECK_INTERVAL_MS)
+    for socket in node.clients:  # The connections are still open.
+        socket.send_multipart([b"more", b"frames"])
+    node.run_until(lambda: keys.revoked == 1 and len(node.received) == 3)
+    assert node.received[2:] == [[b"more", b"frames"]]
+    assert keyring.slots[node.slots[2]].allowed.name == "bob"
+
+    path = node.allow(ann)  # A new connection of a key that is allowed again is heard.
+    node.gate.reload(monotonic_ms() + 2 * CHECK_INTERVAL_MS)
+    node.clients[0].send(b"old connection")
+    assert node.outcome(node.curve(ann)) == "accepted"
+    node.run_until(lambda: keys.revoked == 2 and len(node.received) == 4)
+    assert node.received[3:] == [[b"hello"]]
 
 
 def test_a_start_checks_that_unknown_keys_are_refused(node: Node) -> None:

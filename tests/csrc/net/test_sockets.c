@@ -97,8 +97,18 @@ size_t zmq_msg_size(const struct fake_message *message) { return message->size; 
 
 static const char *peer_address; /* Of every connection. */
 
+/* A message's first frame has its size as number of its sender: some are no longer allowed. */
+static const char *const user_ids[] = {"0.7",  "1.0", "2.4294967295", "0.6",  "3.0", NULL,
+                                       "",     ".",   "0.",           ".7",   "0.7 ", "0.70",
+                                       "00.7", "-1.0", "12345678901.0", "0.12345678901"};
+enum { ALLOWED = 3, USERS = sizeof user_ids / sizeof *user_ids };
+
+static const char *user_id(int step) { return user_ids[steps[step].size % USERS]; }
+
 const char *zmq_msg_gets(const struct fake_message *message, const char *name) {
-    REQUIRE(message->data && strcmp(name, "Peer-Address") == 0);
+    REQUIRE(message->data);
+    if (strcmp(name, "User-Id") == 0) return user_id(step_next - 1);
+    REQUIRE(strcmp(name, "Peer-Address") == 0);
     return peer_address;
 }
 
@@ -251,6 +261,41 @@ static void test_addresses(const char *address, uint32_t frames_max, uint32_t by
     messages_free(&arena);
 }
 
+/* A drain of an endpoint with CURVE keeps the messages of allowed keys alone, and their slots. */
+static void test_keys(unsigned seed) {
+    uint32_t generations[] = {7, 0, UINT32_MAX}, slots[FRAMES_MAX] = {0};
+    struct klk_keys keys = {.generations = generations, .count = 3};
+    struct klk_messages arena = messages_new(64, 3);
+    arena.slots = slots;
+    struct klk_drain drain = {
+        .arena = &arena, .message_bytes_max = 1000, .message_frames_max = 9, .keys = &keys};
+    uint32_t kept[FRAMES_MAX], kept_count = 0, seen = 0, revoked = 0;
+    srand(seed);
+    step_count = step_next = 0;
+    for (int message = 0; message < 300; message++) {
+        uint32_t frames = 1 + (uint32_t)(rand() % 5), user = (uint32_t)(rand() % USERS);
+        for (uint32_t f = 0; f < frames; f++)
+            steps[step_count++] = (struct step){.size = f ? 5 : user, .more = f + 1 < frames};
+        if (user < ALLOWED || strcmp(user_ids[user] ? user_ids[user] : "", "00.7") == 0)
+            kept[kept_count++] = user < ALLOWED ? user : 0;
+        else
+            revoked++;
+    }
+    REQUIRE(klk_drain_open(&drain) == KLK_OK);
+    for (int result = KLK_MORE; result == KLK_MORE;) {
+        for (int fresh = 1; (result = klk_drain_receive(&drain, steps, fresh)) == KLK_ESPACE;) {
+            fresh = 0;
+            messages_grow(&arena, drain.bytes_need, drain.frames_need);
+            arena.slots = slots;
+        }
+        REQUIRE(result >= 0);
+        for (uint32_t m = 0; m < arena.messages; m++) REQUIRE(arena.slots[m] == kept[seen++]);
+    }
+    REQUIRE(seen == kept_count && keys.revoked == revoked && drain.dropped == 0);
+    klk_drain_close(&drain);
+    messages_free(&arena);
+}
+
 static void test_send(int mode, int error, uint32_t position_after, int result_after) {
     struct klk_messages out = messages_new(8, 8);
     uint32_t position = 0, dropped = 0;
@@ -344,6 +389,7 @@ int main(void) {
     test_addresses("10.1.2.3", 2, 100);
     test_addresses("10.1.2.3", 9, 12);
     test_addresses(NULL, 9, 100);
+    for (unsigned seed = 0; seed < 100; seed++) test_keys(seed);
     test_send(KLK_DROP, EAGAIN, 3, KLK_OK);
     test_send(KLK_DROP, EHOSTUNREACH, 3, KLK_OK);
     test_send(KLK_KEEP, EHOSTUNREACH, 3, KLK_OK);
