@@ -12,6 +12,7 @@ PARTS = (
     "runs.h",
     "sst.h",
     "budget.h",
+    "guard.h",
     "exchange.h",
     "serve.h",
     "beacons.h",

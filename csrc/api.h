@@ -265,13 +265,6 @@ struct klk_messages {
     uint32_t messages;
 };
 
-/* The keys that may connect to this process, by slot (protocols/access/zap.py). */
-struct klk_keys {
-    const uint32_t *generations; /* a message's User-Id is SLOT.GENERATION, decimal */
-    uint32_t count;
-    uint64_t revoked;            /* messages of keys that are no longer allowed: dropped */
-};
-
 /* One receiving socket. */
 struct klk_drain {
     struct klk_messages *arena;
@@ -284,7 +277,10 @@ struct klk_drain {
     int32_t discarding;          /* the rest of a message over a limit is still to come */
     int32_t addressed;           /* put a frame with the address behind the first frame */
     uint64_t dropped;            /* messages over a limit */
-    struct klk_keys *keys;       /* of an endpoint with CURVE, whose arena has slots; else NULL */
+    struct klk_keys *keys;       /* guard.h; of an endpoint with CURVE, whose arena has slots */
+    const struct klk_guard *guard; /* NULL: each allowed key may send all messages */
+    struct klk_messages *denied; /* the first frames of refused messages; long frames are empty */
+    uint64_t denied_lost;        /* for which denied had no room */
 };
 
 enum klk_sockets {

@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 
 import zmq
 
+from ..native.net.guard import AllowedKeys
 from ..native.net.messages import Arena, Frames
 from ..native.net.poller import Poller
-from ..native.net.sockets import AllowedKeys, Drain, send_batch
+from ..native.net.sockets import Drain, send_batch
 from .clock import monotonic_ms
 from .links import EVENTS, connection_events
 from .sockets import (
@@ -110,6 +111,10 @@ class PollLoop:
         """Messages over the limits of a socket were dropped."""
         self.counters["oversize-dropped"] += 1
 
+    def on_denied(self, socket: Socket, arena: Arena) -> None:
+        """Messages whose senders may not send them; the arena has their first frames alone."""
+        self.counters["denied"] += arena.count
+
     # ---- Sockets ----
 
     def socket(self, kind: int, options: SocketOptions) -> Socket:
@@ -185,13 +190,15 @@ class PollLoop:
         (on_oversized()). Returns the drain, for subclasses that override wait().
         """
         options = self._sockets[socket]
+        curve = options.curve if isinstance(options.curve, CurveServer) else None
         drain = Drain(
             socket,
             message_bytes_max=options.message_bytes_max,
             message_frames_max=options.message_frames_max,
             arena_bytes=arena_bytes,
             addressed=options.addressed,
-            keys=self.allowed_keys if isinstance(options.curve, CurveServer) else None,
+            keys=self.allowed_keys if curve else None,
+            guard=curve.guard if curve else None,
         )
 
         dropped = 0
@@ -202,6 +209,8 @@ class PollLoop:
             if drain.dropped != dropped:
                 count, dropped = drain.dropped - dropped, drain.dropped
                 self.on_oversized(options, count)
+            if curve and drain.denied.count:
+                self.on_denied(socket, drain.denied)
             if arena.count:
                 on_arena(arena)
             return drain.more

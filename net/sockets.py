@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import zmq
 
+from ..native.net.guard import MessageGuard
 from .errors import OperatorError
 
 HWM = 1000
@@ -34,6 +35,7 @@ class CurveServer(NamedTuple):
 
     secret_key: bytes
     domain: str  # Under which the handler knows the endpoint.
+    guard: MessageGuard | None = None  # None: each key that may connect may send all messages.
 
     def __repr__(self) -> str:
         return f"CurveServer(domain={self.domain!r})"

@@ -551,7 +551,19 @@ def exported_functions() -> dict[str, str]:
 
 def test_every_c_function_is_documented() -> None:
     """One comment stands above each function, or above a few that belong together."""
-    names = "api", "columns", "runs", "sst", "budget", "exchange", "serve", "beacons", "zre", "farm"
+    names = (
+        "api",
+        "columns",
+        "runs",
+        "sst",
+        "budget",
+        "guard",
+        "exchange",
+        "serve",
+        "beacons",
+        "zre",
+        "farm",
+    )
     headers = {PurePosixPath(name).stem: name for name in FILES if re.match(r"csrc/.*\.h$", name)}
     parts = [headers[name] for name in names]
     header = "".join(text_of(part) or "" for part in parts)
@@ -571,6 +583,7 @@ def test_every_c_function_is_documented() -> None:
 # Which test holds which C functions to their plain Python twins. For the sockets that is pyzmq at
 # the other end.
 TWINS = r"""
+klk_guard_allows protocols/access/test_guards.py::test_requests_of_tables
 klk_crc32c(_sliced)? native/log/test_blocks.py::test_crc32c_is_its_twin
 klk_record_\w+|klk_header_read native/log/test_blocks.py::test_block_is_its_twin
 klk_block_(encode|check|header|walk|size|seal) native/log/test_blocks.py::test_block_is_its_twin

@@ -8,6 +8,7 @@ from ...native.net.messages import Arena
 from ...net.clock import monotonic_ms
 from ...net.sockets import CurveClient, Socket, SocketOptions
 from ...protocols.access.certificates import decode_key
+from ...protocols.access.guards import row_of
 from ...protocols.access.zap import KeyChange, Keyring, ProtectedEndpoint, ZapHandler
 from ...protocols.errors import RemoteProtocolError
 from ..errors import OperatorError
@@ -54,7 +55,7 @@ class AccessGate:
 
     def _replace(self) -> list[KeyChange]:
         changed = self.keyring.replace(self._keys.keys)
-        self._loop.allowed_keys.replace([slot.generation for slot in self.keyring.slots])
+        self._loop.allowed_keys.replace(map(row_of, self.keyring.slots))
         return changed
 
     def check(self, url: str, server_key: bytes, place: str) -> None:

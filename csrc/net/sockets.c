@@ -9,10 +9,12 @@
 
 #include "budget.h"
 #include "bytes.h"
+#include "guard.h"
 #include "messages.h"
 
 enum { DONTWAIT = 1, EVENTS = 15, SNDMORE = 2 };
 enum { CHECK_ALL_MS = 100, INTERRUPTED_MAX = 64, DISCARDED_MAX = 1 << 18 };
+enum { DENIED_BYTES_MAX = 1024 };
 
 static struct {
     int (*msg_init)(void *);
@@ -108,9 +110,35 @@ static int drain_allowed(const struct klk_drain *drain, uint32_t *slot) {
     uint64_t number, generation;
     if (!id || !(id = drain_number(id, '.', &number)) || !drain_number(id, 0, &generation))
         return 0;
-    if (number >= keys->count || keys->generations[number] != generation) return 0;
+    if (number >= keys->count || keys->keys[number].generation != generation) return 0;
     *slot = (uint32_t)number;
     return 1;
+}
+
+/* Completes the growing message, or moves it to the refused ones if its sender may not send it. */
+static void drain_end(struct klk_drain *drain) {
+    struct klk_messages *in = drain->arena, *denied = drain->denied;
+    uint32_t first = in->firsts[in->messages];
+    const struct klk_key *key = drain->guard ? &drain->keys->keys[in->slots[in->messages]] : NULL;
+    if (!key || klk_guard_allows(drain->guard, key, in, first, in->frames)) {
+        klk_messages_end(in);
+        return;
+    }
+    uint32_t frames = in->frames - first, bytes = 0, sizes[KLK_DENIED_FRAMES];
+    if (frames > KLK_DENIED_FRAMES) frames = KLK_DENIED_FRAMES;
+    for (uint32_t f = 0; f < frames; f++) {
+        sizes[f] = in->offsets[first + f + 1] - in->offsets[first + f];
+        if (sizes[f] > DENIED_BYTES_MAX) sizes[f] = 0;
+        bytes += sizes[f];
+    }
+    if (klk_messages_fit(denied, bytes, frames)) {
+        for (uint32_t f = 0; f < frames; f++)
+            klk_messages_frame(denied, in->bytes + in->offsets[first + f], sizes[f]);
+        klk_messages_end(denied);
+    } else {
+        drain->denied_lost++;
+    }
+    in->frames = first;
 }
 
 /* Puts the held frame into the arena, or drops it as part of a message over a limit. */
@@ -147,13 +175,14 @@ static int drain_place(struct klk_drain *drain) {
     }
     klk_messages_frame(in, zmq.msg_data(drain->message), (uint32_t)size);
     if (added == 2) klk_messages_frame(in, address, (uint32_t)address_size);
-    if (!more) klk_messages_end(in);
+    if (!more) drain_end(drain);
     return KLK_OK;
 }
 
 int klk_drain_receive(struct klk_drain *drain, void *socket, int fresh) {
     struct klk_messages *in = drain->arena;
     if (fresh) drain_shift(in);
+    if (fresh && drain->denied) drain->denied->frames = drain->denied->messages = 0;
     for (uint32_t received = 0;;) {
         if (!drain->held) {
             /* Very many frames are dropped in pieces: the caller has heartbeats to send. */

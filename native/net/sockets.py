@@ -4,19 +4,21 @@ import errno
 import os
 import sys
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..._native import ffi, lib
-from ..errors import fork_count, os_error, uncleared
+from ..errors import fork_count, os_error
+from .guard import AllowedKeys, MessageGuard
 from .messages import BYTES_MAX, FRAMES_MAX, Arena, Frames, doubled_size
 
 if TYPE_CHECKING:
     import zmq
 
 _RECEIVES_BEFORE_SHRINK = 256
+_DENIED_BYTES, _DENIED_FRAMES = 1 << 16, 1 << 10  # Of one receive(); more are not answered.
 _KEEP, _DROP, _MORE, _ESPACE = lib.KLK_KEEP, lib.KLK_DROP, lib.KLK_MORE, lib.KLK_ESPACE
 
 
@@ -83,24 +85,6 @@ def bind_libzmq() -> None:
     )
 
 
-class AllowedKeys:
-    """The generations of a process's keys, by slot: drains drop messages of other generations."""
-
-    def __init__(self) -> None:
-        self.state = ffi.new("struct klk_keys *")
-        self._generations = uncleared("uint32_t[]", 1)
-
-    def replace(self, generations: Sequence[int]) -> None:
-        """Takes the current generation of each slot."""
-        self._generations = ffi.new("uint32_t[]", list(generations) or 1)
-        self.state.generations, self.state.count = self._generations, len(generations)
-
-    @property
-    def revoked(self) -> int:
-        """Messages of keys that are no longer allowed, which were dropped."""
-        return int(self.state.revoked)
-
-
 class Drain:
     """Receives everything that waits on a socket, whole messages only.
 
@@ -108,7 +92,8 @@ class Drain:
     counted in `dropped`. `more`: receive() ended early, call it again before polling. With
     `addressed` each message has the address of its connection as second frame, empty if libzmq
     knows none. With `keys` the arena has the slot of each sender's key, and messages of keys that
-    are no longer allowed are dropped.
+    are no longer allowed are dropped. With `guard` messages that a key may not send are in `denied`
+    until the next receive(): their first frames alone, for the answer.
     """
 
     def __init__(
@@ -121,6 +106,7 @@ class Drain:
         frames: int = 1 << 14,
         addressed: bool = False,
         keys: AllowedKeys | None = None,
+        guard: MessageGuard | None = None,
     ) -> None:
         if not (0 < message_bytes_max <= BYTES_MAX and 0 < message_frames_max <= FRAMES_MAX):
             raise ValueError(f"messages of {message_bytes_max} bytes, {message_frames_max} frames")
@@ -129,13 +115,17 @@ class Drain:
         self._arena_bytes, self._frames = arena_bytes, frames
         self._quiet, self._large = 0, False
         self._arena = Arena(arena_bytes, frames, has_slots=keys is not None)
-        self._keys = keys  # C refers to its memory.
+        self._access = keys, guard  # C refers to their memory.
+        self.denied = Arena(_DENIED_BYTES, _DENIED_FRAMES)
         self._drain = ffi.new("struct klk_drain *")
         self._drain.message_bytes_max = message_bytes_max
         self._drain.message_frames_max = message_frames_max
         self._drain.arena = self._arena._struct
         self._drain.addressed = addressed
-        self._drain.keys = ffi.NULL if keys is None else keys.state
+        if keys is not None:
+            self._drain.keys = keys.state
+        if guard is not None:
+            self._drain.guard, self._drain.denied = guard.state, self.denied._struct
         if lib.klk_drain_open(self._drain) != lib.KLK_OK:
             raise os_error("zmq_msg_init")
         self._drain = ffi.gc(self._drain, lib.klk_drain_close)

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include "budget.h"
 #include "exact.h"
+#include "guard.h"
 
 enum { FRAMES_MAX = 4096 };
 
@@ -263,8 +264,9 @@ static void test_addresses(const char *address, uint32_t frames_max, uint32_t by
 
 /* A drain of an endpoint with CURVE keeps the messages of allowed keys alone, and their slots. */
 static void test_keys(unsigned seed) {
-    uint32_t generations[] = {7, 0, UINT32_MAX}, slots[FRAMES_MAX] = {0};
-    struct klk_keys keys = {.generations = generations, .count = 3};
+    struct klk_key rows[] = {{.generation = 7}, {.generation = 0}, {.generation = UINT32_MAX}};
+    struct klk_keys keys = {.keys = rows, .count = 3};
+    uint32_t slots[FRAMES_MAX] = {0};
     struct klk_messages arena = messages_new(64, 3);
     arena.slots = slots;
     struct klk_drain drain = {

@@ -9,7 +9,7 @@ from kelek.protocols.access import rights
 from kelek.protocols.access.grants import ALL, Right, parse_grants
 from kelek.protocols.majordomo import values as majordomo
 from kelek.protocols.wire import Constant
-from kelek.protocols.zerodb.wire import codec
+from kelek.protocols.zerodb.wire.requests import LAYOUTS
 from kelek.protocols.zmqraft.wire import values as zmqraft
 from kelek.tests.protocols.layouts import layouts
 
@@ -34,7 +34,7 @@ def test_each_message_type_of_the_log_has_a_row() -> None:
 
 
 def test_each_request_of_tables_has_a_row() -> None:
-    assert {layout.kind for layout in codec.LAYOUTS} == rights.TABLES.keys()
+    assert {layout.kind for layout in LAYOUTS} == rights.TABLES.keys()
 
 
 def test_each_service_of_the_broker_has_a_row() -> None:
