@@ -102,7 +102,7 @@ class RunDir:
         """Removes the directory and its files, the lock last."""
         if self.lock_fd < 0:
             return
-        for entry in sorted(self.path.iterdir(), key=lambda entry: entry.name == LOCK):
+        for entry in sorted(_entries(self.path), key=lambda entry: entry.name == LOCK):
             entry.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # Another node or topology still uses it.
             self.path.rmdir()
