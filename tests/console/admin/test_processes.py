@@ -82,7 +82,7 @@ def test_an_impossible_restart_or_profile_is_one_line(running: Any) -> None:
         "profile n1": "TARGET: give one process as NODE/ROLE",
         "profile n1/raft_peer -o a.png": "a.png: the name must end in .svg or .json",
         "profile n1/raft_peer -o no/a.svg": "no/a.svg: cannot be written",
-        "profile n1/nobody": "n1/nobody: unknown role 'nobody'",
+        "profile n1/absent": "n1/absent: unknown role 'absent'",
     }.items():
         done = running.run(f"supervisor {words}")
         assert done.returncode == 2, words

@@ -76,8 +76,8 @@ def test_a_batch_is_written_and_read_back(spark: Any, place: LogStart) -> None:
     [
         ({"afters": 1}, "unknown option 'afters'; did you mean after"),
         (
-            {"cluster": "nobody", "timeoutMs": 300},
-            r"nobody.*\(options urls and cluster\)",
+            {"cluster": "absent", "timeoutMs": 300},
+            r"absent.*\(options urls and cluster\)",
         ),
         ({"urls": "tcp://127.0.0.1:1", "timeoutMs": 300}, r"no connection to tcp://127.0.0.1:1 "),
         ({"after": 1 << 40, "endingIndex": 3}, None),

@@ -105,7 +105,7 @@ def test_a_cancelled_request_still_has_its_final_and_a_lost_one_none() -> None:
         each.on_change = partial(told.append, each)
     hear(worker, codec.WorkCancel(CLIENT, b"1"))
     assert (job.cancelled, other.cancelled) == (True, False)
-    assert worker.fail(job, codec.Failure(499, "nobody waits"))
+    assert worker.fail(job, codec.Failure(499, "the client withdrew it"))
     assert worker.counters["failed"] == 0
     worker.on_disconnected(0)
     assert told == [job, other]
