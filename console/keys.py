@@ -74,8 +74,9 @@ def new(
         for end in (PUBLIC, SECRET):
             if Path(f"{path}{end}").exists():
                 raise CliError(f"{path}{end}: already exists; kelek keys rotate, or another NAME")
-        certificate = _write_pair(path, name)
-    key = encode_key(certificate.public_key)
+        made = _make(name)
+        _write_files(path, made)
+    key = encode_key(made.public_key)
     found = {"name": name, "key": key, "public": f"{path}{PUBLIC}", "secret": f"{path}{SECRET}"}
     show(
         output,
@@ -181,12 +182,6 @@ def rotate(
 def _make(name: str) -> Certificate:
     public, secret = zmq.curve_keypair()
     return Certificate(decode_key(public.decode()), decode_key(secret.decode()), {"name": name})
-
-
-def _write_pair(base: Path, name: str) -> Certificate:
-    made = _make(name)
-    _write_files(base, made)
-    return made
 
 
 def _write_files(base: Path, certificate: Certificate) -> None:

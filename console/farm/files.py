@@ -6,14 +6,14 @@ import fcntl
 import os
 import secrets
 import stat
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import click
 
+from ...net.private_files import replace_file
 from ...protocols.garlicfarm.wire import htdigest
 from ...protocols.garlicfarm.wire.htdigest import PasswordFileError
 from ..cli_errors import FAILED, CliError
@@ -209,7 +209,7 @@ def _write_secrets(passwords: dict[str, str], options: PasswordFileOptions) -> d
         return {}
     paths = {name: str(Path(options.make_dir, f"{name}.secret")) for name in passwords}
     for name, path in paths.items():
-        write(path, f"{passwords[name]}\n")
+        replace_file(path, f"{passwords[name]}\n")
     return paths
 
 
@@ -247,37 +247,6 @@ def edit(file: str, change: Callable[[str], str], missing: bool = False) -> None
     lock = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        write(file, change(_read(file, missing)[0]))
+        replace_file(file, change(_read(file, missing)[0]))
     finally:
         os.close(lock)
-
-
-def write(file: str, text: str) -> None:
-    """Replaces a file atomically, with mode 0600."""
-    path = Path(file).resolve()
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # Mode 0600.
-    try:
-        with os.fdopen(handle, "wb") as opened:
-            _keep_owner(opened.fileno(), path)
-            opened.write(text.encode())
-            opened.flush()
-            os.fsync(opened.fileno())
-        os.replace(name, path)
-    finally:
-        with suppress(FileNotFoundError):  # It has been renamed.
-            os.unlink(name)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def _keep_owner(file: int, path: Path) -> None:
-    """Keeps the owner when root replaces a file of the servers' user."""
-    try:
-        before = path.stat()
-    except FileNotFoundError:
-        return
-    if os.geteuid() == 0:
-        os.fchown(file, before.st_uid, before.st_gid)

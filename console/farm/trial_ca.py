@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from ...net.private_files import replace_file
 from ..cli_errors import CliError
-from .files import write
 
 CA_DAYS = 3650
 CLOCK_SKEW = datetime.timedelta(hours=1)
@@ -117,7 +117,7 @@ def _write(
 ) -> None:
     """Writes the key with mode 0600, and the signed certificate with mode 0644."""
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    write(str(target.with_suffix(".key")), pem.decode())
+    replace_file(str(target.with_suffix(".key")), pem.decode())
     certificate = builder.sign(signer.key, hashes.SHA256())
-    write(str(target), certificate.public_bytes(Encoding.PEM).decode())
+    replace_file(str(target), certificate.public_bytes(Encoding.PEM).decode())
     target.chmod(0o644)
