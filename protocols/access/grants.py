@@ -19,16 +19,16 @@ A key has no right that it is not granted.
 from enum import IntFlag
 from typing import NamedTuple
 
+from ...native.net.guard import TABLE_RANGES_MAX
 from ..errors import ProtocolError
 from ..zerodb.wire.values import TABLE_MAX
 
-RANGES_MAX = 16  # Table ranges of a key.
 PATTERNS_MAX = 64  # Service patterns of a key.
 PATTERN_BYTES_MAX = 255  # As a service's name.
 
 
 class Right(IntFlag):
-    """The rights that a message can need. C tests the same bits (csrc/net/access.h)."""
+    """The rights that a message can need. C compares their bits (csrc/net/guard.c)."""
 
     LOG_READ = 1
     LOG_APPEND = 2
@@ -134,8 +134,9 @@ def parse_grants(text: str) -> Grants:
             raise GrantError(f"{word}: no such grant; {_WAY_OUT}")
     if Right.INTERNAL in rights:
         return EVERYTHING
-    if len(tables) > RANGES_MAX:
-        raise GrantError(f"a key has at most {RANGES_MAX} ranges of tables, got {len(tables)}")
+    if len(tables) > TABLE_RANGES_MAX:
+        problem = f"a key has at most {TABLE_RANGES_MAX} ranges of tables, got {len(tables)}"
+        raise GrantError(problem)
     if max(len(services), len(offers)) > PATTERNS_MAX:
         raise GrantError(f"a key has at most {PATTERNS_MAX} patterns of services")
     return Grants(rights, tuple(tables), tuple(services), tuple(offers))

@@ -1,7 +1,7 @@
 """The tables by which C refuses messages that a key may not send (csrc/net/guard.c).
 
-They come from the table of rights and from the declarations of requests. Tables in further frames,
-of atomic batches and transactions, are checked where these are decoded.
+They come from the table of rights and from the declarations of requests. C compares the tables in
+the first two frames of a request. Requests with tables in further frames are for internal keys.
 """
 
 from typing import Any
@@ -15,12 +15,14 @@ from ...native.net.guard import (
     MessageGuard,
 )
 from ..wire import Frame, Layout
+from ..zerodb.wire import values
 from ..zerodb.wire.requests import LAYOUTS
 from . import rights
 from .grants import Right
 from .zap import Slot
 
 READS, WRITES = TABLE_READ, TABLE_WRITE
+UNSEEN = (values.WRITE_TABLES, values.TRANSACTION, values.LEASE)  # C does not see their tables.
 
 
 def log_guard() -> MessageGuard:
@@ -31,6 +33,7 @@ def log_guard() -> MessageGuard:
 def tables_guard() -> MessageGuard:
     """For the endpoints of a table server."""
     needed = {bytes((kind,)): int(right) for kind, right in rights.TABLES.items()}
+    needed |= {bytes((kind,)): int(Right.INTERNAL) for kind in UNSEEN}
     uses = {bytes((layout.kind,)): _uses(layout) for layout in LAYOUTS}
     return MessageGuard(GUARD_TABLES, needed, uses, all_tables=int(Right.OBSERVE))
 
