@@ -1,5 +1,10 @@
 """Compiles csrc/ into kelek._native: csrc/api.h is read by the compiler and by cffi alike."""
 
+import os
+import shlex
+import subprocess
+import sysconfig
+import tempfile
 from pathlib import Path
 
 from cffi import FFI
@@ -7,12 +12,15 @@ from cffi import FFI
 HERE = Path(__file__).resolve().parent
 SOURCES = sorted(path.relative_to(HERE).as_posix() for path in (HERE / "csrc").rglob("*.c"))
 PARTS = (
+    "latency.h",
     "api.h",
     "columns.h",
     "runs.h",
     "sst.h",
     "budget.h",
     "guard.h",
+    "shares.h",
+    "connections.h",
     "exchange.h",
     "serve.h",
     "beacons.h",
@@ -23,6 +31,31 @@ HEADERS = {path.name: path.relative_to(HERE).as_posix() for path in (HERE / "csr
 API = [HERE / HEADERS[name] for name in PARTS]  # One API in pieces.
 FOLDERS = ["csrc", *(f"csrc/{name}" for name in ("broker", "log", "net", "tables"))]
 WARNINGS = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow"]
+# The first of each line that this compiler and linker take (not all of them are for every system).
+HARDENING = (
+    ("-fstack-protector-strong",),
+    ("-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3", "-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2"),
+    ("-fstack-clash-protection",),
+    ("-fcf-protection=full", "-mbranch-protection=standard"),
+)
+LINK_HARDENING = (("-Wl,-z,relro,-z,now",), ("-Wl,-z,noexecstack",))
+
+
+def accepts(flags: str) -> bool:
+    """Whether a shared object can be built with these flags, without a warning."""
+    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "probe.c")
+        source.write_text('#include <string.h>\nint f(void) { return (int)strlen(""); }\n')
+        shared = ["-O2", "-Werror", "-fPIC", "-shared", str(source), "-o", f"{source}.so"]
+        command = [*compiler, *flags.split(), *shared]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def accepted(choices: tuple[tuple[str, ...], ...]) -> list[str]:
+    """Of each line the first choice that works, in words."""
+    found = (next(filter(accepts, line), "") for line in choices)
+    return [flag for flags in found for flag in flags.split()]
 
 
 def without_preprocessor_lines(path: Path) -> str:
@@ -41,6 +74,7 @@ ffibuilder.set_source(
     depends=sorted(HEADERS.values()),
     libraries=["dl", "pthread"],
     # cffi's own generated wrapper is not written to our warnings; check compiles csrc/ with them.
-    extra_compile_args=["-O2", "-g"],
+    extra_compile_args=["-O2", "-g", *accepted(HARDENING)],
+    extra_link_args=accepted(LINK_HARDENING),
     py_limited_api=True,
 )

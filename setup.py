@@ -1,5 +1,8 @@
 """Builds the C core (build_ext.py) into one abi3 wheel; everything else is in pyproject.toml."""
 
+import re
+from pathlib import Path
+
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
@@ -16,7 +19,17 @@ class BuildPackage(build_py):
         return [module for module in modules if module[1] not in BUILD_ONLY]
 
 
+def index_text(readme: str) -> str:
+    """The README for a package index, which has no files of the repository: no pictures, and of
+    links to files their text alone.
+    """
+    readme = re.sub(r"^!\[[^\]]*\]\((?!https?:)[^)]*\)\n\n?", "", readme, flags=re.M)
+    return re.sub(r"(?<!!)\[([^\]]+)\]\((?!https?:)[^)]*\)", r"\1", readme)
+
+
 setup(
+    long_description=index_text(Path(__file__).with_name("README.md").read_text("utf-8")),
+    long_description_content_type="text/markdown",
     cffi_modules=["build_ext.py:ffibuilder"],
     cmdclass={"build_py": BuildPackage},
     options={"bdist_wheel": {"py_limited_api": "cp311"}},

@@ -53,7 +53,7 @@ stamp() {
     "$1" - "$2" <<'PY'
 import hashlib, pathlib, sys
 digest = hashlib.sha256(f"{sys.argv[1]} {sys.version} {pathlib.Path.cwd()}".encode())
-files = ["pyproject.toml", "setup.py", "build_ext.py", *sorted(str(path) for path in pathlib.Path("csrc").rglob("*.[ch]"))]
+files = ["pyproject.toml", "setup.py", "build_ext.py", ".ci/dev.txt", *sorted(str(path) for path in pathlib.Path("csrc").rglob("*.[ch]"))]
 for name in files:
     digest.update(f"\0{name}\0".encode() + pathlib.Path(name).read_bytes())
 print(digest.hexdigest())
@@ -80,10 +80,9 @@ try_pip() { .venv/bin/python -m pip --quiet --quiet --disable-pip-version-check 
 # pip ARGUMENTS...: one that must not.
 pip() { try_pip "$@" || fail "pip $* failed; the reason is above"; }
 
-# install base|dev: kelek itself, editable; dev adds what ./check needs.
+# install base|dev: kelek itself, editable; dev adds what ./check needs, as .ci/dev.txt locks it.
 install() {
-    local python target=.
-    [ "$1" = dev ] && target='.[dev]'
+    local python
     if [ -z "${PYTHON:-}" ] && installed "$1"; then
         return
     fi
@@ -100,11 +99,47 @@ install() {
         return
     fi
     echo "${0##*/}: installing kelek ($1)"
-    pip install --no-compile --editable "$target"
+    if [ "$1" = dev ]; then
+        install_locked .venv/bin/python .ci/dev.txt ||
+            fail "the packages of .ci/dev.txt can't be installed; the reason is above"
+        pip install --no-compile --no-build-isolation --no-deps --editable .
+    else
+        pip install --no-compile --editable .
+    fi
     # On all cores; pip takes one. What can't be compiled is some package's example of that.
     .venv/bin/python -m compileall -qq -j 0 .venv/lib >/dev/null 2>&1 || true
     stamp .venv/bin/python base >.venv/stamp-base
     [ "$1" = base ] || stamp .venv/bin/python "$1" >".venv/stamp-$1"
+}
+
+# install_locked PYTHON LOCK [WITHOUT]: the packages of a lock file, each as one of the files whose
+# hashes it has, but those whose names match a regular expression. First the packages that build
+# others from their sources.
+install_locked() {
+    local names
+    for names in '^(setuptools|cffi|pycparser)$' .; do
+        "$1" -m pip --quiet --quiet --disable-pip-version-check install --no-compile --no-deps \
+            --require-hashes --no-build-isolation --use-pep517 \
+            --requirement <(locked "$names" "${3:-^$}" <"$2") || return
+    done
+}
+
+# locked WITH WITHOUT: the entries of a lock file whose names match one expression, but not the other.
+locked() {
+    awk -v with="$1" -v without="$2" '
+        /^[^ #]/ { name = $0; sub(/[=; ].*/, "", name); on = name ~ with && name !~ without }
+        on'
+}
+
+# locked_venv NAME PYTHON: .build/NAME, with what .ci/NAME.txt locks: no part of what runs or tests
+# kelek.
+locked_venv() {
+    local wanted
+    wanted=$("$2" --version)-$(cksum <".ci/$1.txt")
+    [ "$(cat ".build/$1/stamp" 2>/dev/null)" != "$wanted" ] || return 0
+    rm -rf ".build/$1"
+    "$2" -m venv ".build/$1" && install_locked ".build/$1/bin/python" ".ci/$1.txt" || return
+    echo "$wanted" >".build/$1/stamp"
 }
 
 # try_extra EXTRA: what an optional part of the kelek that is installed wants; fails when it can't be

@@ -1,19 +1,23 @@
-"""Builds the wheel from the tree as it would be cloned, and looks at it as a stranger would.
+"""Builds a source distribution from the tree as it would be cloned, the wheel from that, and looks
+at both as a stranger would.
 
 It never builds inside the checkout: what an older build left in build/ would slip into the wheel.
 """
 
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
 import tomllib
-import venv
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 import pytest
+
+from kelek.tests.ports import free_ports
+from kelek.tests.test_docs import blocks, commands
 
 ROOT = Path(__file__).resolve().parent.parent
 # Read by the build only: what runs needs none of it.
@@ -41,17 +45,22 @@ def tracked() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel that the source distribution makes."""
     source = tmp_path_factory.mktemp("source") / "some name-1.0"
     for name in tracked():
         target = source / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, target)
-    out = tmp_path_factory.mktemp("wheel")
-    pip("wheel", "--no-deps", "-w", out, ".", cwd=source)
-    [built] = out.iterdir()
-    yield built
+    out = tmp_path_factory.mktemp("sdist")
+    command = f"from setuptools import build_meta; build_meta.build_sdist({str(out)!r})"
+    subprocess.run([sys.executable, "-c", command], cwd=source, check=True, timeout=PIP_S)
     shutil.rmtree(source)
+    [sdist] = out.iterdir()
+    out = tmp_path_factory.mktemp("wheel")
+    pip("wheel", "--no-deps", "-w", out, sdist)
+    [built] = out.iterdir()
+    return built
 
 
 def expected_files() -> set[str]:
@@ -87,13 +96,49 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert any(name.endswith("licenses/LICENSE") for name in about)
 
 
+def test_wheel_fits_manylinux(wheel: Path) -> None:
+    """The C core needs libc alone, so cibuildwheel's repair copies nothing into the wheel."""
+    pytest.importorskip("auditwheel", reason="it is not installed")
+    if sys.platform != "linux":
+        pytest.skip("manylinux is of Linux")
+    found = run(sys.executable, "-m", "auditwheel", "show", str(wheel), cwd=wheel.parent)
+    words = " ".join(found.split())
+    assert re.search(r'following platform tag: "manylinux_2_\d+_\w+"', words), words
+    libraries = set(re.findall(r"(lib\w+)\.so\.\d+ with versions", words))
+    assert libraries <= {"libc", "libdl", "libpthread"}, words
+
+
+def test_metadata_is_complete_and_has_no_link_to_a_file(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        [name] = [each for each in archive.namelist() if each.endswith(".dist-info/METADATA")]
+        text = archive.read(name).decode()
+    head, _, description = text.partition("\n\n")
+    for key in ("Summary", "Keywords", "Maintainer", "License-Expression", "Requires-Python"):
+        assert re.search(rf"^{key}: \S", head, re.M), key
+    assert head.count("\nClassifier: ") > 10
+    assert "Description-Content-Type: text/markdown" in head
+    assert description.startswith("# kelek\n")
+    assert not re.search(r"\]\((?!https?:)", description)
+    extras = set(re.findall(r"^Provides-Extra: (\S+)$", head, re.M))
+    assert extras == {one for one in extras if f"extra == '{one}'" in head.replace('"', "'")}
+
+
+def first_commands() -> list[str]:
+    """The commands with which the README begins."""
+    return [command for command, _ in commands(next(iter(blocks("README.md"))))]
+
+
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bin folder of an empty environment with nothing but the wheel and what it needs."""
-    home = tmp_path_factory.mktemp("installed")
-    venv.create(home, with_pip=False, symlinks=True)
-    pip("--python", home / "bin" / "python", "install", wheel)
-    return home / "bin"
+    """The bin folder of an environment that the README's first commands make in an empty folder."""
+    folder = tmp_path_factory.mktemp("installed")
+    make, install = first_commands()[:2]
+    assert make.endswith("&& . .venv/bin/activate")
+    assert install == "pip install ."
+    make = make.replace("python3", shlex.quote(sys.executable), 1)
+    install = f"pip install --quiet --disable-pip-version-check {shlex.quote(str(wheel))}"
+    run("bash", "-ec", f"{make}\n{install}\ncommand -v supervisor kelek", cwd=folder)
+    return folder / ".venv" / "bin"
 
 
 def run(*command: str | Path, cwd: Path, **more: str) -> str:
@@ -120,6 +165,26 @@ def test_installed_wheel_imports(installed: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", ["kelek", "supervisor"])
 def test_installed_commands_run(installed: Path, tmp_path: Path, command: str) -> None:
     assert "Usage:" in run(installed / command, "--help", cwd=tmp_path)
+
+
+def test_the_wheel_works_in_an_empty_folder(installed: Path, tmp_path: Path) -> None:
+    """The README's next commands, a benchmark and the doctor: on ports that are free here."""
+    shipped = [*installed.parent.glob("lib/python3*/site-packages/kelek/topology.yaml")]
+    text = re.sub(r"(?m)^    zre: .*\n", "", shipped[0].read_text(encoding="utf-8"))
+    known = sorted({*re.findall(r"127\.0\.0\.1:\d+", text)})
+    for old, new in zip(known, free_ports(len(known)), strict=True):
+        text = text.replace(old, f"127.0.0.1:{new}")
+    (tmp_path / "topology.yaml").write_text(text, encoding="utf-8")
+    bench = "kelek log bench --count 2000 --alone 20"
+    lines = [*first_commands()[2:], bench, "kelek doctor", "supervisor stop"]
+    script = "\n".join([f". {shlex.quote(str(installed / 'activate'))}", *lines])
+    script = script.replace("--detach", "--detach --one-process")
+    found = run("bash", "-ec", script, cwd=tmp_path)
+    assert "3 of 3 nodes" in found
+    assert "appends/s" in found or "updates/s" in found, found
+    assert "stopped nodes=n1,n2,n3" in found
+    smoke = run(installed / "python", "-P", ROOT / "tests/supply/wheel_smoke.py", cwd=tmp_path)
+    assert "three nodes replicate" in smoke
 
 
 LOOKUP = """

@@ -123,6 +123,12 @@ class VersionedNodes:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(STOP_S)
 
+    def wait_leader_lost(self, name: str, leader: str) -> None:
+        """Until a node follows a certain leader no longer."""
+        until = time.monotonic() + DEADLINE_S
+        while (info := self.info(name)) is None or info.leader == leader:
+            assert time.monotonic() < until, self.errors(name)
+
     def ended(self, name: str) -> int:
         """The exit code of a node that gives up by itself."""
         return self._running.pop(name).wait(DEADLINE_S)

@@ -1,7 +1,7 @@
 """The npm package zmq-raft, the protocol's other implementation: found or installed, and driven.
 
-Nothing of it lies in this repository: it goes into the user's cache. Where it can't be installed
-the tests that need it are skipped, with the reason.
+This repository has the versions and hashes of its tree, and the user's cache the files. Where it
+can't be installed the tests that need it are skipped, with the reason.
 """
 
 import base64
@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,13 +26,8 @@ SCRIPTS = Path(__file__).resolve().parent / "node"
 INSTALL_S = 90  # Below what one test may take, fixtures included: then it is skipped, not failed.
 ANSWER_S = 60.0
 STOP_S = 60.0
-# What the package asks for no longer compiles; `debug` it forgets to ask for.
-PACKAGE = {
-    "private": True,
-    "dependencies": {"zmq-raft": VERSION, "debug": "^4.3.4"},
-    "overrides": {"zeromq": "5.3.1"},
-    "allowScripts": {"zeromq": True},
-}
+# The zeromq that the package asks for no longer compiles; `debug` it forgets to ask for.
+TREE = ("package.json", "package-lock.json")
 
 
 class PackageMissing(Exception):
@@ -41,7 +37,8 @@ class PackageMissing(Exception):
 def home() -> Path:
     """The folder in which the package is installed. Raises NotHere."""
     cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    folder = Path(cache) / f"kelek/zmq-raft-{VERSION}"
+    tree = b"".join((SCRIPTS / name).read_bytes() for name in TREE)
+    folder = Path(cache) / f"kelek/zmq-raft-{VERSION}-{zlib.crc32(tree):08x}"
     for command in ("node", "npm"):
         if shutil.which(command) is None:
             raise PackageMissing(f"{command} is not installed")
@@ -78,12 +75,13 @@ def _works(folder: Path) -> bool:
 
 def _install(folder: Path) -> str:
     """Installs it; returns why that did not work, or nothing."""
-    (folder / "package.json").write_text(json.dumps(PACKAGE))
+    for name in TREE:
+        shutil.copyfile(SCRIPTS / name, folder / name)
     environment = {**os.environ, "npm_config_zmq_external": "true"}
     options = ["--no-audit", "--no-fund", "--fetch-retries=1", "--fetch-timeout=30000"]
     try:
         done = subprocess.run(
-            ["npm", "install", *options],
+            ["npm", "ci", *options],
             cwd=folder,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -92,11 +90,11 @@ def _install(folder: Path) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"npm install zmq-raft took more than {INSTALL_S} s"
+        return f"npm ci of zmq-raft took more than {INSTALL_S} s"
     if done.returncode == 0 and _works(folder):
         return ""
     lines = [line for line in done.stderr.decode().splitlines() if "warn" not in line]
-    return f"npm install zmq-raft: {(lines or ['it does not load'])[0]}"
+    return f"npm ci of zmq-raft: {(lines or ['it does not load'])[0]}"
 
 
 class NodeProcess:
