@@ -9,13 +9,15 @@
  * log/entries.c (messages of entries), log/reqids.c (request ids), log/updates.c and log/reads.c
  * (updates and linearizable reads at the leader), tables/ops.c (packed operations),
  * tables/mapper.c (input and output of mappers), tables/requests.c (requests of tables).
- * Other headers: net/{beacons,zre,farm}.h, broker/{exchange,serve,budget}.h,
- * tables/{columns,runs,sst}.h. */
+ * Other headers: log/latency.h, net/{guard,connections,beacons,zre,farm}.h,
+ * broker/{exchange,serve,budget}.h, tables/{columns,runs,sst}.h. */
 #ifndef KLK_API_H
 #define KLK_API_H
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
+
+#include "latency.h"
 
 enum klk_error {
     KLK_OK = 0,
@@ -36,7 +38,7 @@ uint32_t klk_crc32c(uint32_t value, const uint8_t *data, size_t size);
 /* The same without special instructions, for tests and other processors. */
 uint32_t klk_crc32c_sliced(uint32_t value, const uint8_t *data, size_t size);
 
-/* ---- frame.c: records and blocks (docs/disk-format.md) ---- */
+/* ---- frame.c: records and blocks (docs/reference/disk-format.md) ---- */
 
 enum klk_frame_limit {
     KLK_REQID_SIZE = 12,
@@ -146,7 +148,7 @@ ssize_t klk_block_from_entries(uint64_t first_index, const uint8_t *data, size_t
                                const uint32_t *sizes, uint32_t count, uint8_t *out,
                                uint32_t *used);
 
-/* ---- segment.c: files of the log (docs/disk-format.md) ---- */
+/* ---- segment.c: files of the log (docs/reference/disk-format.md) ---- */
 
 /* An open file of fixed size, allocated and written. The caller owns and closes fd. */
 struct klk_segment {
@@ -229,6 +231,7 @@ struct klk_syncer {
     uint32_t running; /* syncs started and not ended */
     int orders[2];
     int answers[2];   /* poll the first: readable when a sync has ended; never read it */
+    struct klk_latency latency; /* of the syncs whose end was reported */
 };
 
 /* Starts the thread, which blocks all signals. KLK_EOS: the system gave no pipe or thread. */
@@ -254,11 +257,16 @@ int klk_syncer_close(struct klk_syncer *syncer);
 /* Whole messages in one buffer, received or to be sent. Frame f is bytes[offsets[f]] up to
  * bytes[offsets[f + 1]]; message m has the frames firsts[m] up to firsts[m + 1]. A growing
  * message follows the last whole one: its frames are counted, the message is not. */
+struct klk_keys;
+
 struct klk_messages {
     uint8_t *bytes;
     uint32_t *offsets;   /* frames_max + 1; the first is 0 */
     uint32_t *firsts;    /* frames_max + 1; the first is 0 */
     uint32_t *slots;     /* of the senders' keys, by message; NULL: keys are not asked for */
+    const struct klk_keys *keys; /* by slot, or NULL */
+    struct klk_messages *senders; /* addresses of some messages' connections, a frame each; slots:
+                                   * the messages' numbers. NULL: they are not asked for */
     uint32_t bytes_max;
     uint32_t frames_max;
     uint32_t frames;
@@ -279,8 +287,14 @@ struct klk_drain {
     uint64_t dropped;            /* messages over a limit */
     struct klk_keys *keys;       /* guard.h; of an endpoint with CURVE, whose arena has slots */
     const struct klk_guard *guard; /* NULL: each allowed key may send all messages */
+    const struct klk_guard *audit; /* of commands whose addresses arena->senders has, or NULL */
     struct klk_messages *denied; /* the first frames of refused messages; long frames are empty */
     uint64_t denied_lost;        /* for which denied had no room */
+    struct klk_connections *connections; /* connections.h; NULL: frames are not counted */
+    uint32_t frame_bytes;        /* that the encryption adds to each frame */
+    int32_t routed;              /* messages begin with a routing id */
+    int32_t within;              /* the next frame is not the first of a message */
+    int32_t fd;                  /* of the connection of the message, or -1 */
 };
 
 enum klk_sockets {
@@ -375,6 +389,8 @@ struct pollfd;
 struct klk_poll {
     struct klk_poll_item *items;
     struct pollfd *fds; /* room for count of them: 8 bytes each */
+    struct klk_connections *connections; /* of the process, whose thread learns that we wait, or
+                                          * NULL */
     uint32_t count, last; /* last: out, the last item that is ready */
     int64_t checked_ms; /* when all sockets were last queried */
 };
@@ -457,7 +473,7 @@ void klk_reqids_forget(struct klk_reqids *reqids, uint32_t seconds);
 void klk_reqids_bound(struct klk_reqids *reqids, uint64_t count_max);
 
 /* Writes the ids of entries up to last_index to out, ordered by index. The index field of each slot
- * holds last_index - index, little endian (docs/disk-format.md, "Request ids").
+ * holds last_index - index, little endian (docs/reference/disk-format.md, "Request ids").
  *
  *   room   slots of out: the table's count is always enough
  *
@@ -688,7 +704,7 @@ size_t klk_frames_format(const uint32_t *offsets, uint32_t count, char *out);
 int klk_messages_add(struct klk_messages *out, const uint32_t *sizes, uint32_t count,
                      const uint8_t *data, size_t size);
 
-/* ---- mapper.c: what goes into a mapper and what comes out of it (docs/mapper.md) ---- */
+/* ---- mapper.c: what goes into a mapper and what comes out of it (docs/guides/mapper.md) ---- */
 
 /* Packs count records: of each u32 key size, u32 value size, key, value.
  *

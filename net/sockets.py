@@ -4,6 +4,7 @@ import errno
 import os
 import resource
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 import zmq
@@ -15,11 +16,15 @@ HWM = 1000
 MESSAGE_BYTES_MAX = 64 << 20
 MESSAGE_FRAMES_MAX = 8192
 SUBSCRIPTION_BYTES_MAX = 1 << 10  # Of a message to a PUB or XPUB; libzmq stores each topic.
+SUBSCRIPTIONS_BYTES_MAX = 64 << 10  # Of one connection to it; libzmq takes 46 bytes for each.
+CONNECT_MS = 2000  # Then libzmq tries again; TCP alone would wait for up to 64 s between its tries.
 HANDSHAKE_MS = 2000
+LIBZMQ_MIN = (4, 3, 5)
 LINGER_MS = 1000  # For the last messages to leave.
 RECONNECT_MS = (100, 1000)  # First and largest; libzmq adds its own jitter.
 RECONNECT_PIPE_MS = (10, 100)
 KEEPALIVE_IDLE_S = 30
+CURVE_THREADS_MAX = 4
 FILES_MAX = 65_536
 _FILES_A_SOCKET = 4  # Of the socket, its connection, the peer's connection, and the program.
 
@@ -39,6 +44,13 @@ class CurveServer(NamedTuple):
 
     def __repr__(self) -> str:
         return f"CurveServer(domain={self.domain!r})"
+
+
+class ForeignBind(NamedTuple):
+    """A further address of a socket, without CURVE. The ZAP handler knows it by its domain."""
+
+    address: str
+    domain: str
 
 
 class CurveClient(NamedTuple):
@@ -68,24 +80,44 @@ class SocketOptions(NamedTuple):
     immediate: bool = False  # Queue only on a finished connection: peer DEALERs, pipes.
     keepalive: bool = True
     reconnect_ms: tuple[int, int] = RECONNECT_PIPE_MS
+    unacknowledged_ms: int = 0  # TCP: data for which no machine answers end the connection; 0: late
     routing_id: bytes = b""
     topics: tuple[bytes, ...] = ()  # A SUB's subscriptions.
     addressed: bool = False  # Received messages have the sender's address as second frame.
     curve: CurveServer | CurveClient | None = None  # Of 32 bytes each; None: without encryption.
+    audit: MessageGuard | None = None  # Its administrative commands have addresses (Drain).
+    foreign: ForeignBind | None = None  # Bound last: what is bound keeps the options of its time.
 
     @property
     def addresses(self) -> str:
         return " ".join((*self.bind, *self.connect))
 
 
+@cache
+def check_libzmq(curve: bool) -> None:
+    """Raises OperatorError for a libzmq that is too old, or without CURVE where it is needed."""
+    found = zmq.zmq_version_info()
+    if found < LIBZMQ_MIN:
+        problem = f"is older than {'.'.join(map(str, LIBZMQ_MIN))}"
+    elif curve and not zmq.has("curve"):
+        problem = "was built without CURVE, which keys need"
+    else:
+        return
+    way_out = "install pyzmq's own wheel: pip install --force-reinstall --only-binary pyzmq pyzmq"
+    raise OperatorError(f"libzmq {'.'.join(map(str, found))}", problem, way_out)
+
+
 def configure(socket: Socket, kind: int, options: SocketOptions) -> None:
-    """Sets all options of a new socket but its addresses."""
+    """Sets all options of a new socket but its addresses. Raises what check_libzmq() does."""
+    check_libzmq(options.curve is not None)
     socket.setsockopt(zmq.LINGER, options.linger_ms)
     socket.setsockopt(zmq.RCVHWM, options.hwm)
     send_hwm = options.hwm if options.send_hwm is None else options.send_hwm
     socket.setsockopt(zmq.SNDHWM, send_hwm)
     socket.setsockopt(zmq.MAXMSGSIZE, options.message_bytes_max)
     socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+    socket.setsockopt(zmq.CONNECT_TIMEOUT, CONNECT_MS)
+    socket.setsockopt(zmq.TCP_MAXRT, options.unacknowledged_ms)
     socket.setsockopt(zmq.RECONNECT_IVL, options.reconnect_ms[0])
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, options.reconnect_ms[1])
     if options.keepalive:
@@ -105,13 +137,24 @@ def configure(socket: Socket, kind: int, options: SocketOptions) -> None:
         socket.setsockopt(zmq.ZAP_DOMAIN, options.curve.domain.encode())
         socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # Without a handler nothing is accepted.
     elif options.curve is not None:
-        socket.setsockopt(zmq.CURVE_SERVERKEY, options.curve.server_key)
-        socket.setsockopt(zmq.CURVE_PUBLICKEY, options.curve.public_key)
-        socket.setsockopt(zmq.CURVE_SECRETKEY, options.curve.secret_key)
+        add_curve(socket, options.curve)
     if options.routing_id:
         socket.setsockopt(zmq.ROUTING_ID, options.routing_id)
     for topic in options.topics:
         socket.setsockopt(zmq.SUBSCRIBE, topic)
+
+
+def add_curve(socket: Socket, curve: CurveClient) -> None:
+    """Addresses that are connected from now on have CURVE."""
+    socket.setsockopt(zmq.CURVE_SERVERKEY, curve.server_key)
+    socket.setsockopt(zmq.CURVE_PUBLICKEY, curve.public_key)
+    socket.setsockopt(zmq.CURVE_SECRETKEY, curve.secret_key)
+
+
+def remove_curve(socket: Socket, domain: str) -> None:
+    """Addresses that are bound from now on have no CURVE."""
+    socket.setsockopt(zmq.CURVE_SERVER, 0)
+    socket.setsockopt(zmq.ZAP_DOMAIN, domain.encode())
 
 
 def allow_ipv6(socket: Socket, address: str) -> None:
@@ -148,6 +191,20 @@ def bind_error(address: str, place: str, error: zmq.ZMQError) -> OperatorError:
         ),
     }.get(number, (f"can't be bound: {os.strerror(number)}", "choose another address"))
     return OperatorError(place or address, f"{address} {problem}" if place else problem, way_out)
+
+
+def curve_threads(cores: int | None = None) -> int:
+    """How many threads of libzmq serve the connections of a context with CURVE.
+
+    A thread encrypts and decrypts what its connections carry, a frame in about 0.5 us; libzmq gives
+    a new connection to the thread that has fewest.
+
+    cores   None: those that the process may use
+    """
+    if cores is None and hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    cores = cores or os.cpu_count() or 1
+    return max(1, min(CURVE_THREADS_MAX, cores // 2))
 
 
 def raise_nofile_limit() -> int:

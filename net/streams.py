@@ -11,7 +11,7 @@ import select
 import socket
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class TcpStream:
 
     __slots__ = (
         "_context", "_server_name", "_sock", "_tls", "connected", "ended", "error", "fd", "more",
-        "needs_out", "out", "secured",
+        "needs_out", "out", "peer_certificate", "secured",
     )  # fmt: skip
 
     def __init__(
@@ -115,6 +115,8 @@ class TcpStream:
         self.fd = sock.fileno()
         self.connected = connected  # TCP is connected.
         self.secured = connected and not self._tls  # The handshake of TLS is complete.
+        # The verified certificate of the other side, as ssl shows it.
+        self.peer_certificate: Mapping[str, Any] | None = None
         self.out = bytearray()  # Bytes that wait to be sent.
         self.needs_out = False  # The next step waits until the socket is writable.
         self.more = False  # The last read reached its limit: more bytes may wait.
@@ -187,6 +189,8 @@ class TcpStream:
                 )
             if isinstance(self._sock, ssl.SSLSocket):
                 self._sock.do_handshake()
+                # Now, since an error of the connection would hide it.
+                self.peer_certificate = self._sock.getpeercert() or None
         except ssl.SSLWantReadError:
             return False
         except ssl.SSLWantWriteError:

@@ -19,7 +19,7 @@ from ..protocols.zre.effects import Connect, NodeEffects, NodeSetup
 from ..protocols.zre.node import NodeMachine
 from .clock import monotonic_ms
 from .poll_loop import PollLoop
-from .sockets import Socket, SocketOptions
+from .sockets import CurveClient, CurveServer, Socket, SocketOptions
 
 BIND_TRIES = 100
 HEADER_FRAMES_MAX = 3  # Before the content: routing id, address, header.
@@ -52,9 +52,15 @@ class NodeSockets:
     def __init__(self, loop: PollLoop, setup: NodeSetup, mailbox: SocketOptions) -> None:
         """Binds a mailbox to a free port, which replaces that of the setup.
 
+        mailbox   with CURVE it has the key of the setup
+
         Raises zmq.ZMQError: the address can't be bound, or no socket is left; LocalProtocolError.
         """
         self._loop = loop
+        # One key at the mailbox and as a client of other nodes.
+        self._secret_key = (
+            mailbox.curve.secret_key if isinstance(mailbox.curve, CurveServer) else b""
+        )
         self.mailbox = loop.socket(
             zmq.ROUTER,
             mailbox._replace(
@@ -63,6 +69,7 @@ class NodeSockets:
                 addressed=True,
             ),
         )
+        loop.limit_connections(self.mailbox)
         try:
             port = bind_free_port(self.mailbox, setup.address)
             self.machine = NodeMachine(setup._replace(port=port), monotonic_ms())
@@ -92,6 +99,9 @@ class NodeSockets:
             send_hwm=values.SEND_HWM,
             routing_id=action.routing_id,
             reconnect_ms=self.reconnect_ms,
+            curve=CurveClient(action.key, self.machine.setup.public_key, self._secret_key)
+            if action.key
+            else None,
         )
         dealer = self._loop.try_socket(zmq.DEALER, options)
         if dealer is None:

@@ -9,7 +9,9 @@
 
 enum { MICROS = 1000000, MICROS_PER_MS = 1000 };
 
-static const uint8_t HEADER[4] = {'Z', 'R', 'E', 1};
+enum { HEADER_BYTES = 4, PLAIN = 1, KEYED = 3 }; /* The fourth octet is the beacon's version. */
+
+static const uint8_t NAME[3] = {'Z', 'R', 'E'};
 
 static void bucket_fill(struct klk_bucket *bucket, int64_t now_ms, uint32_t burst, uint32_t per_s) {
     int64_t most = (int64_t)burst * MICROS, passed = now_ms - bucket->as_of_ms;
@@ -55,13 +57,23 @@ static int source_write(const struct sockaddr_storage *from, uint8_t *out) {
     return 1;
 }
 
+static int beacon_well_formed(const uint8_t *data, ssize_t size) {
+    if (size != KLK_BEACON_BYTES && size != KLK_BEACON_KEYED_BYTES) return 0;
+    if (memcmp(data, NAME, sizeof NAME) != 0 || !data[HEADER_BYTES]) return 0;
+    if (size == KLK_BEACON_BYTES) return data[3] == PLAIN;
+    for (int at = KLK_BEACON_BYTES; at < KLK_BEACON_KEYED_BYTES; at++)
+        if (data[at]) return data[3] == KEYED;
+    return 0;
+}
+
 int klk_beacons_receive(struct klk_beacons *beacons, int fd, int64_t now_ms, struct klk_beacon *out,
                      uint32_t count_max, int32_t *more) {
     uint32_t taken = 0;
     *more = 1;
     bucket_fill(&beacons->all, now_ms, beacons->burst, beacons->per_s);
     for (uint32_t looked = 0; looked < KLK_BEACONS_LOOKED_MAX && taken < count_max; looked++) {
-        uint8_t data[KLK_BEACON_BYTES + 1]; /* The extra octet shows datagrams that are too long. */
+        /* The extra octet shows datagrams that are too long. */
+        uint8_t data[KLK_BEACON_KEYED_BYTES + 1];
         struct sockaddr_storage from;
         socklen_t from_size = sizeof from;
         ssize_t size = recvfrom(fd, data, sizeof data, MSG_DONTWAIT, (struct sockaddr *)&from,
@@ -73,14 +85,16 @@ int klk_beacons_receive(struct klk_beacons *beacons, int fd, int64_t now_ms, str
             return KLK_EOS;
         }
         struct klk_beacon *beacon = &out[taken];
-        if (size != KLK_BEACON_BYTES || memcmp(data, HEADER, sizeof HEADER) != 0 || !data[4] ||
-            !source_write(&from, beacon->source)) {
+        if (!beacon_well_formed(data, size) || !source_write(&from, beacon->source)) {
             beacons->malformed++;
         } else if (!beacon_allowed(beacons, beacon->source, now_ms)) {
             beacons->flooded++;
         } else {
-            memcpy(beacon->uuid, data + sizeof HEADER, sizeof beacon->uuid);
+            memcpy(beacon->uuid, data + HEADER_BYTES, sizeof beacon->uuid);
             beacon->port = (uint32_t)data[20] << 8 | data[21];
+            memset(beacon->key, 0, sizeof beacon->key);
+            if (size == KLK_BEACON_KEYED_BYTES)
+                memcpy(beacon->key, data + KLK_BEACON_BYTES, sizeof beacon->key);
             taken++;
         }
     }

@@ -5,6 +5,7 @@
 
 enum klk_beacons_limits {
     KLK_BEACON_BYTES = 22,      /* of a datagram: `ZRE`, 01, UUID, port */
+    KLK_BEACON_KEYED_BYTES = 54,   /* `ZRE`, 03, UUID, port, public key */
     KLK_BEACONS_LOOKED_MAX = 4096, /* datagrams received in one call, valid or not */
     KLK_BEACON_SOURCES = 64        /* token buckets; a hash selects a source's */
 };
@@ -19,6 +20,7 @@ struct klk_bucket {
 struct klk_beacon {
     uint8_t source[16]; /* the sender's address; IPv4 as ::ffff:a.b.c.d */
     uint8_t uuid[16];
+    uint8_t key[32];    /* CURVE public key; zeros without one */
     uint32_t port;      /* of its mailbox; 0: a goodbye */
 };
 

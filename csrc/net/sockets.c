@@ -9,6 +9,7 @@
 
 #include "budget.h"
 #include "bytes.h"
+#include "connections.h"
 #include "guard.h"
 #include "messages.h"
 
@@ -76,6 +77,29 @@ void klk_drain_close(struct klk_drain *drain) {
     drain->held = 0;
 }
 
+/* The address of the held frame's connection, or nothing. */
+static const char *drain_address(const struct klk_drain *drain, size_t *size) {
+    const char *address = zmq.msg_gets(drain->message, "Peer-Address");
+    *size = address ? strlen(address) : 0;
+    return address;
+}
+
+static void senders_clear(struct klk_messages *of) {
+    if (of->senders) of->senders->frames = of->senders->messages = 0;
+}
+
+/* Keeps the address of the growing message's connection. */
+static void sender_add(const struct klk_drain *drain, const struct klk_messages *of) {
+    struct klk_messages *senders = of->senders;
+    size_t size;
+    if (!senders) return;
+    const char *address = drain_address(drain, &size);
+    if (!klk_messages_fit(senders, size, 1)) return;
+    klk_messages_frame(senders, address, (uint32_t)size);
+    senders->slots[senders->messages] = of->messages;
+    klk_messages_end(senders);
+}
+
 /* Removes the whole messages; the frames of a growing one move to the front. */
 static void drain_shift(struct klk_messages *in) {
     uint32_t first = in->firsts[in->messages];
@@ -86,13 +110,7 @@ static void drain_shift(struct klk_messages *in) {
     if (in->slots) in->slots[0] = in->slots[in->messages];
     in->frames = frames;
     in->messages = 0;
-}
-
-/* The address of the held frame's connection, or nothing. */
-static const char *drain_address(const struct klk_drain *drain, size_t *size) {
-    const char *address = zmq.msg_gets(drain->message, "Peer-Address");
-    *size = address ? strlen(address) : 0;
-    return address;
+    senders_clear(in);
 }
 
 /* A number of at most 10 digits that ends at this character; returns what follows, or NULL. */
@@ -110,6 +128,9 @@ static int drain_allowed(const struct klk_drain *drain, uint32_t *slot) {
     uint64_t number, generation;
     if (!id || !(id = drain_number(id, '.', &number)) || !drain_number(id, 0, &generation))
         return 0;
+    if (drain->connections)
+        klk_connections_known(drain->connections, drain->fd, (uint32_t)number,
+                              (uint32_t)generation);
     if (number >= keys->count || keys->keys[number].generation != generation) return 0;
     *slot = (uint32_t)number;
     return 1;
@@ -119,11 +140,16 @@ static int drain_allowed(const struct klk_drain *drain, uint32_t *slot) {
 static void drain_end(struct klk_drain *drain) {
     struct klk_messages *in = drain->arena, *denied = drain->denied;
     uint32_t first = in->firsts[in->messages];
-    const struct klk_key *key = drain->guard ? &drain->keys->keys[in->slots[in->messages]] : NULL;
-    if (!key || klk_guard_allows(drain->guard, key, in, first, in->frames)) {
+    const struct klk_key *key = drain->keys ? &drain->keys->keys[in->slots[in->messages]] : NULL;
+    int allowed = !drain->guard || klk_guard_allows(drain->guard, key, in, first, in->frames);
+    if ((allowed || drain->guard->reports_only) && drain->audit &&
+        klk_guard_audits(drain->audit, key, in, first, in->frames))
+        sender_add(drain, in);
+    if (allowed) {
         klk_messages_end(in);
         return;
     }
+    uint32_t slot = in->slots[in->messages];
     uint32_t frames = in->frames - first, bytes = 0, sizes[KLK_DENIED_FRAMES];
     if (frames > KLK_DENIED_FRAMES) frames = KLK_DENIED_FRAMES;
     for (uint32_t f = 0; f < frames; f++) {
@@ -134,11 +160,16 @@ static void drain_end(struct klk_drain *drain) {
     if (klk_messages_fit(denied, bytes, frames)) {
         for (uint32_t f = 0; f < frames; f++)
             klk_messages_frame(denied, in->bytes + in->offsets[first + f], sizes[f]);
+        denied->slots[denied->messages] = slot;
+        sender_add(drain, denied);
         klk_messages_end(denied);
     } else {
         drain->denied_lost++;
     }
-    in->frames = first;
+    if (drain->guard->reports_only)
+        klk_messages_end(in);
+    else
+        in->frames = first;
 }
 
 /* Puts the held frame into the arena, or drops it as part of a message over a limit. */
@@ -179,10 +210,53 @@ static int drain_place(struct klk_drain *drain) {
     return KLK_OK;
 }
 
+/* Counts the held frame for its connection: libzmq no longer holds it. */
+static void drain_count(struct klk_drain *drain) {
+    int first = !drain->within;
+    drain->within = zmq.msg_more(drain->message);
+    if (first) {
+        const char *text = zmq.msg_gets(drain->message, "__fd");
+        uint64_t fd;
+        int known = text && drain_number(text, 0, &fd) && fd < KLK_CONNECTION_FDS;
+        drain->fd = known ? (int32_t)fd : -1;
+        if (drain->routed) return; /* The routing id did not come with the message. */
+    }
+    klk_connections_drained(drain->connections, drain->fd, zmq.msg_size(drain->message),
+                            drain->frame_bytes);
+}
+
+int klk_monitor_receive(void *monitor, uint32_t *event, uint32_t *value, char *listener) {
+    uint64_t message[8]; /* libzmq's zmq_msg_t */
+    uint16_t number;
+    int more = 0, found = 0;
+    *listener = 0;
+    if (zmq.msg_init(message) != 0) return 0;
+    do {
+        if (zmq.msg_recv(message, monitor, DONTWAIT) < 0) break;
+        size_t size = zmq.msg_size(message);
+        const uint8_t *data = zmq.msg_data(message);
+        if (!more && size == sizeof number + sizeof *value) {
+            memcpy(&number, data, sizeof number);
+            memcpy(value, data + sizeof number, sizeof *value);
+            *event = number;
+            found = 1;
+        } else if (more && size < KLK_LISTENER_SIZE) {
+            memcpy(listener, data, size);
+            listener[size] = 0;
+        }
+        more = zmq.msg_more(message);
+    } while (more);
+    zmq.msg_close(message);
+    return found;
+}
+
 int klk_drain_receive(struct klk_drain *drain, void *socket, int fresh) {
     struct klk_messages *in = drain->arena;
     if (fresh) drain_shift(in);
-    if (fresh && drain->denied) drain->denied->frames = drain->denied->messages = 0;
+    if (fresh && drain->denied) {
+        drain->denied->frames = drain->denied->messages = 0;
+        senders_clear(drain->denied);
+    }
     for (uint32_t received = 0;;) {
         if (!drain->held) {
             /* Very many frames are dropped in pieces: the caller has heartbeats to send. */
@@ -195,6 +269,7 @@ int klk_drain_receive(struct klk_drain *drain, void *socket, int fresh) {
                 return KLK_EOS;
             }
             drain->held = 1;
+            if (drain->connections) drain_count(drain);
         }
         int result = drain_place(drain);
         if (result != KLK_OK) return result;
@@ -451,6 +526,19 @@ static int poll_take(struct klk_poll *poll_state) {
     return found;
 }
 
+/* poll(), of which the thread of the connections learns. A loop that may wait has read all that had
+ * arrived before; one that may not has more to read. */
+static int poll_fds(struct klk_poll *poll_state, int timeout_ms) {
+    struct klk_connections *connections = poll_state->connections;
+    if (!connections) return poll(poll_state->fds, poll_state->count, timeout_ms);
+    __atomic_fetch_add(&connections->waits, 1, __ATOMIC_RELAXED);
+    __atomic_store_n(&connections->waiting, timeout_ms != 0, __ATOMIC_RELAXED);
+    int seen = poll(poll_state->fds, poll_state->count, timeout_ms);
+    __atomic_store_n(&connections->waiting, 0, __ATOMIC_RELAXED);
+    if (seen > 0 || timeout_ms == 0) __atomic_fetch_add(&connections->wakes, 1, __ATOMIC_RELAXED);
+    return seen;
+}
+
 int klk_poll_wait(struct klk_poll *poll_state, int64_t timeout_ms) {
     if (!zmq.getsockopt) return KLK_EINVAL;
     int64_t now_ms = monotonic_ms(), end_ms = now_ms + timeout_ms;
@@ -465,7 +553,7 @@ int klk_poll_wait(struct klk_poll *poll_state, int64_t timeout_ms) {
         if (found < 0) return KLK_EOS;
         int64_t left_ms = found || end_ms <= now_ms ? 0 : end_ms - now_ms;
         if (left_ms > CHECK_ALL_MS) left_ms = CHECK_ALL_MS;
-        int seen = poll(poll_state->fds, poll_state->count, (int)left_ms);
+        int seen = poll_fds(poll_state, (int)left_ms);
         if (seen < 0 && errno != EINTR) return KLK_EOS;
         if (seen < 0) return found;
         if (seen > 0) found = poll_take(poll_state);

@@ -66,6 +66,7 @@ uint32_t klk_zre_take(struct klk_zre_peers *peers, const struct klk_messages *in
         }
         struct klk_zre_peer *peer = &peers->peers[place];
         if (!peer->version) break;
+        if (in->slots && in->slots[*position] != peer->key_slot) break;
         const uint8_t *header = klk_messages_at(in, *position, before, &size);
         uint32_t fixed = header_size(peer->version), contents = frames - before - 1;
         uint32_t kind = header_kind(header, size, peer->version, contents);

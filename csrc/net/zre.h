@@ -19,6 +19,7 @@ struct klk_zre_peer {
     int64_t heard_ms;
     uint32_t want;             /* sequence of the last received message */
     uint32_t sent;             /* sequence of the last sent message */
+    uint32_t key_slot;         /* with CURVE: of the key whose connection its messages come by */
     uint32_t sequences;        /* how many there are before they restart at 0 */
     uint8_t version;           /* of its messages: 1 or 2; 0: it has not greeted us */
     uint8_t send_version;       /* of our messages: 1 or 2 */
@@ -40,7 +41,8 @@ void klk_zre_index(struct klk_zre_peers *peers);
 
 /* Decodes WHISPERs, SHOUTs and PING-OKs from *position on, while they are well formed, in sequence,
  * and from peers that have greeted us. It stops at any other message, which the caller handles, and
- * at group names beyond ASCII.
+ * at group names beyond ASCII. With CURVE it also stops at messages from other connections than
+ * those of the peer's key.
  *
  *   sender     slot of the peer that sent all messages: [header][content ..];
  *              or the count of peers: [routing id][address][header][content ..]

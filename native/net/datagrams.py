@@ -18,7 +18,8 @@ SOURCE_PART = 2  # One source has at most half of that.
 RECEIVE_BYTES = 1 << 20  # The kernel's buffer: about 2,000 beacons.
 _IPV6_MULTICAST_ALL = 29  # Linux 4.20; Python has no name for it.
 _SOURCES_MAX = 4096  # Addresses whose text is cached.
-_ROW = struct.Struct("=16s16sI")
+_ROW = struct.Struct("=16s16s32sI")
+NO_KEY = bytes(32)
 _MAPPED = bytes(10) + b"\xff\xff"
 
 
@@ -28,6 +29,7 @@ class ReceivedBeacon(NamedTuple):
     uuid: bytes
     port: int
     source: str
+    key: bytes = b""  # CURVE public key, 32 octets; empty without one.
 
 
 class Datagrams:
@@ -120,8 +122,8 @@ class Datagrams:
         self.more = bool(self._more[0])
         rows = ffi.buffer(self._rows, count * _ROW.size) if count else b""
         return [
-            ReceivedBeacon(uuid, port, self._source(source))
-            for source, uuid, port in _ROW.iter_unpack(rows)
+            ReceivedBeacon(uuid, port, self._source(source), b"" if key == NO_KEY else key)
+            for source, uuid, key, port in _ROW.iter_unpack(rows)
         ]
 
     def _source(self, packed: bytes) -> str:

@@ -2,6 +2,7 @@
 
 import struct
 from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any
@@ -14,6 +15,7 @@ FRAMES_MAX = 1 << 26
 _FEW_FRAMES = 32  # Above, a message is put together in C.
 _FRAMES_PIECE = 1 << 12
 _FRAMES_FEW = 8  # As few are cut faster without C.
+_SENDERS_BYTES, _SENDERS_MAX = 1 << 16, 1 << 10  # Of one receive(); others have no address.
 _JOIN_MAX = 1 << 14  # Bytes up to which one more copy is cheaper than a call per frame.
 
 
@@ -48,7 +50,9 @@ class Arena:
     An arena of a drain is valid until the drain's next receive(): copy what must live longer.
     """
 
-    __slots__ = ("_buffer", "_bytes", "_firsts", "_has_slots", "_offsets", "_slots", "_struct")
+    __slots__ = (
+        "_buffer", "_bytes", "_firsts", "_has_slots", "_offsets", "_senders", "_slots", "_struct",
+    )  # fmt: skip
 
     def __init__(
         self, bytes_max: int = 1 << 16, frames_max: int = 1 << 10, has_slots: bool = False
@@ -56,6 +60,7 @@ class Arena:
         """has_slots: each message has the slot of its sender's key."""
         self._struct = ffi.new("struct klk_messages *")
         self._has_slots = has_slots
+        self._senders: Arena | None = None  # Their slots are the messages' numbers.
         self._allocate(bytes_max, frames_max)
         self._offsets[0] = self._firsts[0] = 0
 
@@ -137,6 +142,14 @@ class Arena:
 
     def _clear(self) -> None:
         self._struct.frames = self._struct.messages = 0
+        if self._senders is not None:
+            self._senders._clear()
+
+    def keep_senders(self) -> "Arena":
+        """Has C keep the addresses of some messages' connections here; returns their arena."""
+        self._senders = Arena(_SENDERS_BYTES, _SENDERS_MAX, has_slots=True)
+        self._struct.senders = self._senders._struct
+        return self._senders
 
     @property
     def count(self) -> int:
@@ -157,6 +170,22 @@ class Arena:
     def slots(self) -> list[int]:
         """The slots of the senders' keys, by message; an endpoint with CURVE has them."""
         return list(ffi.unpack(self._slots, self.count)) if self.count else []
+
+    def slot(self, i: int) -> int | None:
+        """The slot of the key that has sent message i; None: the endpoint has no CURVE."""
+        return int(self._slots[i]) if self._has_slots else None
+
+    def address(self, i: int) -> str:
+        """The address of the connection of message i, of a drain with `audit`; '': it is not
+        kept."""
+        senders = self._senders
+        if senders is None or not senders.count:
+            return ""
+        numbers = senders.slots()
+        found = bisect_left(numbers, i)
+        if found == len(numbers) or numbers[found] != i:
+            return ""
+        return senders.message(found)[0].decode(errors="replace")
 
     def message(self, i: int) -> list[bytes]:
         """The frames of message i, copied."""
@@ -196,11 +225,29 @@ class Arena:
         return cut_frames(self._offsets + first, end - first, self._bytes, 0)
 
     @classmethod
-    def from_messages(cls, messages: Sequence[Sequence[bytes]]) -> "Arena":
-        """An arena as a drain would return it, for the simulator and tests."""
-        arena = cls()
-        for frames in messages:
+    def from_messages(
+        cls,
+        messages: Sequence[Sequence[bytes]],
+        slot: int | Sequence[int] | None = None,
+        keys: Any = ffi.NULL,
+        address: str = "",
+    ) -> "Arena":
+        """An arena as a drain would return it, for the simulator and tests.
+
+        slot      of the key that has sent each or all messages; None: the endpoint has no CURVE
+        keys      AllowedKeys.state, for C
+        address   of all connections
+        """
+        arena = cls(has_slots=slot is not None)
+        arena._struct.keys = keys
+        senders = arena.keep_senders() if address else None
+        for i, frames in enumerate(messages):
             arena.add(frames)
+            if senders is not None:
+                senders.add([address.encode()])
+                senders._slots[i] = i
+            if slot is not None:
+                arena._slots[i] = slot if isinstance(slot, int) else slot[i]
         return arena
 
 

@@ -6,6 +6,7 @@ import zmq
 
 from ..._native import ffi, lib
 from ..errors import os_error
+from .connections import Connections
 from .sockets import bind_libzmq
 
 Source = zmq.Socket[bytes] | int  # A socket or an ordinary file descriptor.
@@ -18,7 +19,8 @@ class Poller:
     and a send queries them too. Every 100 ms the poller queries all sockets.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, connections: Connections | None = None) -> None:
+        """connections: of the process, whose thread learns when the poller waits."""
         bind_libzmq()
         self._sources: list[Source] = []
         self._places: dict[Source, int] = {}
@@ -26,6 +28,9 @@ class Poller:
         self._poll = ffi.new("struct klk_poll *")
         self._items: Any = ffi.NULL
         self._fds: Any = ffi.NULL
+        self._connections = connections
+        if connections is not None:
+            self._poll.connections = connections.state
 
     def register(self, source: Source, flags: int, drained: bool = False) -> None:
         """Waits for zmq.POLLIN, zmq.POLLOUT or both on a source; 0 takes it out.
@@ -53,7 +58,7 @@ class Poller:
         """Builds the table again; sources that are not in flags keep their flags."""
         known = {source: self._items[place].wanted for source, place in self._places.items()}
         self._items = ffi.new("struct klk_poll_item[]", max(1, len(self._sources)))
-        self._fds = ffi.new("uint64_t[]", max(1, len(self._sources)))
+        self._fds = ffi.new("uint64_t[]", len(self._sources))
         for place, source in enumerate(self._sources):
             item = self._items[place]
             item.wanted = flags.get(source) or known[source]

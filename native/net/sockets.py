@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..._native import ffi, lib
 from ..errors import fork_count, os_error
+from .connections import Connections
 from .guard import AllowedKeys, MessageGuard
 from .messages import BYTES_MAX, FRAMES_MAX, Arena, Frames, doubled_size
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _RECEIVES_BEFORE_SHRINK = 256
 _DENIED_BYTES, _DENIED_FRAMES = 1 << 16, 1 << 10  # Of one receive(); more are not answered.
+_ROUTER = 6  # zmq.ROUTER
 _KEEP, _DROP, _MORE, _ESPACE = lib.KLK_KEEP, lib.KLK_DROP, lib.KLK_MORE, lib.KLK_ESPACE
 
 
@@ -93,7 +95,9 @@ class Drain:
     `addressed` each message has the address of its connection as second frame, empty if libzmq
     knows none. With `keys` the arena has the slot of each sender's key, and messages of keys that
     are no longer allowed are dropped. With `guard` messages that a key may not send are in `denied`
-    until the next receive(): their first frames alone, for the answer.
+    until the next receive(): their first frames alone, for the answer. With `audit` the arena has
+    the addresses of administrative commands (Arena.address), and `denied` those of all messages.
+    `connections` counts what it receives of each connection.
     """
 
     def __init__(
@@ -107,6 +111,8 @@ class Drain:
         addressed: bool = False,
         keys: AllowedKeys | None = None,
         guard: MessageGuard | None = None,
+        audit: MessageGuard | None = None,
+        connections: Connections | None = None,
     ) -> None:
         if not (0 < message_bytes_max <= BYTES_MAX and 0 < message_frames_max <= FRAMES_MAX):
             raise ValueError(f"messages of {message_bytes_max} bytes, {message_frames_max} frames")
@@ -115,17 +121,25 @@ class Drain:
         self._arena_bytes, self._frames = arena_bytes, frames
         self._quiet, self._large = 0, False
         self._arena = Arena(arena_bytes, frames, has_slots=keys is not None)
-        self._access = keys, guard  # C refers to their memory.
-        self.denied = Arena(_DENIED_BYTES, _DENIED_FRAMES)
+        self._access = keys, guard, audit, connections  # C refers to their memory.
+        self.denied = Arena(_DENIED_BYTES, _DENIED_FRAMES, has_slots=True)
         self._drain = ffi.new("struct klk_drain *")
         self._drain.message_bytes_max = message_bytes_max
         self._drain.message_frames_max = message_frames_max
         self._drain.arena = self._arena._struct
         self._drain.addressed = addressed
         if keys is not None:
-            self._drain.keys = keys.state
+            self._drain.keys = self._arena._struct.keys = keys.state
         if guard is not None:
             self._drain.guard, self._drain.denied = guard.state, self.denied._struct
+        if audit is not None:
+            self._drain.audit = audit.state
+            self._arena.keep_senders()
+            self.denied.keep_senders()
+        counted = None if connections is None else connections.frame_bytes(socket)
+        if connections is not None and counted is not None:
+            self._drain.connections = connections.state
+            self._drain.frame_bytes, self._drain.routed = counted, socket.type == _ROUTER
         if lib.klk_drain_open(self._drain) != lib.KLK_OK:
             raise os_error("zmq_msg_init")
         self._drain = ffi.gc(self._drain, lib.klk_drain_close)
@@ -145,6 +159,10 @@ class Drain:
         """Whether the arena is larger than configured, after a large message."""
         arena = self._arena._struct
         return bool(arena.bytes_max > self._arena_bytes or arena.frames_max > self._frames)
+
+    def clear_denied(self) -> None:
+        """Empties `denied` before the next receive()."""
+        self.denied._clear()
 
     def receive(self) -> Arena:
         """Receives what waits, up to the size of the arena, without blocking.

@@ -87,17 +87,19 @@ def test_messages_are_received_as_the_twin_does(
             tokens = min(tokens + passed_ms, 40)
             data = []
             for _ in range(rng.randint(0, 40)):
-                valid = encode_beacon(Beacon(rng.randbytes(16), rng.randrange(65_536)))
+                key = rng.choice([b"", rng.randbytes(32)])
+                valid = encode_beacon(Beacon(rng.randbytes(16), rng.randrange(65_536), key))
                 junk = valid[: rng.randrange(22)], valid + b"x", b"ZRE\2" + valid[4:]
+                other_version = b"ZRE\3" + valid[4:], b"ZRE\1" + valid[4:], valid[:22] + bytes(32)
                 noise = rng.randbytes(22), b"", rng.randbytes(rng.randrange(3000))
-                data.append(rng.choice([valid, valid, *junk, *noise]))
+                data.append(rng.choice([valid, valid, *junk, *other_version, *noise]))
             expected = twin_receive(data, tokens)
             for piece in data:
                 sender.sendto(piece, (LOOPBACK, one.port))
             found = one.receive(now_ms)
             while one.more:
                 found += one.receive(now_ms)
-            received = [Beacon(beacon.uuid, beacon.port) for beacon in found]
+            received = [Beacon(it.uuid, it.port, it.key) for it in found]
             tokens -= len(received)
             malformed, flooded = malformed + expected[1], flooded + expected[2]
             assert received == expected[0]
