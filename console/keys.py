@@ -180,8 +180,10 @@ def rotate(
 
 
 def _make(name: str) -> Certificate:
-    public, secret = zmq.curve_keypair()
-    return Certificate(decode_key(public.decode()), decode_key(secret.decode()), {"name": name})
+    while True:
+        public, secret = (decode_key(key.decode()) for key in zmq.curve_keypair())
+        if public[0]:  # zyre ignores the beacons of other keys.
+            return Certificate(public, secret, {"name": name})
 
 
 def _write_files(base: Path, certificate: Certificate) -> None:

@@ -10,6 +10,7 @@
     observer                 status, counters, lists of services and workers
     admin                    members, transfer, snapshots, truncate, open, compact, and the jobs,
                              leases and sessions of others
+    zre                      a node of the ZRE network: greets, whispers and shouts
     peer                     Raft messages of the member that has the key's name
     internal                 all of it: the processes of a node
 
@@ -40,7 +41,8 @@ class Right(IntFlag):
     OBSERVE = 128
     ADMIN = 256
     PEER = 512
-    INTERNAL = 1024
+    ZRE = 1024
+    INTERNAL = 2048
 
 
 ALL = Right(2 * Right.INTERNAL - 1)
@@ -50,12 +52,13 @@ _FIXED = {
     "jobs": Right.JOBS,
     "observer": Right.OBSERVE,
     "admin": Right.ADMIN | Right.OBSERVE,
+    "zre": Right.ZRE,
     "peer": Right.PEER,
     "internal": ALL,
 }
 _WAY_OUT = (
     "use log.read, log.append, tables:RANGES:r or :rw, services:PATTERNS, jobs, worker:PATTERNS, "
-    "observer, admin, peer or internal"
+    "observer, admin, zre, peer or internal"
 )
 
 

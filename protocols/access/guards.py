@@ -1,7 +1,7 @@
 """The tables by which C refuses messages that a key may not send (csrc/net/guard.c).
 
-They come from the table of rights and from the declarations of requests. C compares the tables in
-the first two frames of a request. Requests with tables in further frames are for internal keys.
+They come from the table of rights and from the declarations of requests. C compares all tables of a
+request with the ranges of the key.
 """
 
 from typing import Any
@@ -13,29 +13,74 @@ from ...native.net.guard import (
     TABLE_WRITE,
     KeyRow,
     MessageGuard,
+    OwnService,
 )
-from ..wire import Frame, Layout
-from ..zerodb.wire import values
+from ..majordomo import values as majordomo
+from ..wire import Constant, Frame, Layout
 from ..zerodb.wire.requests import LAYOUTS
+from ..zmqraft.wire import extensions, peer_codec, snapshot_codec, transfer_codec
+from ..zmqraft.wire.values import REQUEST_UPDATE, UPDATE_PACK
 from . import rights
+from .certificates import KEY_BYTES
 from .grants import Right
 from .zap import Slot
 
 READS, WRITES = TABLE_READ, TABLE_WRITE
-UNSEEN = (values.WRITE_TABLES, values.TRANSACTION, values.LEASE)  # C does not see their tables.
+
+# The broker's services whose requests name a service, and the right to name each.
+NAME_ANOTHER = {majordomo.MMI_SERVICE: Right.OBSERVE, majordomo.TITANIC_REQUEST: Right(0)}
+
+# Requests that name their sender.
+PEER_REQUESTS: tuple[Layout[Any], ...] = (
+    extensions.HELLO_REQUEST,
+    extensions.PRE_VOTE_REQUEST,
+    extensions.APPEND_PACKED_REQUEST,
+    peer_codec.VOTE_REQUEST,
+    peer_codec.APPEND_REQUEST,
+    snapshot_codec.INSTALL_REQUEST,
+    snapshot_codec.INSTALL_PACKED_REQUEST,
+    transfer_codec.TRANSFER_VOTE_REQUEST,
+    transfer_codec.TIMEOUT_NOW_REQUEST,
+)
+SENDERS = ("peer", "candidate", "leader")
 
 
-def log_guard() -> MessageGuard:
-    """For `url` and `peer_url`."""
-    return MessageGuard(GUARD_LOG, {kind: int(needed) for kind, needed in rights.LOG.items()})
+def log_guard(of_peers: bool = False) -> MessageGuard:
+    """For `url`; of_peers: for `peer_url`, where updates become operations on tables."""
+    needed = {kind: int(right) for kind, right in rights.LOG.items()}
+    if of_peers:
+        needed |= dict.fromkeys((REQUEST_UPDATE, UPDATE_PACK), int(Right.INTERNAL))
+    return MessageGuard(GUARD_LOG, needed, senders=_senders())
 
 
-def tables_guard() -> MessageGuard:
-    """For the endpoints of a table server."""
+def _senders() -> dict[bytes, int]:
+    """Where requests of the log have their sender's PEER ID, which must be the key's name."""
+    found = {}
+    for layout in PEER_REQUESTS:
+        _id, kind, *_ = layout.parts
+        assert isinstance(kind, Constant)
+        for position, part in enumerate(layout.parts, 1):  # 0 is the routing id.
+            if isinstance(part, Frame) and part.field in SENDERS:
+                found[kind.data] = position
+    return found
+
+
+def tables_guard(unrouted: bool = False) -> MessageGuard:
+    """For the endpoints of a table server; unrouted: for PULL and SUB."""
     needed = {bytes((kind,)): int(right) for kind, right in rights.TABLES.items()}
-    needed |= {bytes((kind,)): int(Right.INTERNAL) for kind in UNSEEN}
     uses = {bytes((layout.kind,)): _uses(layout) for layout in LAYOUTS}
-    return MessageGuard(GUARD_TABLES, needed, uses, all_tables=int(Right.OBSERVE))
+    everything = int(Right.OBSERVE)
+    return MessageGuard(GUARD_TABLES, needed, uses, all_tables=everything, unrouted=unrouted)
+
+
+def broker_guard(headers: majordomo.Headers = majordomo.HEADERS) -> MessageGuard:
+    """For `broker.clients_url` and `broker.workers_url`."""
+    own = [
+        OwnService(name, int(right), name in NAME_ANOTHER, int(NAME_ANOTHER.get(name, 0)))
+        for name, right in rights.BROKER_SERVICES.items()
+    ]
+    own += [OwnService(prefix + b"*", 0) for prefix in majordomo.RESERVED]
+    return MessageGuard.of_broker(headers, int(Right.CALL), int(rights.BROKER_WORKER), own)
 
 
 def _uses(layout: Layout[Any]) -> int:
@@ -62,4 +107,6 @@ def row_of(slot: Slot) -> KeyRow:
     tables = [
         (each.first, each.last, READS | (WRITES if each.may_write else 0)) for each in grants.tables
     ]
-    return KeyRow(slot.generation, int(grants.rights), tables)
+    # Foreign peers have no keys of their own, which would have names.
+    name = slot.allowed.name.encode() if len(slot.key) == KEY_BYTES else b""
+    return KeyRow(slot.generation, int(grants.rights), tables, grants.services, grants.offers, name)

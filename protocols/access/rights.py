@@ -7,6 +7,7 @@ refused. Which tables and services a key may use, its grants say (grants.py).
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from ..garlicfarm.wire.messages import MessageType
 from ..majordomo import values as majordomo
 from ..zerodb.wire import values as zerodb
 from ..zmqraft.wire import values as zmqraft
@@ -56,7 +57,7 @@ TABLES: Mapping[int, Right] = MappingProxyType({
     zerodb.DELETE_LIMITED: Right.TABLE_WRITE,
     zerodb.WRITE_TABLES: Right.TABLE_WRITE,
     zerodb.TRANSACTION: Right.TABLE_READ | Right.TABLE_WRITE,
-    zerodb.SESSION: Right.TABLE_WRITE,
+    zerodb.SESSION: Right.TABLE_WRITE | ADMIN,
     zerodb.FORWARD_RANGE: Right.JOBS,
     zerodb.MAP_TABLE: Right.JOBS,
     zerodb.RANGE_JOB: Right.JOBS,
@@ -64,15 +65,15 @@ TABLES: Mapping[int, Right] = MappingProxyType({
     zerodb.CLIENT_DATA: Right.JOBS,
     zerodb.JOB_STATUS: Right.JOBS | Right.OBSERVE,
     zerodb.LIST_JOBS: Right.JOBS | Right.OBSERVE,
-    zerodb.END_JOB: Right.JOBS,
-    zerodb.LEASE: Right.JOBS,
+    zerodb.END_JOB: Right.JOBS | ADMIN,
+    zerodb.LEASE: Right.JOBS | ADMIN,
     zerodb.OPEN_TABLE: ADMIN,
     zerodb.CLOSE_TABLE: ADMIN,
     zerodb.COMPACT_TABLE: ADMIN,
     zerodb.TRUNCATE_TABLE: ADMIN,
 })  # fmt: skip
 
-# By the commands of a broker's two sides, in all framings.
+# Of all commands of a broker's two sides, in all framings.
 BROKER_CLIENT = Right.CALL | Right.OBSERVE  # OBSERVE: only the broker's own services below.
 BROKER_WORKER = Right.WORK
 
@@ -85,4 +86,28 @@ BROKER_SERVICES: Mapping[bytes, Right] = MappingProxyType({
     majordomo.TITANIC_REQUEST: Right.CALL,
     majordomo.TITANIC_REPLY: Right.CALL,
     majordomo.TITANIC_CLOSE: Right.CALL,
+})  # fmt: skip
+
+# By request type of a farm. PEER: as the server that the user may act as.
+FARM: Mapping[MessageType, Right] = MappingProxyType({
+    # Without entries it asks for the leader. Entries need LOG_APPEND, orders ADMIN, and a server's
+    # status document PEER (append_policy.py).
+    MessageType.CLIENT_REQUEST: ANY,
+    MessageType.ADD_SERVER: ADMIN,
+    MessageType.REMOVE_SERVER: ADMIN | PEER,  # PEER: the sender itself.
+    MessageType.REQUEST_VOTE: PEER,
+    MessageType.APPEND_ENTRIES: PEER,
+    MessageType.SYNC_LOG: PEER,
+    MessageType.JOIN_CLUSTER: PEER,
+    MessageType.LEAVE_CLUSTER: PEER,
+    MessageType.INSTALL_SNAPSHOT: PEER,
+})  # fmt: skip
+
+# By the last segment of a path of a farm's HTTP API.
+FARM_PATHS: Mapping[str, Right] = MappingProxyType({
+    "websocket": ANY,  # The messages above.
+    "status": ANY,
+    "documents": READ,
+    "entries": READ,
+    "configuration": READ | ADMIN,
 })  # fmt: skip

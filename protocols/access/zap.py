@@ -6,7 +6,7 @@ connection. Removing a key changes the generation, so that messages of its open 
 recognised.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ..errors import RemoteProtocolError
@@ -14,7 +14,8 @@ from ..wire import Constant, Frame, FrameType, Id, Layout, Rest, RestType
 from .certificates import KEY_BYTES, encode_key
 from .grants import Grants, Right
 
-SLOTS_MAX = 4096  # Keys that a process knows.
+KEYS_MAX = 4096  # Of a directory.
+SLOTS_MAX = KEYS_MAX + 128  # Of a process: also those of its cluster's nodes.
 FRAME_BYTES_MAX = 255
 CREDENTIALS_MAX = 3
 
@@ -114,6 +115,19 @@ class Keyring:
     def slot_of(self, key: bytes) -> Slot | None:
         return self._by_key.get(key)
 
+    def admit(self, key: bytes) -> Slot | None:
+        """The slot of a key that connects; None: it is not allowed."""
+        return self._by_key.get(key)
+
+    def allows(self, key: bytes, right: Right) -> bool:
+        """Whether a key has a right."""
+        slot = self._by_key.get(key)
+        return slot is not None and slot.allowed.grants.may(right)
+
+    def user_ids(self, right: Right) -> set[bytes]:
+        """The User-Ids of all keys with a right."""
+        return {slot.user_id for slot in self.slots if slot.allowed.grants.may(right)}
+
     def user_id(self, key: bytes) -> bytes:
         """What the connections of an allowed key have as User-Id."""
         return self._by_key[key].user_id
@@ -151,15 +165,54 @@ class Keyring:
         return self.slots[-1]
 
 
+class OpenKeyring(Keyring):
+    """Allows every key: the connections are encrypted, and each key is known by its slot.
+
+    Each key that connects takes the slot of the one that connected longest ago and is not used.
+    """
+
+    def __init__(self, slots: int, allowed: AllowedKey, on_slot: Callable[[Slot], None]) -> None:
+        """
+        slots     how many keys it knows at a time
+        allowed   of all keys
+        on_slot   called when a slot has another key
+        """
+        super().__init__()
+        self._slots_max, self._allowed, self._on_slot = slots, allowed, on_slot
+        self.used: Callable[[], Iterable[bytes]] = tuple  # Keys that keep their slots.
+
+    def allows(self, key: bytes, right: Right) -> bool:
+        return self._allowed.grants.may(right)
+
+    def admit(self, key: bytes) -> Slot | None:
+        slot = self._by_key.pop(key, None)
+        if slot is None:
+            slot = self._take_slot() if len(self.slots) < self._slots_max else self._evict()
+            if slot is None:
+                return None
+            slot.key, slot.allowed = key, self._allowed
+            slot.generation += 1
+            self._on_slot(slot)
+        self._by_key[key] = slot  # The last.
+        return slot
+
+    def _evict(self) -> Slot | None:
+        used = set(self.used())
+        oldest = next((key for key in self._by_key if key not in used), None)
+        return None if oldest is None else self._by_key.pop(oldest)
+
+
 class ProtectedEndpoint(NamedTuple):
     """What an endpoint asks of a connection.
 
-    mechanism   CURVE, or NULL for foreign peers, which get fixed grants
+    mechanism   CURVE, or NULL for foreign peers
     serves      a key needs one of these rights
+    key         NULL: the entry in the keyring that all peers have
     """
 
     mechanism: bytes
     serves: Right
+    key: bytes = b""
 
 
 class ZapHandler:
@@ -180,7 +233,9 @@ class ZapHandler:
         if problem:
             answer = ZapAnswer(REFUSED, problem.encode())
         else:
-            answer = ZapAnswer(ACCEPTED, user_id=slot.user_id if slot else b"")
+            assert slot is not None
+            # Without it, libzmq would believe the User-Id that a peer without CURVE claims.
+            answer = ZapAnswer(ACCEPTED, user_id=slot.user_id)
         return ZAP_ANSWER.encode(answer, message_id=frames[1]), problem
 
     def _check(self, request: ZapRequest) -> tuple[Slot | None, str]:
@@ -190,11 +245,12 @@ class ZapHandler:
         if request.mechanism != endpoint.mechanism:
             return None, f"the endpoint needs {endpoint.mechanism.decode()}"
         if endpoint.mechanism == NULL:
-            return None, ""
+            slot = self._keyring.slot_of(endpoint.key)
+            return slot, "" if slot else "foreign peers have no grants"
         key = b"".join(request.credentials)
         if len(request.credentials) != 1 or len(key) != KEY_BYTES:
             return None, "no CURVE key"
-        slot = self._keyring.slot_of(key)
+        slot = self._keyring.admit(key)
         if slot is None:
             return None, f"unknown key {encode_key(key)}"
         if not slot.allowed.grants.rights & endpoint.serves:

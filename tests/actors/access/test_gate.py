@@ -8,16 +8,23 @@ import pytest
 import zmq
 
 from kelek.actors.access.gate import AccessGate
-from kelek.actors.access.keys import CHECK_INTERVAL_MS, KeyDirectory, load_key
 from kelek.actors.errors import OperatorError
 from kelek.actors.runtime.process_loop import ProcessLoop
+from kelek.actors.topology.settings import NODES_MAX
+from kelek.native.net.connections import ConnectionLimits
 from kelek.native.net.messages import Arena
+from kelek.net.access import keys
+from kelek.net.access.keys import CHECK_INTERVAL_MS, KEEP_MS, KeyDirectory
 from kelek.net.clock import monotonic_ms
 from kelek.net.private_files import replace_file
 from kelek.net.sockets import CurveClient, CurveServer, SocketOptions
-from kelek.protocols.access.certificates import Certificate, decode_key, format_certificate
-from kelek.protocols.access.grants import Right
-from kelek.protocols.access.zap import CURVE, ProtectedEndpoint
+from kelek.protocols.access.certificates import (
+    Certificate,
+    decode_key,
+    format_certificate,
+)
+from kelek.protocols.access.grants import Right, parse_grants
+from kelek.protocols.access.zap import CURVE, KEYS_MAX, SLOTS_MAX, KeyChange, ProtectedEndpoint
 
 DEADLINE_MS = 30_000
 URL = "tcp://127.0.0.1:*"
@@ -32,22 +39,23 @@ def new_key(name: str) -> Certificate:
 class Node:
     """A loop with one CURVE endpoint, which records what it receives."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, limits: ConnectionLimits | None = None) -> None:
+        """limits: None: it does not know its connections"""
         self.folder = folder
         self.key = new_key("n1")
         self.log_in, self.log_out = os.pipe()
-        self.loop = ProcessLoop(None, self.log_out)
+        self.loop = ProcessLoop(None, self.log_out, limits)
         self.received: list[list[bytes]] = []
         self.slots: list[int] = []  # Of the senders' keys.
         self.clients: list[zmq.Socket[bytes]] = []
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
 
-    def open(self, with_gate: bool = True) -> None:
+    def open(self, kind: int = zmq.ROUTER, with_gate: bool = True) -> None:
         if with_gate:
             self.gate = AccessGate(self.loop, KeyDirectory(str(self.folder), "keys"), ENDPOINTS)
         curve = CurveServer(self.key.secret_key, "n1.url")
         options = SocketOptions(bind=(URL,), curve=curve)
-        self.router = self.loop.socket(zmq.ROUTER, options)
+        self.router = self.loop.socket(kind, options)
         self.loop.listen(self.router, self._on_arena)
         self.url = self.router.getsockopt_string(zmq.LAST_ENDPOINT)
 
@@ -61,16 +69,20 @@ class Node:
         replace_file(path, format_certificate(public), 0o644)
         return path
 
-    def client(self, curve: CurveClient | None) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
+    def client(
+        self, curve: CurveClient | None, sends: bool = True
+    ) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
         """A DEALER that has sent one message, and its monitor."""
-        socket = self.context.socket(zmq.DEALER)
+        is_router = self.router.type == zmq.ROUTER
+        socket = self.context.socket(zmq.DEALER if is_router else zmq.SUB)
         if curve is not None:
             socket.setsockopt(zmq.CURVE_SERVERKEY, curve.server_key)
             socket.setsockopt(zmq.CURVE_PUBLICKEY, curve.public_key)
             socket.setsockopt(zmq.CURVE_SECRETKEY, curve.secret_key)
         monitor = socket.get_monitor_socket()
         socket.connect(self.url)
-        socket.send(b"hello")
+        if sends and is_router:
+            socket.send(b"hello")
         return socket, monitor
 
     def curve(self, key: Certificate) -> CurveClient:
@@ -208,9 +220,83 @@ def test_messages_of_a_revoked_key_are_dropped_and_others_are_not(node: Node) ->
     assert node.received[3:] == [[b"hello"]]
 
 
+class Client:
+    """A client that stays connected, and the events of its connection."""
+
+    def __init__(self, node: Node, key: Certificate, sends: bool = True) -> None:
+        self.socket, self._monitor = node.client(node.curve(key), sends)
+        node.clients += [self._monitor, self.socket]
+        self.events: list[int] = []
+        node.run_until(lambda: self.has(zmq.EVENT_HANDSHAKE_SUCCEEDED))
+        self.events.clear()
+
+    def has(self, event: int) -> bool:
+        while self._monitor.poll(0):
+            self.events.append(int.from_bytes(self._monitor.recv_multipart()[0][:2], "little"))
+        return event in self.events
+
+
+def test_connections_of_a_revoked_key_end_and_others_stay(tmp_path: Path) -> None:
+    node, ann, bob = Node(tmp_path, ConnectionLimits()), new_key("ann"), new_key("bob")
+    path = node.allow(ann)
+    node.allow(bob)
+    node.open()
+    try:
+        revoked = [Client(node, ann), Client(node, ann), Client(node, ann, sends=False)]
+        allowed = [Client(node, bob) for _ in range(5)]
+        node.run_until(lambda: len(node.received) == 7)
+        path.unlink()
+        begin_ms = monotonic_ms()
+        changed: list[KeyChange] = []
+
+        def is_revoked() -> bool:
+            changed.extend(node.gate.reload(monotonic_ms()))
+            revoked[0].socket.send(b"more", zmq.DONTWAIT)  # The others are silent.
+            return all(it.has(zmq.EVENT_DISCONNECTED) for it in revoked)
+
+        node.run_until(is_revoked)
+        assert monotonic_ms() - begin_ms < 1000
+        node.run_until(lambda: all(it.has(zmq.EVENT_HANDSHAKE_FAILED_AUTH) for it in revoked))
+        for client in allowed:
+            client.socket.send(b"still")
+        node.run_until(lambda: node.received.count([b"still"]) == 5)
+        assert not any(it.has(zmq.EVENT_DISCONNECTED) or it.events for it in allowed)
+        assert node.loop.connections is not None
+        assert node.loop.connections.cut_counts()["keys"] == 3
+
+        # A key that is allowed again has new connections, and other grants end none.
+        node.allow(ann, "log.read log.append")
+        node.allow(bob, "log.read log.append")
+        node.gate.reload(monotonic_ms() + CHECK_INTERVAL_MS)
+        assert node.outcome(node.curve(ann)) == "accepted"
+        assert not any(it.has(zmq.EVENT_DISCONNECTED) for it in allowed)
+    finally:
+        node.close()
+
+
+def test_subscriptions_of_a_revoked_key_end_and_others_stay(tmp_path: Path) -> None:
+    node, ann, bob = Node(tmp_path, ConnectionLimits()), new_key("ann"), new_key("bob")
+    path = node.allow(ann)
+    node.allow(bob)
+    node.open(zmq.XPUB)
+    try:
+        revoked, allowed = Client(node, ann), Client(node, bob)
+        for client in (revoked, allowed):
+            client.socket.subscribe(b"demo")
+        node.run_until(lambda: len(node.slots) == 2)
+        path.unlink()
+        node.gate.reload(monotonic_ms() + CHECK_INTERVAL_MS)
+        node.run_until(lambda: revoked.has(zmq.EVENT_HANDSHAKE_FAILED_AUTH))
+        node.router.send(b"demo 1")
+        node.run_until(lambda: bool(allowed.socket.poll(0)))
+        assert not allowed.has(zmq.EVENT_DISCONNECTED)
+    finally:
+        node.close()
+
+
 def test_a_start_checks_that_unknown_keys_are_refused(node: Node) -> None:
     node.open()
-    node.gate.check(node.url, node.key.public_key, "n1.url")
+    node.gate.check(zmq.ROUTER, node.url, node.key.public_key, "n1.url")
 
 
 def test_a_start_fails_if_an_unknown_key_gets_in(node: Node) -> None:
@@ -222,7 +308,7 @@ def test_a_start_fails_if_an_unknown_key_gets_in(node: Node) -> None:
     open_router.bind(URL)
     url = open_router.getsockopt_string(zmq.LAST_ENDPOINT)
     with pytest.raises(OperatorError, match="does not refuse unknown keys"):
-        node.gate.check(url, node.key.public_key, "n1.url")
+        node.gate.check(zmq.ROUTER, url, node.key.public_key, "n1.url")
 
 
 def test_a_malformed_question_is_counted(node: Node) -> None:
@@ -267,27 +353,113 @@ def test_a_running_node_drops_the_keys_of_bad_files(tmp_path: Path) -> None:
         assert problem in found
         assert len(directory.keys) == 1
         assert directory.reload(now_ms + 1) is None
-    path.unlink()
-    (tmp_path / "bob.key").unlink()
-    tmp_path.rmdir()
-    now_ms += CHECK_INTERVAL_MS
-    assert "No such file" in (directory.reload(now_ms) or [""])[0]
-    assert directory.keys == {}
     node.close()
 
 
-def test_the_nodes_own_key_is_a_private_file(tmp_path: Path) -> None:
-    key = new_key("n1")
-    path = tmp_path / "n1.key_secret"
-    replace_file(path, format_certificate(key))
-    assert load_key(str(path), "topology").secret_key == key.secret_key
-    path.chmod(0o640)
-    with pytest.raises(OperatorError, match="chmod 600"):
-        load_key(str(path), "topology")
-    public = tmp_path / "n1.key"
-    replace_file(public, format_certificate(key._replace(secret_key=b"")))
-    with pytest.raises(OperatorError, match=r"is a public key; name .*n1\.key_secret"):
-        load_key(str(public), "topology")
-    replace_file(path, "curve\n")
-    with pytest.raises(OperatorError, match="no public-key"):
-        load_key(str(path), "topology")
+def test_keys_that_cannot_be_read_stay_for_a_time(tmp_path: Path) -> None:
+    """The disk does not answer for a moment, or the process has no free descriptor."""
+    (tmp_path / "keys").mkdir()
+    node, ann, bob = Node(tmp_path / "keys"), new_key("ann"), new_key("bob")
+    path, both = node.allow(ann), {ann.public_key, bob.public_key}
+    node.allow(bob)
+    directory = KeyDirectory(str(tmp_path / "keys"), "keys")
+    path.rename(tmp_path / "ann")
+    path.mkdir()  # open() fails.
+    (problem,) = directory.reload(1000) or [""]
+    assert problem.endswith("ann.key: Is a directory")
+    for now_ms in (2000, 500 + KEEP_MS):
+        assert directory.reload(now_ms) is None
+        assert directory.keys.keys() == both
+    assert directory.reload(1000 + KEEP_MS) == [problem]
+    assert directory.keys.keys() == {bob.public_key}
+    assert directory.reload(2000 + KEEP_MS) is None
+    path.rmdir()
+    (tmp_path / "ann").rename(path)
+    assert directory.reload(3000 + KEEP_MS) == []
+    assert directory.keys.keys() == both
+
+    (tmp_path / "keys").rename(tmp_path / "away")
+    (problem,) = directory.reload(100_000) or [""]
+    assert problem.endswith("the keys stay allowed for 60 s")
+    assert directory.reload(99_500 + KEEP_MS) is None
+    assert directory.keys.keys() == both
+    (problem,) = directory.reload(100_000 + KEEP_MS) or [""]
+    assert problem.endswith("no key is allowed")
+    assert directory.keys == {}
+    (tmp_path / "away").rename(tmp_path / "keys")
+    assert directory.reload(101_000 + KEEP_MS) == []
+    assert directory.keys.keys() == both
+    node.close()
+
+
+def test_a_key_too_many_ends_no_other_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys, "KEYS_MAX", 2)
+    node, ann, bob, zoe = Node(tmp_path), new_key("ann"), new_key("bob"), new_key("zoe")
+    path = node.allow(ann)
+    node.allow(bob)
+    directory = KeyDirectory(str(tmp_path), "keys")
+    node.allow(zoe)
+    (problem,) = directory.reload(CHECK_INTERVAL_MS) or [""]
+    assert problem.endswith("zoe.key: the directory has more than 2 keys")
+    assert directory.keys.keys() == {ann.public_key, bob.public_key}
+    path.unlink()
+    assert directory.reload(2 * CHECK_INTERVAL_MS) == []  # The other files are as before.
+    assert directory.keys.keys() == {bob.public_key, zoe.public_key}
+    node.close()
+
+
+def test_a_check_of_many_files_looks_at_few(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys, "STATS_MAX", 4)
+    folder = tmp_path / "keys"
+    folder.mkdir()
+    node, all_keys = Node(folder), {name: new_key(name) for name in "abcdefghij"}
+    paths = {name: node.allow(key) for name, key in all_keys.items()}
+    directory, now_ms = KeyDirectory(str(folder), "keys"), 0
+
+    def reload(checks: int) -> set[str]:
+        """The names that are allowed after so many checks, with a directory that is not new."""
+        nonlocal now_ms
+        for _ in range(checks):
+            os.utime(folder, ns=(0, os.stat(folder).st_mtime_ns - keys.RECENT_NS))
+            now_ms += CHECK_INTERVAL_MS
+            directory.reload(now_ms)
+        return {allowed.name for allowed in directory.keys.values()}
+
+    assert reload(2) == set(all_keys)
+    looked: list[str] = []
+    stat = os.stat
+
+    def count(path: str) -> os.stat_result:
+        looked.append(path)
+        return stat(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", count)
+        now_ms += CHECK_INTERVAL_MS
+        assert directory.reload(now_ms) is None
+    assert len(looked) == 1 + keys.STATS_MAX  # The directory, and some files.
+    paths["b"].unlink()
+    node.allow(new_key("zoe"))
+    assert reload(1) == {*all_keys, "zoe"} - {"b"}
+    node.allow(all_keys["c"], "zre")  # Another file replaces it.
+    reload(1)
+    assert directory.keys[all_keys["c"].public_key].grants == parse_grants("zre")
+    paths["d"].write_text("metadata\n")  # The directory does not show it.
+    assert reload(3) == {*all_keys, "zoe"} - {"b", "d"}
+    node.close()
+
+
+def test_a_process_has_room_for_a_full_directory_and_all_nodes() -> None:
+    assert SLOTS_MAX >= KEYS_MAX + NODES_MAX + 1  # 1: foreign peers.
+
+
+def test_a_file_that_is_removed_while_the_directory_is_read(tmp_path: Path) -> None:
+    node, ann = Node(tmp_path), new_key("ann")
+    node.allow(ann)
+    directory = KeyDirectory(str(tmp_path), "keys")
+    (tmp_path / "gone.key").symlink_to("nothing")  # Its name is there, the file is not.
+    assert directory.reload(CHECK_INTERVAL_MS) is None
+    assert directory.keys.keys() == {ann.public_key}
+    node.close()

@@ -17,6 +17,7 @@ from kelek.protocols.access.zap import (
     ZAP_REQUEST,
     AllowedKey,
     Keyring,
+    OpenKeyring,
     ProtectedEndpoint,
     ZapAnswer,
     ZapHandler,
@@ -30,7 +31,7 @@ ALLOWED = {ANN: AllowedKey("ann", READER), BOB: AllowedKey("bob", PEER)}
 ENDPOINTS = {
     b"n1.url": ProtectedEndpoint(CURVE, Right.LOG_READ | Right.LOG_APPEND),
     b"n1.peer_url": ProtectedEndpoint(CURVE, Right.PEER),
-    b"n1.foreign_url": ProtectedEndpoint(NULL, Right.LOG_READ),
+    b"n1.foreign_url": ProtectedEndpoint(NULL, Right.LOG_READ, NULL),
 }
 
 
@@ -83,9 +84,12 @@ def test_everything_else_is_refused(
     assert not answer.user_id
 
 
-def test_null_peers_of_a_foreign_endpoint_get_no_user_id(keyring: Keyring) -> None:
+def test_all_peers_of_a_foreign_endpoint_share_an_entry(keyring: Keyring) -> None:
+    assert ask(keyring, b"n1.foreign_url", mechanism=NULL).status == REFUSED
+    keyring.replace({**ALLOWED, NULL: AllowedKey("foreign peers", READER)})
     answer = ask(keyring, b"n1.foreign_url", mechanism=NULL)
-    assert (answer.status, answer.user_id) == (ACCEPTED, b"")
+    assert (answer.status, answer.user_id) == (ACCEPTED, keyring.user_id(NULL))
+    assert ask(keyring, b"n1.url", NULL).status == REFUSED
 
 
 def test_a_removed_key_never_gets_its_old_user_id_back(keyring: Keyring) -> None:
@@ -126,7 +130,7 @@ def test_no_user_id_ever_names_two_keys(steps: list[set[int]]) -> None:
 
 def test_too_many_keys_change_nothing(keyring: Keyring) -> None:
     many = {key.to_bytes(32): AllowedKey("k", READER) for key in range(SLOTS_MAX + 1)}
-    with pytest.raises(ValueError, match="at most 4096 keys"):
+    with pytest.raises(ValueError, match=f"at most {SLOTS_MAX} keys"):
         keyring.replace(many)
     assert keyring.slot_of(ANN) is not None
 
@@ -136,3 +140,23 @@ def test_any_frames_get_an_answer_or_an_error(frames: list[bytes]) -> None:
     handler = ZapHandler(Keyring(), ENDPOINTS)
     with contextlib.suppress(RemoteProtocolError):
         handler.answer(frames)
+
+
+def test_an_open_keyring_knows_the_last_keys_and_those_in_use() -> None:
+    slots: dict[int, int] = {}  # As C sees them: the generation of each.
+    keyring = OpenKeyring(
+        8, AllowedKey("any", READER), lambda it: slots.update({it.number: it.generation})
+    )
+    keyring.used = lambda: {ANN, BOB}
+    first = [ask(keyring, b"n1.url", key).user_id for key in (ANN, BOB, EVE)]
+    crowd = [number.to_bytes(32) for number in range(1, 100)]
+    for key in crowd:
+        assert ask(keyring, b"n1.url", key).status == ACCEPTED
+    assert len(keyring.slots) == len(slots) == 8
+    assert [ask(keyring, b"n1.url", key).user_id for key in (ANN, BOB)] == first[:2]
+    assert ask(keyring, b"n1.url", crowd[-1]).user_id == keyring.user_id(crowd[-1])
+    assert ask(keyring, b"n1.url", EVE).user_id != first[2]
+    assert all(slots[slot.number] == slot.generation for slot in keyring.slots)
+    assert {slot.key for slot in keyring.slots} >= {ANN, BOB, EVE, crowd[-1]}
+    keyring.used = lambda: [slot.key for slot in keyring.slots]
+    assert ask(keyring, b"n1.url", b"\x09" * 32).status == REFUSED
