@@ -24,6 +24,7 @@ from ...protocols.zre.values import Malformed
 from ...version import __version__
 from ..raft.leader_link import LeaderLink
 from ..runtime.actor import Actor
+from .keys import zre_keys
 from .node import no_free_port
 from .pipes import LOG, NODE, interface_of
 
@@ -60,10 +61,12 @@ class ZreLog(Actor):
         # None: reports go into the log.
         self._table = self.settings.zre.log_table if is_table else None
         interface = interface_of(self.setup)
+        keys = zre_keys(self, interface)
         options = SocketOptions(
             hwm=REPORTS_HWM,
             message_bytes_max=presence.FRAME_BYTES_MAX,
             message_frames_max=1,
+            curve=keys.server if keys else None,
             topics=(b"",),  # Receive everything, so that malformed messages are counted.
         )
         # RFC 20: a SUB, bound in C000 to FFFF.
@@ -74,6 +77,8 @@ class ZreLog(Actor):
             raise no_free_port(self.setup.places["zre.interface"]) from error
         self.listen(reports, self._on_reports)
         self._endpoint = endpoint_of(interface.address, port)
+        if keys is not None:
+            keys.check(zmq.SUB, self._endpoint)
         self._services = self.connect_pipe(zmq.PUSH, NODE, "services", hwm=4)
         self._announce_ms = self.now_ms
         self._waiting: deque[tuple[ReportKey, bytes]] = deque()
@@ -86,7 +91,7 @@ class ZreLog(Actor):
             self.setup.cluster.encode(), urls, __version__, for_tables=self._table is not None
         )
         self._client = LogClientMachine(setup, self._new_reqid, self.now_ms)
-        self._link = LeaderLink(self, self._client)
+        self._link = LeaderLink(self, self._client, keys=self.client_keys)
         self.log("reports", endpoint=self._endpoint)
         self.ready()
 

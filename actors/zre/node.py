@@ -5,17 +5,20 @@ The rules are in protocols/zre/node.py; zre_beacon sends and receives the datagr
 
 import os
 import time
+from collections.abc import Sequence
 from ipaddress import ip_address, ip_network
 
 import zmq
 
 from ...native.net.messages import Arena
-from ...net.sockets import SocketOptions
+from ...net.sockets import CurveClient, SocketOptions
 from ...net.zre import NodeSockets
+from ...protocols.access.certificates import decode_key
+from ...protocols.access.zap import KeyChange
 from ...protocols.errors import LocalProtocolError
 from ...protocols.zre import services, values
 from ...protocols.zre.beacon import Beacon, own_uuid
-from ...protocols.zre.codec import parse_endpoint
+from ...protocols.zre.codec import endpoint_of, parse_endpoint
 from ...protocols.zre.effects import NodeSetup
 from ...protocols.zre.log import encode_report, report_of
 from ...protocols.zre.peers import Event, EventKind, PeerInfo
@@ -25,6 +28,7 @@ from ..errors import OperatorError
 from ..runtime.actor import Actor
 from ..topology.farm import public_endpoint
 from ..topology.settings import NodeSettings
+from .keys import zre_keys
 from .pipes import BEACON, HWM, NODE, decode_heard, interface_of
 from .reports import EventReport, Reports
 
@@ -47,8 +51,8 @@ class ZreNode(Actor):
     """
 
     role = NODE
-    # A peer and its log service; a static peer has two monitors.
-    sockets_max = 4 * values.PEERS_MAX + 64
+    # A peer and its log service, each with the two ends of a monitor.
+    sockets_max = 6 * values.PEERS_MAX + 64
 
     def on_start(self) -> None:
         settings = self.settings.zre
@@ -58,7 +62,12 @@ class ZreNode(Actor):
         self._sends = self.connect_pipe(zmq.PUSH, BEACON, "sends", hwm=HWM)
         self._subnets = tuple(ip_network(text) for text in settings.subnets)
         places = self.setup.places
-        mailbox = SocketOptions(hwm=MESSAGES_HWM, message_bytes_max=MESSAGE_BYTES_MAX)
+        self._keys = keys = zre_keys(self, interface)
+        mailbox = SocketOptions(
+            hwm=MESSAGES_HWM,
+            message_bytes_max=MESSAGE_BYTES_MAX,
+            curve=keys.server if keys else None,
+        )
         try:
             self.node = NodeSockets(self, self._node_setup(interface.address), mailbox)
         except LocalProtocolError as error:
@@ -69,6 +78,9 @@ class ZreNode(Actor):
             raise no_free_port(places["zre.interface"]) from error
         self.machine = self.node.machine
         self.listen(self.node.mailbox, self._on_mailbox)
+        if keys is not None:
+            setup = self.machine.setup
+            keys.check(zmq.ROUTER, endpoint_of(setup.address, setup.port))
         self.reports = Reports(self)
         self._gone_ms: int | None = None
         setup = self.machine.setup
@@ -87,6 +99,8 @@ class ZreNode(Actor):
             static_peers=tuple(settings.static_peers),
             subnets=self._subnets,
             gossip=settings.gossip,
+            public_key=self._keys.own.public_key if self._keys else b"",
+            keyring=self._keys.gate.keyring if self._keys else None,
             times=Times(
                 settings.beacon_ms,
                 settings.greet_wait_ms,
@@ -103,8 +117,8 @@ class ZreNode(Actor):
 
     def _on_heard(self, arena: Arena) -> None:
         for frames in arena.messages():
-            for uuid, port, source in decode_heard(frames):
-                self.machine.on_beacon(Beacon(uuid, port), source, self.now_ms)
+            for uuid, port, source, key in decode_heard(frames):
+                self.machine.on_beacon(Beacon(uuid, port, key), source, self.now_ms)
 
     def _on_services(self, arena: Arena) -> None:
         for frames in arena.messages():
@@ -114,7 +128,11 @@ class ZreNode(Actor):
             self.machine.set_header(name, value, self.now_ms)
             self.log("service_headers", header=name, value=value)
             if name == services.PRESENCE and self.settings.zre.report:
-                self.reports.connect(self.machine.uuid, value, is_kelek=True)
+                own_key = self.machine.setup.public_key
+                self.reports.connect(self.machine.uuid, value, self._curve(own_key), is_kelek=True)
+
+    def on_keys_changed(self, changes: Sequence[KeyChange]) -> None:
+        self.machine.on_keys_changed()
 
     # ---- the loop ----
 
@@ -163,9 +181,14 @@ class ZreNode(Actor):
                 endpoint = peer.headers.get(header, "")
                 if self._is_allowed(endpoint, peer):
                     is_kelek = header == services.PRESENCE
-                    self.reports.connect(peer.uuid, endpoint, is_kelek=is_kelek)
+                    # The peer has proven its key, and its node has one key.
+                    key = decode_key(peer.public_key) if peer.public_key else b""
+                    self.reports.connect(peer.uuid, endpoint, self._curve(key), is_kelek=is_kelek)
                     return
         self.reports.disconnect(peer.uuid)
+
+    def _curve(self, key: bytes) -> CurveClient | None:
+        return self._keys.client(key) if self._keys else None
 
     def _is_allowed(self, endpoint: str, peer: PeerInfo) -> bool:
         """Whether a service is at its node's address or in our subnets; other addresses could be a

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import zmq
 
 from ...net.poll_loop import PollLoop
-from ...net.sockets import SUBSCRIPTION_BYTES_MAX, Socket, SocketOptions
+from ...net.sockets import SUBSCRIPTION_BYTES_MAX, CurveClient, Socket, SocketOptions
 
 HWM = 1000  # Unsent reports for a log service; further ones are dropped.
 RECENT_MAX = 256  # Reports that a new service gets ...
@@ -54,7 +54,9 @@ class Reports:
         if frame is not None:
             self._loop.send(service.socket, [frame])
 
-    def connect(self, uuid: bytes, endpoint: str, *, is_kelek: bool) -> None:
+    def connect(
+        self, uuid: bytes, endpoint: str, curve: CurveClient | None = None, *, is_kelek: bool
+    ) -> None:
         """Connects to a service; its old connection is closed if it has moved."""
         known = self._services.get(uuid)
         if known is not None:
@@ -62,10 +64,13 @@ class Reports:
                 return
             self.disconnect(uuid)
         options = SocketOptions(
-            connect=(endpoint,), hwm=HWM, message_bytes_max=SUBSCRIPTION_BYTES_MAX
+            hwm=HWM,
+            message_bytes_max=SUBSCRIPTION_BYTES_MAX,
+            curve=curve,
         )
-        socket = self._loop.try_socket(zmq.XPUB, options)
-        if socket is None:
+        try:
+            socket = self._loop.connect(zmq.XPUB, endpoint, options)
+        except zmq.ZMQError:  # No file is left, or the address is bad.
             self._loop.counters["services_unreachable"] += 1
             return
         self._services[uuid] = _Service(endpoint, socket, is_kelek)

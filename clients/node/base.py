@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ...native.errors import fork_count
 from ...native.net.interfaces import chosen
 from ...net.clock import monotonic_ms
+from ...protocols.access.certificates import encode_key
 from ...protocols.errors import LocalProtocolError
 from ...protocols.zre.beacon import own_uuid
 from ...protocols.zre.effects import NodeSetup
@@ -26,9 +27,11 @@ from ...protocols.zre.values import (
 )
 from ..aliases import old_fields
 from ..broker.body import Content, frames_of
-from ..errors import NodeError
+from ..errors import KeyUnusable, NodeError
+from ..io.keys import KeyPath
 from ..io.operations import Operation, Wait, operation
 from ..io.resources import WITH, Guard
+from .access import AllowedNodes, NodeAccess
 from .reactor import shared_reactor
 from .reactor_node import NodeConfig, ReactorNode
 
@@ -50,7 +53,8 @@ class NodeTuning(NamedTuple):
         ""  # Instead of the interface's; an IPv6 group such as ff02::1 selects IPv6.
     )
     beacons: bool = True  # False: no UDP; only static peers are found.
-    static_peers: tuple[str, ...] = ()  # Mailboxes to greet without a beacon, `tcp://ADDRESS:PORT`.
+    # Mailboxes to greet without a beacon: tcp://ADDRESS:PORT, with CURVE tcp://ADDRESS:PORT|KEY.
+    static_peers: tuple[str, ...] = ()
     subnets: tuple[str, ...] = ()  # Addresses that a HELLO may name besides its connection's own.
     gossip: bool = False  # Exchange known peers with others, within the subnets.
     greeting: int = 2  # The ZRE version of the HELLO to nodes that have not greeted.
@@ -66,13 +70,25 @@ class NodeTuning(NamedTuple):
 TUNING = NodeTuning()
 
 
-def node_config(name: str, headers: Mapping[str, str] | None, tuning: NodeTuning) -> NodeConfig:
+def node_config(
+    name: str,
+    headers: Mapping[str, str] | None,
+    tuning: NodeTuning,
+    key: KeyPath | None = None,
+    allow: AllowedNodes | None = None,
+) -> NodeConfig:
     """A node's settings for the reactor. Raises ValueError, OSError: no such interface."""
+    if (key is None) != (allow is None):
+        given, missing = ("allow", "key") if key is None else ("key", "allow")
+        raise KeyUnusable(f"{given} is given without {missing}; give both, or neither")
     if not 0 < tuning.message_bytes_max <= MESSAGE_BYTES_MAX:
         raise ValueError(f"message_bytes_max is 1 to {MESSAGE_BYTES_MAX}")
     if tuning.greeting not in list(Version):
         raise ValueError(f"greeting is the version of ZRE, 1 or 2, not {tuning.greeting!r}")
     uuid = own_uuid(os.urandom(UUID_RANDOM_BYTES))
+    access = None
+    if key is not None and allow is not None:
+        access = NodeAccess(key, allow, f"kelek.Node/{uuid.hex()}")
     interface = chosen(tuning.interface, tuning.broadcast_address)
     times = Times(
         beacon_ms=tuning.beacon_ms,
@@ -93,10 +109,12 @@ def node_config(name: str, headers: Mapping[str, str] | None, tuning: NodeTuning
         gossip=tuning.gossip,
         peers_max=tuning.peers_max,
         times=times,
+        public_key=access.public_key if access else b"",
+        keyring=access.keyring if access else None,
     )
     beacon_interface = interface if tuning.beacons else None
     return NodeConfig(
-        setup, beacon_interface, tuning.port, tuning.patience_ms, tuning.message_bytes_max
+        setup, beacon_interface, tuning.port, tuning.patience_ms, tuning.message_bytes_max, access
     )
 
 
@@ -111,9 +129,11 @@ class BaseNode:
         headers: Mapping[str, str] | None = None,
         *,
         tuning: NodeTuning = TUNING,
+        key: KeyPath | None = None,
+        allow: AllowedNodes | None = None,
     ) -> None:
         try:
-            config = node_config(name, headers, tuning)
+            config = node_config(name, headers, tuning, key, allow)
             self._reactor = shared_reactor()
             self._reactor_node: ReactorNode = self._reactor.add(config)
         except LocalProtocolError as error:
@@ -139,6 +159,12 @@ class BaseNode:
     def endpoint(self) -> str:
         """Of the node's mailbox."""
         return self._reactor_node.endpoint
+
+    @property
+    def public_key(self) -> str:
+        """The node's CURVE key in Z85, for `allow` of other nodes; "": without CURVE."""
+        key = self._machine.setup.public_key
+        return encode_key(key) if key else ""
 
     @property
     def headers(self) -> dict[str, str]:
@@ -170,8 +196,8 @@ class BaseNode:
 
     @property
     def counters(self) -> dict[str, int]:
-        """Counts of events and of discarded input (docs/discovery.md, "What is counted"): peers,
-        unready, groups, dead, gaps, beacon_malformed, message_oversize and others."""
+        """Counts of events and of discarded input (docs/guides/discovery.md, "What is counted"):
+        peers, unready, groups, dead, gaps, beacon_malformed, message_oversize and others."""
         with self._locked():
             return {**self._machine.status(), **self._reactor.dropped(self._reactor_node)}
 

@@ -69,8 +69,8 @@ class BeaconSockets:
     def receive(self, fd: int, now_ms: int) -> Iterator[ReceivedBeacon]:
         """Beacons that have arrived; goodbyes come later (due_goodbyes())."""
         shared = next((it for it in self._sockets.values() if it.fileno() == fd), None)
-        for uuid, port, source in () if shared is None else shared.receive(now_ms):
-            received = ReceivedBeacon(fd, Beacon(uuid, port), source)
+        for uuid, port, source, key in () if shared is None else shared.receive(now_ms):
+            received = ReceivedBeacon(fd, Beacon(uuid, port, key), source)
             if port:
                 yield received
             elif len(self._goodbyes) < GOODBYES_MAX:

@@ -16,6 +16,8 @@ from ..io.urls import SCHEME, check_url
 if TYPE_CHECKING:
     # Every client imports this module; only a zre:// url needs a node.
     from ...protocols.zre.peers import PeerInfo
+    from ..io.keys import KeyPath
+    from .access import AllowedNodes
     from .base import NodeTuning
 
 ZRE_URL = re.compile(r"zre://([^/?#,\s]+)(?:\?([^#\s]*))?")
@@ -102,16 +104,22 @@ def discover_nodes(
     tuning: "NodeTuning",
     timeout_ms: int,
     is_enough: Callable[[DiscoveredNode], bool] = lambda found: False,
+    key: "KeyPath | None" = None,
+    allow: "AllowedNodes | None" = None,
 ) -> list[DiscoveredNode]:
     """Nodes with services that are found within timeout_ms. After a node for which is_enough()
-    holds, the search ends within SETTLE_MS. Raises OSError: no such interface, or the port is
-    taken."""
+    holds, the search ends within SETTLE_MS.
+
+    key, allow   see kelek.Node: with them it finds nodes with CURVE that have one of these keys
+
+    Raises OSError: no such interface, or the port is taken; KeyUnusable.
+    """
     from ...protocols.zre.peers import EventKind
     from .node import Node
 
     until_ms = monotonic_ms() + timeout_ms
     found: dict[bytes, DiscoveredNode] = {}
-    with Node("kelek", tuning=tuning) as node:
+    with Node("kelek", tuning=tuning, key=key, allow=allow) as node:
         while (left_ms := until_ms - monotonic_ms()) > 0:
             for event in node.receive(left_ms):
                 if event.kind not in (EventKind.ENTER, EventKind.CHANGED) or event.peer is None:

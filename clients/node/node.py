@@ -23,6 +23,9 @@ class Node(BaseNode, Blocking):
     name      for peers; default: the first characters of its UUID
     headers   names and values that the node's HELLO carries
     tuning    interface, static peers, times and limits
+    key       path of a secret key: the node has CURVE, and finds only others with CURVE
+    allow     the keys of the nodes that it then greets: a directory of public keys with the grant
+              zre, or public keys in Z85; "*": any key, which encrypts, but refuses no node
 
     Any thread may use it. Raises ValueError for invalid arguments, OSError when the interface or
     address does not exist here, NodeError after close().

@@ -19,10 +19,12 @@ from ...native.net.sockets import bind_libzmq
 from ...net.clock import monotonic_ms
 from ...net.poll_loop import PollLoop
 from ...net.sockets import Socket, raise_nofile_limit, sockets_for_files
+from ...protocols.errors import LocalProtocolError
 from ...protocols.zre import codec
 from ...protocols.zre.limiter import PeerAllowance
 from ...protocols.zre.peers import Event
 from ..io.zmq_context import Context
+from .access import NodeGate
 from .beacons import BeaconSockets, ReceivedBeacon
 from .callers import STANDBY_MS, Callers, DeferredCalls
 from .reactor_node import NodeConfig, ReactorNode
@@ -53,6 +55,7 @@ class NodeReactor(PollLoop):
         self._reservations = 0  # Nodes that are about to be added.
         self._deferred = DeferredCalls()
         self._beacons = BeaconSockets()
+        self._gate = NodeGate(self)
         self._polling = False  # A thread polls ...
         self._waiting = False  # ... and waits, without the lock.
         self._deadline_ms: int | None = None  # The next deadline; None: unknown.
@@ -60,6 +63,10 @@ class NodeReactor(PollLoop):
         self._thread: threading.Thread | None = None
         self.closed = False
         self.watch(self._deferred.fd, self._deferred.drain)
+
+    @property
+    def curve_context(self) -> "zmq.Context[Socket]":
+        return self.context  # No other loop uses it.
 
     # ---- adding and removing nodes ----
 
@@ -83,15 +90,23 @@ class NodeReactor(PollLoop):
 
     def _add(self, config: NodeConfig) -> ReactorNode:
         setup = config.setup._replace(socket_allowance=self._socket_allowance)
+        if config.access is not None:
+            with self.lock:
+                self._gate.open(config.access)
         try:
             node = ReactorNode(self, config._replace(setup=setup))
-        except zmq.ZMQError as error:
+        except (LocalProtocolError, zmq.ZMQError) as error:
+            with self.lock:
+                self._gate.close(config.access)
+            if isinstance(error, LocalProtocolError):
+                raise
             raise OSError(error.errno, f"a mailbox at {setup.address}: {error}") from error
         with self.lock:
             if config.interface is not None:
                 try:
                     node.beacon_socket = self._beacons.open(config.interface, config.udp_port)
                 except OSError:
+                    self._gate.close(config.access)
                     self.close_socket(node.mailbox)
                     raise
                 fd = node.beacon_socket.fileno()
@@ -156,6 +171,7 @@ class NodeReactor(PollLoop):
             if self._beacons.is_last(node):
                 self.unwatch(fd)
             self._beacons.remove(node)
+        self._gate.close(node.access)
         self._closing.remove(node)
         self.changed.notify_all()
 
@@ -169,6 +185,8 @@ class NodeReactor(PollLoop):
             found["beacon_malformed"] = node.beacon_socket.malformed
             found["beacon_flooded"] = node.beacon_socket.flooded
             found["unsent_beacons"] = node.beacon_socket.unsent
+        if node.access is not None:
+            found["connection_refused"] = node.access.refused
         return {name: count for name, count in found.items() if count}
 
     # ---- the polling thread ----
@@ -191,6 +209,7 @@ class NodeReactor(PollLoop):
         """Closes the reactor after its last node; the next node gets a new one."""
         self.closed = True
         self._deferred.close()
+        self._gate.close_socket()
         self.context.term()
         self.changed.notify_all()
 
@@ -272,7 +291,11 @@ class NodeReactor(PollLoop):
         self._deadline_ms = None
         for received in self._beacons.due_goodbyes(now_ms):
             self._deliver_beacon(received, now_ms)
+        changed = self._gate.reload(now_ms)
         for node in self.nodes.values():
+            if node.access in changed:
+                node.machine.on_keys_changed()
+                self.dirty.add(node)
             if node.deadline_ms is not None and node.deadline_ms <= now_ms:
                 self.dirty.add(node)
             if node.unsent:
@@ -282,6 +305,8 @@ class NodeReactor(PollLoop):
         if self._deadline_ms is None:
             now_ms = monotonic_ms()
             due_ms = self._beacons.deadline_ms or now_ms + IDLE_MS
+            if (reload_ms := self._gate.deadline_ms) is not None:
+                due_ms = min(due_ms, reload_ms)
             for node in self.nodes.values():
                 if node.unsent:
                     return now_ms + RETRY_MS  # Any message may have made room.

@@ -14,6 +14,7 @@ from ...net.zre import NodeSockets
 from ...protocols.zre import codec, values
 from ...protocols.zre.effects import Connect, NodeSetup
 from ...protocols.zre.peers import Event
+from .access import NodeAccess
 
 if TYPE_CHECKING:
     from .reactor import NodeReactor
@@ -34,6 +35,7 @@ class NodeConfig(NamedTuple):
     udp_port: int
     patience_ms: int  # A peer without room for longer is lost.
     message_bytes_max: int = values.MESSAGE_BYTES  # Of a received message.
+    access: NodeAccess | None = None  # Its CURVE keys; None: without CURVE.
 
 
 class ReactorNode(NodeSockets):
@@ -49,12 +51,19 @@ class ReactorNode(NodeSockets):
         """Raises zmq.ZMQError: the address can't be bound, or no socket is left;
         LocalProtocolError."""
         self.message_bytes_max = config.message_bytes_max
+        self.access = access = config.access
         super().__init__(
             reactor,
             config.setup,
-            SocketOptions(hwm=RECEIVE_MESSAGES_MAX, message_bytes_max=config.message_bytes_max),
+            SocketOptions(
+                hwm=RECEIVE_MESSAGES_MAX,
+                message_bytes_max=config.message_bytes_max,
+                curve=access.curve if access else None,
+            ),
         )
         self._reactor = reactor
+        if access is not None:
+            access.set_used(self.machine.peer_keys)
         self.patience_ms = config.patience_ms
         self.beacon_socket: Datagrams | None = None
         self.events: deque[Event] = deque()
@@ -74,6 +83,7 @@ class ReactorNode(NodeSockets):
             arena_bytes=ARENA_BYTES,
             frames=ARENA_FRAMES,
             addressed=True,
+            keys=access.allowed_keys if access else None,
         )
 
     @property
@@ -88,7 +98,7 @@ class ReactorNode(NodeSockets):
 
     def connect(self, action: Connect) -> bool:
         local = self._reactor.nodes.get(action.endpoint)
-        if local is None:
+        if local is None or local.machine.setup.public_key != action.key:
             return super().connect(action)
         self.local[action.number] = local, action.routing_id
         return True
@@ -121,7 +131,8 @@ class ReactorNode(NodeSockets):
         node, routing_id = self.local[number]
         if not node.full:
             source = self.machine.setup.address.encode()
-            node.machine.on_batch(routing_id, source, frames, monotonic_ms())
+            key = self.machine.setup.public_key
+            node.machine.on_batch(routing_id, source, frames, monotonic_ms(), key)
             node.bytes += frames.size
             frames.clear()
             self._reactor.dirty.add(node)

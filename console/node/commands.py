@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import click
+from click.core import ParameterSource
 
+from ...clients.errors import KeyUnusable
 from ...clients.node.base import NodeTuning
 from ...clients.node.discovery import SERVICES, DiscoveredNode, discover_nodes
 from ...clients.node.node import Node
@@ -16,6 +18,7 @@ from ...net.clock import monotonic_ms
 from ...protocols.zre.peers import Event, EventKind, PeerInfo
 from ...protocols.zre.values import BEACON_PORT
 from ..cli_errors import FAILED, CliError
+from ..client_keys import VARIABLE
 from ..options import OUTPUT, Seconds, argument, command, option, timeout_option
 from ..render import show_json, show_table, stdin
 
@@ -36,6 +39,13 @@ class NetworkOptions(NamedTuple):
                             help="Instead of the interface's own.")  # fmt: skip
     port: int = option("--port", type=click.IntRange(1, 65_535), default=BEACON_PORT,
                        show_default=True, metavar="PORT", help="Of UDP.")  # fmt: skip
+    own_key: str = option("--own-key", type=click.Path(), default="", metavar="FILE",
+                          envvar=VARIABLE, show_envvar=True,
+                          help="File of this node's secret key: to nodes with "
+                               "CURVE.")  # fmt: skip
+    server_keys: tuple[str, ...] = option("--server-key", multiple=True, metavar="KEY",
+                                          help="Public key of a node that is greeted; "
+                                               "repeat it for others.")  # fmt: skip
 
     @property
     def tuning(self) -> NodeTuning:
@@ -43,12 +53,29 @@ class NetworkOptions(NamedTuple):
             port=self.port, interface=self.interface, broadcast_address=self.broadcast
         )
 
+    @property
+    def keys(self) -> dict[str, Any]:
+        """The arguments `key` and `allow` of a node. Raises CliError."""
+        if not self.server_keys:
+            ctx = click.get_current_context()
+            if ctx.get_parameter_source("own_key") is ParameterSource.COMMANDLINE:
+                raise CliError("--own-key: the nodes' keys are missing; add --server-key KEY")
+            return {}  # KELEK_KEY is for the secured networks among those that you use.
+        if not self.own_key:
+            raise CliError(f"--server-key: the own key is missing; --own-key, or {VARIABLE}")
+        return {"key": self.own_key, "allow": self.server_keys}
+
+    def node(self, name: str) -> Node:
+        return Node(name, tuning=self.tuning, **self.keys)
+
 
 @contextmanager
 def report_network_errors(network: NetworkOptions) -> Iterator[None]:
-    """Turns an unusable network into a one-line error."""
+    """Turns an unusable network or key into a one-line error."""
     try:
         yield
+    except KeyUnusable as error:
+        raise CliError(str(error)) from error
     except OSError as error:
         interface = network.interface or "the network"
         reason = error.strerror or str(error)
@@ -79,7 +106,7 @@ def discover(network: NetworkOptions, request: DiscoverRequest) -> None:
         return node.cluster == cluster
 
     with report_network_errors(network):
-        nodes = discover_nodes(network.tuning, request.timeout_ms, is_member)
+        nodes = discover_nodes(network.tuning, request.timeout_ms, is_member, **network.keys)
     if cluster:
         nodes = list(filter(is_member, nodes))
     if request.output == "json":
@@ -128,7 +155,7 @@ def watch(network: NetworkOptions, request: WatchRequest) -> None:
     live = output == "text" and sys.stdout.isatty()
     until_ms = None if timeout_ms is None else monotonic_ms() + timeout_ms
     silent: set[bytes] = set()
-    with report_network_errors(network), Node(request.name, tuning=network.tuning) as me:
+    with report_network_errors(network), network.node(request.name) as me:
         while until_ms is None or monotonic_ms() < until_ms:
             left_ms = DRAW_MS if until_ms is None else until_ms - monotonic_ms()
             for event in me.receive(max(0, min(DRAW_MS, left_ms))):
@@ -218,7 +245,7 @@ def chat(network: NetworkOptions, request: ChatRequest) -> None:
     It ends with standard input.
     """
     group, name = request.group, request.name or os.environ.get("USER", "") or "kelek"
-    with report_network_errors(network), Node(name, tuning=network.tuning) as me:
+    with report_network_errors(network), network.node(name) as me:
         try:
             me.join(group)
         except ValueError as error:

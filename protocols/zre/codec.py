@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from ..access.certificates import CertificateError, decode_key, encode_key
 from ..errors import LocalProtocolError, RemoteProtocolError, TooLarge
 from ..wire import Frame
 from ..wire_bytes import (
@@ -126,6 +127,21 @@ def parse_endpoint(text: str) -> tuple[str, int]:
     if match is None or not 0 < int(match[2]) <= 65_535:
         raise Malformed(Reason.ADDRESS, f"{text!r} is no endpoint")
     return match[1].strip("[]"), int(match[2])
+
+
+def keyed_endpoint(address: str, port: int, key: bytes) -> str:
+    """tcp://ADDRESS:PORT, and with a CURVE key `|` and its 40 characters of Z85, as zyre."""
+    endpoint = endpoint_of(address, port)
+    return f"{endpoint}|{encode_key(key)}" if key else endpoint
+
+
+def parse_keyed_endpoint(text: str) -> tuple[str, int, bytes]:
+    """(address, port, key) of an endpoint with or without a key. Malformed: another form."""
+    endpoint, _, key = text.partition("|")
+    try:
+        return *parse_endpoint(endpoint), decode_key(key) if key else b""
+    except CertificateError as error:
+        raise Malformed(Reason.KEY, f"{text!r}: {error}") from error
 
 
 # ---- commands ----

@@ -7,15 +7,19 @@ from collections import Counter, OrderedDict
 from ipaddress import ip_address
 
 from ...native.net.zre import Wire
+from ..access.certificates import KEY_BYTES, encode_key
 from ..errors import LocalProtocolError
 from . import codec, gossip, values
 from .beacon import Beacon, encode_beacon
 from .codec import Command, Hello, Ping
 from .effects import CloseLink, Connect, NodeEffects, NodeSetup
+from .identities import HEADER as KEY_HEADER
+from .identities import Identities
 from .limiter import Limiter
 from .peers import Event, EventKind, Peer, PeerInfo, Peers
 from .values import ANSWER_BEACON_MS, Malformed, Version
 
+GOODBYE_CHECK_MS = 2000  # A peer with CURVE that sends a goodbye and then a message has not left.
 UNREADY_PART = 4  # Peers that have not greeted use at most a fourth of the table.
 
 
@@ -29,7 +33,7 @@ class Dialogs:
         self.groups: set[str] = set()  # The node's own groups ...
         self._group_names: dict[bytes, str] = {}  # ... by their encoded names.
         self._status = 0
-        self.peer_table = Peers(max(1, setup.peers_max // UNREADY_PART))
+        self.peer_table = Peers(max(1, setup.peers_max // UNREADY_PART), setup.keyring)
         self._new_peer_limiter = Limiter(setup.rate)
         self._actions: list[Connect | CloseLink] = []
         self._to_send: dict[int, Peer] = {}
@@ -46,16 +50,25 @@ class Dialogs:
         self._stopped = False
         if len(setup.uuid) != values.UUID_BYTES or not setup.uuid[0]:
             raise LocalProtocolError("a UUID has 16 octets, and the first is not 00")
+        has_keyring = setup.keyring is not None
+        if len(setup.public_key) not in (0, KEY_BYTES) or bool(setup.public_key) != has_keyring:
+            raise LocalProtocolError("a node with CURVE has a key of 32 octets and a keyring")
         for version in Version:
             self._hellos[version] = codec.encode(1, self._hello(version), version)
         try:
             codec.parse_endpoint(codec.endpoint_of(setup.address, setup.port))
-            self._static = [codec.parse_endpoint(endpoint) for endpoint in setup.static_peers]
+            static = [codec.parse_keyed_endpoint(endpoint) for endpoint in setup.static_peers]
         except Malformed as error:
             raise LocalProtocolError(f"the own address or a static peer's: {error}") from error
         self._on_loopback = ip_address(setup.address).is_loopback
-        for mailbox in self._static:
-            self._add_static(mailbox, now_ms)
+        # The key of each mailbox.
+        self._static = {(address, port): key for address, port, key in static}
+        self._check_static_keys()
+        self._restore_static(now_ms)
+
+    @property
+    def identities(self) -> Identities:
+        return self.peer_table.identities
 
     @property
     def uuid(self) -> bytes:
@@ -70,6 +83,10 @@ class Dialogs:
             if peer.ready and peer.uuid is not None and peer.info is not None
         }
 
+    def peer_keys(self) -> set[bytes]:
+        """The CURVE keys of all peers, also of those that have not greeted."""
+        return {peer.key for peer in self.peer_table}
+
     @property
     def peer_groups(self) -> dict[str, list[PeerInfo]]:
         """The peers in each group."""
@@ -81,7 +98,13 @@ class Dialogs:
     # ---- new peers ----
 
     def _add_discovered(
-        self, uuid: bytes, mailbox: tuple[str, int], now_ms: int, *, is_local: bool = False
+        self,
+        uuid: bytes,
+        mailbox: tuple[str, int],
+        now_ms: int,
+        key: bytes = b"",
+        *,
+        is_local: bool = False,
     ) -> bool:
         """Adds a peer that has not sent anything. False: no room for it.
 
@@ -96,7 +119,7 @@ class Dialogs:
         full = not room or len(self.peer_table) >= self.setup.peers_max
         if full or not self._new_peer_limiter.allows(mailbox[0], now_ms):
             return False
-        peer = self.peer_table.add(uuid, mailbox, now_ms, allowances)
+        peer = self.peer_table.add(uuid, mailbox, now_ms, allowances, key)
         if peer.is_kelek:
             self._send_hello(peer, self.setup.greeting, now_ms)
         else:
@@ -130,11 +153,14 @@ class Dialogs:
         # RFC 20: it SHALL create a DEALER, set its identity, and connect it to the peer's mailbox.
         own_id = codec.routing_id(self.uuid, version)
         watched = peer.mailbox in self._static
-        self._actions.append(Connect(peer.number, peer.endpoint, own_id, watched))
+        self._actions.append(Connect(peer.number, peer.endpoint, own_id, watched, peer.key))
         if version not in self._hellos:  # The first HELLO on each connection is the same.
             self._hellos[version] = codec.encode(1, self._hello(version), version)
         peer.out.add(self._hellos[version])
         self._to_send[peer.number] = peer
+
+    def _beacon(self, port: int) -> Beacon:
+        return Beacon(self.uuid, port, self.setup.public_key)
 
     def _hello(self, version: Version) -> Hello:
         setup = self.setup
@@ -142,6 +168,8 @@ class Dialogs:
         headers = setup.headers
         if setup.gossip:
             headers = {**headers, gossip.HEADER: gossip.VALUE}
+        if setup.public_key:
+            headers = {**headers, KEY_HEADER: encode_key(setup.public_key)}
         if version is Version.V1:  # v1 has no name field, and short headers only.
             fit = values.STRING_BYTES_MAX - 1
             headers = {k: v for k, v in headers.items() if len(k.encode() + v.encode()) <= fit}
@@ -154,6 +182,8 @@ class Dialogs:
         """Checks all peers' times; the next check is at the earliest deadline of a peer."""
         self._next_check_ms = now_ms + self.setup.times.evasive_ms
         for peer in list(self.peer_table):
+            if self._has_left(peer, now_ms):
+                continue
             due_ms = self._check_peer(peer, now_ms)
             self._next_check_ms = min(self._next_check_ms, due_ms)
 
@@ -176,6 +206,8 @@ class Dialogs:
             return now_ms + times.evasive_ms
         said_ms: int = peer.wire.heard_ms  # By a message, not by a beacon.
         heard_ms = max(said_ms, peer.times.beacon_ms)
+        if peer.key:  # Any program can send a node's beacons.
+            heard_ms = min(heard_ms, said_ms + times.expired_ms)
         silence_ms = now_ms - heard_ms
         if silence_ms >= times.expired_ms:
             # RFC 20: no reply to a PING and no other traffic for longer: treated as dead.
@@ -196,6 +228,22 @@ class Dialogs:
             peer.times.pinged_ms + times.evasive_ms,
             *(heard_ms + step for step in steps if step > silence_ms),
         )
+
+    def _has_left(self, peer: Peer, now_ms: int) -> bool:
+        """Removes a peer that has not answered since its goodbye."""
+        if peer.times.goodbye is None:
+            return False
+        due_ms, sequence = peer.times.goodbye
+        if peer.wire.want != sequence:
+            peer.times.goodbye = None
+            self.counters["goodbyes_forged"] += 1
+            return False
+        if now_ms >= due_ms:
+            self.counters["goodbyes"] += 1
+            self._remove(peer)
+            return True
+        self._next_check_ms = min(self._next_check_ms, due_ms)
+        return False
 
     # RFC 20: SHOULD send a PING to a peer whose beacons have not come for a certain time.
     def _on_silence(self, peer: Peer, silence_ms: int, now_ms: int) -> None:
@@ -260,9 +308,23 @@ class Dialogs:
         """Greets a mailbox without a beacon; its answer tells the version."""
         if mailbox == (self.setup.address, self.setup.port):
             return  # A shared list of static peers may name this node.
-        peer = self.peer_table.add(None, mailbox, now_ms)
+        key = self._static[mailbox]
+        if not self.identities.allows(key):
+            return
+        peer = self.peer_table.add(None, mailbox, now_ms, key=key)
         peer.static = True
         self._send_hello(peer, self.setup.greeting, now_ms)
+
+    def _check_static_keys(self) -> None:
+        """LocalProtocolError: a key is missing, superfluous or not allowed."""
+        for mailbox, key in self._static.items():
+            endpoint, problem = codec.endpoint_of(*mailbox), ""
+            if bool(key) != bool(self.setup.public_key):
+                problem = "needs its key: ENDPOINT|KEY" if not key else "has a key, this node none"
+            elif not self.identities.allows(key):
+                problem = "has a key that is not allowed"
+            if problem:
+                raise LocalProtocolError(f"static peer {endpoint}: it {problem}")
 
     def _restore_static(self, now_ms: int) -> None:
         """Greets static peers that were removed."""
@@ -369,7 +431,7 @@ class Dialogs:
             if self._next_beacon_ms is not None and now_ms >= self._next_beacon_ms:
                 self._next_beacon_ms = now_ms + self.setup.times.beacon_ms
                 self._last_beacon_ms = now_ms
-                self._beacons.append(encode_beacon(Beacon(self.uuid, self.setup.port)))
+                self._beacons.append(encode_beacon(self._beacon(self.setup.port)))
         sends = [(number, peer.out) for number, peer in self._to_send.items()]
         done = NodeEffects(self._actions, sends, self._beacons, self._events)
         self._actions, self._to_send, self._beacons, self._events = [], {}, [], []

@@ -4,6 +4,7 @@ from ipaddress import IPv4Network, IPv6Network
 from typing import NamedTuple
 
 from ...native.net.messages import Frames
+from ..access.zap import Keyring
 from . import values
 from .limiter import RATE, PeerAllowance, Rate
 from .peers import Event
@@ -20,7 +21,8 @@ class NodeSetup(NamedTuple):
     headers: dict[str, str] = {}
     greeting: Version = Version.V2  # For nodes that have not greeted.
     beacons: bool = True  # Whether to send beacons.
-    static_peers: tuple[str, ...] = ()  # Endpoints of mailboxes that are always greeted.
+    # Endpoints of mailboxes that are always greeted; of a node with CURVE `ENDPOINT|KEY`.
+    static_peers: tuple[str, ...] = ()
     subnets: tuple[IPv4Network | IPv6Network, ...] = ()  # Addresses that a HELLO may name.
     gossip: bool = False  # Whether to exchange known peers, within the subnets.
     peers_max: int = values.PEERS_MAX
@@ -28,18 +30,22 @@ class NodeSetup(NamedTuple):
     # Shared by the nodes of a process, for peers of other processes.
     socket_allowance: PeerAllowance | None = None
     times: Times = TIMES
+    public_key: bytes = b""  # Its CURVE key; empty: without CURVE.
+    keyring: Keyring | None = None  # With CURVE: the keys that may connect.
 
 
 class Connect(NamedTuple):
     """Make a DEALER with that routing id, connected to the endpoint of peer `number`.
 
     watched   report the loss of its connection by on_disconnected()
+    key       the CURVE key that the mailbox must have; empty: without CURVE
     """
 
     number: int
     endpoint: str
     routing_id: bytes
     watched: bool = False
+    key: bytes = b""
 
 
 class CloseLink(NamedTuple):

@@ -3,7 +3,8 @@
 It is an extension of kelek: WHISPERs between nodes that both announce it in a header.
 
     content   8 octets     MARK
-              then each    16 octets of UUID, 1 of size, so many of endpoint (tcp://ADDRESS:PORT)
+              then each    16 octets of UUID, 1 of size, so many of endpoint:
+                           tcp://ADDRESS:PORT, with CURVE tcp://ADDRESS:PORT|KEY in Z85
 
 A node connects only to gossiped addresses within its subnets (node.py).
 """
@@ -26,13 +27,14 @@ class Sighting(NamedTuple):
     uuid: bytes
     address: str
     port: int
+    key: bytes = b""  # CURVE public key; empty: without CURVE.
 
 
 def encode_sightings(sightings: Iterable[Sighting]) -> bytes:
     """Encodes the first SIGHTINGS_MAX of them."""
     pieces = [MARK]
-    for uuid, address, port in list(sightings)[:SIGHTINGS_MAX]:
-        endpoint = codec.endpoint_of(address, port).encode()
+    for uuid, address, port, key in list(sightings)[:SIGHTINGS_MAX]:
+        endpoint = codec.keyed_endpoint(address, port, key).encode()
         pieces += (uuid, bytes([len(endpoint)]), endpoint)
     return b"".join(pieces)
 
@@ -47,6 +49,6 @@ def decode_sightings(data: bytes) -> list[Sighting]:
         if not size or end + size > len(data) or len(found) == SIGHTINGS_MAX:
             raise Malformed(Reason.SHORT, "sightings that are cut, or too many")
         endpoint = data[end : end + size].decode("ascii", "replace")
-        found.append(Sighting(data[at : end - 1], *codec.parse_endpoint(endpoint)))
+        found.append(Sighting(data[at : end - 1], *codec.parse_keyed_endpoint(endpoint)))
         at = end + size
     return found

@@ -11,11 +11,13 @@ from typing import NamedTuple
 from ...native.net.messages import Arena
 from ...native.net.sockets import Drain
 from ...native.net.zre import Said
+from ..access.certificates import encode_key
 from ..errors import LocalProtocolError
 from . import codec, gossip, values
 from .beacon import Beacon, encode_beacon
 from .codec import Command, Hello, Join, Leave, Ping, PingOk, Shout, Unknown, Whisper
-from .dialogs import Dialogs
+from .dialogs import GOODBYE_CHECK_MS, Dialogs
+from .identities import HEADER as KEY_HEADER
 from .peers import Event, EventKind, Peer, PeerInfo
 from .values import ANSWER_BEACON_MS, SEQUENCES, STATUSES, Malformed, Version
 
@@ -113,7 +115,7 @@ class NodeMachine(Dialogs):
             return
         self._stopped = True
         if self.setup.beacons and self._has_v2_peers:
-            self._beacons.append(encode_beacon(Beacon(self.uuid, 0)))
+            self._beacons.append(encode_beacon(self._beacon(0)))
         for peer in list(self.peer_table):
             self._remove(peer)
 
@@ -138,13 +140,20 @@ class NodeMachine(Dialogs):
         if beacon.uuid == self.uuid:
             self.counters["beacon_own"] += 1  # RFC 20: SHALL discard beacons from itself.
             return
+        if bool(beacon.key) != bool(self.setup.public_key):
+            # As zyre: nodes with and without CURVE are two networks.
+            self.counters["beacon_secured" if beacon.key else "beacon_insecure"] += 1
+            return
         if self._on_loopback and not _is_loopback(source):
             # The socket receives from all interfaces. Loopback can't reach other addresses.
             self.counters["beacon_elsewhere"] += 1
             return
-        peer = self.peer_table.uuids.get(beacon.uuid)
+        if not self._may_announce(beacon.uuid, beacon.key):
+            self.counters["beacon_key"] += 1
+            return
+        peer = self.peer_table.find(beacon.uuid, beacon.key)
         if beacon.port == 0:
-            self._on_goodbye(peer, source)
+            self._on_goodbye(peer, source, now_ms)
         elif peer is None:
             self._on_new_beacon(beacon, source, now_ms, is_local)
         elif (source, beacon.port) == peer.mailbox:
@@ -153,10 +162,26 @@ class NodeMachine(Dialogs):
             # Forged, or the peer moved; then the old one expires.
             self.counters["beacon_other_place"] += 1
 
-    def _on_goodbye(self, peer: Peer | None, source: str) -> None:
-        """RFC 20: a beacon of port 0 is invalid. Decision 0029: it removes a known v2 peer."""
+    def _may_announce(self, uuid: bytes, key: bytes) -> bool:
+        """Whether a node with this key is allowed, and may have the UUID."""
+        peer = self.peer_table.uuids.get(uuid)
+        if peer is not None and peer.ready and peer.key != key:
+            return False
+        return self.identities.allows(key) and self.identities.is_free(uuid, key)
+
+    def _on_goodbye(self, peer: Peer | None, source: str, now_ms: int) -> None:
+        """RFC 20: a beacon of port 0 is invalid. Decision 0029: it removes a known v2 peer.
+
+        Any program can send a beacon: with CURVE the peer must also be silent after a PING.
+        """
         if peer is None or peer.version is not Version.V2 or source != peer.mailbox[0]:
             self.counters["beacon_port"] += 1
+            return
+        if peer.key:
+            if peer.times.goodbye is None:
+                peer.times.goodbye = now_ms + GOODBYE_CHECK_MS, peer.wire.want
+                self._next_check_ms = min(self._next_check_ms, now_ms + GOODBYE_CHECK_MS)
+                self._send(peer, Ping())
             return
         self.counters["goodbyes"] += 1
         self._remove(peer)
@@ -164,7 +189,8 @@ class NodeMachine(Dialogs):
     # RFC 20: a beacon of a node that is not known SHALL be considered a new peer.
     def _on_new_beacon(self, beacon: Beacon, source: str, now_ms: int, is_local: bool) -> None:
         # Decision 0030: connect only to the datagram's own source address.
-        if not self._add_discovered(beacon.uuid, (source, beacon.port), now_ms, is_local=is_local):
+        mailbox = source, beacon.port
+        if not self._add_discovered(beacon.uuid, mailbox, now_ms, beacon.key, is_local=is_local):
             self.counters["beacon_refused"] += 1
             return
         # Answer a new peer by a beacon at once, but each peer at most once in evasive_ms: two nodes
@@ -196,27 +222,31 @@ class NodeMachine(Dialogs):
     def on_messages(self, messages: Arena, now_ms: int, position: int = 0) -> None:
         """Handles messages that receive() left in the arena, from a position on."""
         count = messages.count
+        slots = messages.slots() if self.setup.public_key else ()
         while position < count and not self._stopped:
             position, said = self.peer_table.traffic.take(messages, position, now_ms)
             if said:
                 self._on_contents(said, now_ms)
             if position < count:
                 routing_id, source, *frames = messages.message(position)
-                self.on_message(routing_id, source, frames, now_ms)
+                key = self.identities.key_at(slots[position]) if slots else b""
+                self.on_message(routing_id, source, frames, now_ms, key)
                 position += 1
 
-    def on_batch(self, routing_id: bytes, source: bytes, messages: Arena, now_ms: int) -> None:
-        """Handles messages [frames ..] of one sender, a node of the same process."""
+    def on_batch(
+        self, routing_id: bytes, source: bytes, messages: Arena, now_ms: int, key: bytes = b""
+    ) -> None:
+        """Handles messages [frames ..] of one sender, a node of the same process with that key."""
         position, uuid = 0, routing_id[-values.UUID_BYTES :]
         while position < messages.count and not self._stopped:
             peer = self.peer_table.uuids.get(uuid)
-            known = peer.version if peer is not None else None
+            known = peer.version if peer is not None and peer.key == key else None
             if peer and known and routing_id == codec.routing_id(uuid, known):
                 position, said = self.peer_table.traffic.take(messages, position, now_ms, peer.slot)
                 if said:
                     self._on_contents(said, now_ms)
             if position < messages.count:
-                self.on_message(routing_id, source, messages.message(position), now_ms)
+                self.on_message(routing_id, source, messages.message(position), now_ms, key)
                 position += 1
 
     def _on_contents(self, said: list[Said], now_ms: int) -> None:
@@ -234,16 +264,27 @@ class NodeMachine(Dialogs):
                 self.counters["shouts_elsewhere"] += 1
 
     def on_message(
-        self, routing_id: bytes, source: bytes, frames: Sequence[bytes], now_ms: int
+        self,
+        routing_id: bytes,
+        source: bytes,
+        frames: Sequence[bytes],
+        now_ms: int,
+        key: bytes = b"",
     ) -> None:
-        """Handles one message; source is the numeric address of its connection, b"" if unknown."""
+        """Handles one message.
+
+        source   the numeric address of its connection, b"" if unknown
+        key      the CURVE key of its connection
+        """
         if self._stopped:
             return
         try:
             uuid, version = codec.identify(routing_id)
             sequence, command = codec.decode(frames, version)
             if isinstance(command, Hello):
-                self._on_hello(_ReceivedHello(uuid, version, sequence, command, source), now_ms)
+                self._on_hello(
+                    _ReceivedHello(uuid, version, sequence, command, source, key), now_ms
+                )
                 return
         except Malformed as error:
             self.counters[f"message_{error.reason.value}"] += 1  # RFC 20: discarded silently.
@@ -252,6 +293,8 @@ class NodeMachine(Dialogs):
         if peer is None or not peer.ready or peer.version is not version:
             # RFC 20: SHALL silently ignore any commands that precede a HELLO command.
             self.counters["before_hello"] += 1
+        elif peer.key != key:
+            self.counters["message_other_key"] += 1
         elif self._in_sequence(peer, sequence):
             peer.wire.heard_ms = now_ms
             self._on_command(peer, command, now_ms)
@@ -337,38 +380,61 @@ class NodeMachine(Dialogs):
         if greeting.version is Version.V2 and greeting.sequence != 1:
             self.counters["hello_sequence"] += 1  # The first v2 message has sequence 1.
             return
+        if self.setup.public_key and not self._is_own_identity(greeting):
+            self.counters["hello_other_key"] += 1
+            return
         others = [
             other
             for other in self.peer_table.at_mailbox(mailbox)
             if other.ready and other.uuid != uuid
         ]
-        if others and not _is_from(hello.address, greeting.source):
+        if any(other.key != greeting.key for other in others) or (
+            others and not _is_from(hello.address, greeting.source)
+        ):
             # Within a subnet any node may name any address.
             self.counters["hello_taken_place"] += 1
             return
         peer = self._peer_of(greeting, now_ms)
         if peer is None:
             return
+        for other in self.peer_table.with_uuid_of(peer):
+            self._remove(other)
+        self.peer_table.own_uuid(peer)
+        self.identities.bind(uuid, peer.key)
         for other in self.peer_table.at_mailbox(mailbox):
             if other is not peer:  # A mailbox belongs to one node; the other peer was there before.
-                if other.awaiting_hello:
+                if other.awaiting_hello and other.key == peer.key:
                     # This HELLO answers ours to the other peer; the answer to the new one follows.
                     peer.times.next_hello_ms = now_ms + self.setup.times.evasive_ms
                 self._remove(other)
         was_ready = peer.ready
         self.peer_table.set_ready(peer, greeting.version)
         peer.wire.want = greeting.sequence
+        peer.wire.key_slot = self.identities.slot_of(peer.key)
         self._answer_hello(peer, mailbox, now_ms)
         self._on_hello_details(peer, hello, was_ready)
         peer.wire.heard_ms = now_ms
         if self.setup.gossip and not was_ready:
             self._send_gossip(peer)
 
+    def _is_own_identity(self, greeting: "_ReceivedHello") -> bool:
+        """Whether a HELLO's key may have its UUID and mailbox. Malformed: it does not name the key
+        of its connection."""
+        uuid, key, hello = greeting.uuid, greeting.key, greeting.hello
+        if hello.headers.get(KEY_HEADER) != encode_key(key):
+            raise Malformed(values.Reason.KEY, "a HELLO without its connection's key")
+        if not self._may_announce(uuid, key):
+            return False
+        if uuid in self.peer_table.uuids and self.peer_table.find(uuid, key) is None:
+            return False  # The key must be that of a beacon.
+        at_mailbox = self.peer_table.at_mailbox((hello.address, hello.port))
+        return all(other.key == key for other in at_mailbox if other.static)
+
     def _peer_of(self, greeting: "_ReceivedHello", now_ms: int) -> Peer | None:
         """The peer that sent a HELLO: known, static or new; None: refused."""
         uuid, hello = greeting.uuid, greeting.hello
         mailbox = hello.address, hello.port
-        peer = self.peer_table.uuids.get(uuid)
+        peer = self.peer_table.find(uuid, greeting.key)
         if peer is not None:
             if peer.ready and hello.address != peer.mailbox[0]:
                 self.counters["hello_other_place"] += 1  # Another node with the peer's UUID.
@@ -378,7 +444,7 @@ class NodeMachine(Dialogs):
             # A peer keeps its version, so this is another node.
             self.counters["version_changed"] += 1
             self._remove(peer)
-            return self.peer_table.add(uuid, mailbox, now_ms)
+            return self.peer_table.add(uuid, mailbox, now_ms, key=greeting.key)
         for other in self.peer_table.at_mailbox(mailbox):
             if other.uuid is None:
                 self.peer_table.name(other, uuid)
@@ -386,7 +452,7 @@ class NodeMachine(Dialogs):
         if not self._new_peer_limiter.allows(hello.address, now_ms) or not self._make_room():
             self.counters["hello_refused"] += 1
             return None
-        return self.peer_table.add(uuid, mailbox, now_ms)
+        return self.peer_table.add(uuid, mailbox, now_ms, key=greeting.key)
 
     def _reachable(self, greeting: "_ReceivedHello") -> Hello:
         """Adds the link to a link-local IPv6 address in a HELLO; the sender does not know its name
@@ -427,7 +493,8 @@ class NodeMachine(Dialogs):
         assert peer.uuid is not None
         assert peer.version is not None
         before = peer.info
-        peer.info = PeerInfo(peer.uuid, hello.name, peer.endpoint, peer.version, hello.headers)
+        key = encode_key(peer.key) if peer.key else ""
+        peer.info = PeerInfo(peer.uuid, hello.name, peer.endpoint, peer.version, hello.headers, key)
         if not was_ready:
             self._emit(EventKind.ENTER, peer)
         elif before != peer.info:
@@ -437,6 +504,16 @@ class NodeMachine(Dialogs):
         for group in hello.groups:
             self._on_join(peer, group)
         peer.status = hello.status
+
+    # ---- keys ----
+
+    def on_keys_changed(self) -> None:
+        """The keyring has changed: removes the peers whose keys are no longer allowed."""
+        self.identities.forget_refused()
+        for peer in list(self.peer_table):
+            if not self.identities.allows(peer.key):
+                self.counters["revoked"] += 1
+                self._remove(peer)
 
     # ---- gossip ----
 
@@ -462,19 +539,21 @@ class NodeMachine(Dialogs):
         except Malformed as error:
             self.counters[f"gossip_{error.reason.value}"] += 1
             return
-        for uuid, address, port in sightings:
+        for uuid, address, port, key in sightings:
             if uuid == self.uuid or not uuid[0] or uuid in self.peer_table.uuids:
                 continue
             # Gossip leads only into our subnets.
             if not self._is_allowed_address(address, b""):
                 self.counters["gossip_address"] += 1
-            elif not self._add_discovered(uuid, (address, port), now_ms):
+            elif bool(key) != bool(self.setup.public_key) or not self._may_announce(uuid, key):
+                self.counters["gossip_key"] += 1
+            elif not self._add_discovered(uuid, (address, port), now_ms, key):
                 self.counters["gossip_refused"] += 1
 
 
 def _sighting_of(peer: Peer) -> gossip.Sighting:
     assert peer.uuid is not None
-    return gossip.Sighting(peer.uuid, *peer.mailbox)
+    return gossip.Sighting(peer.uuid, *peer.mailbox, peer.key)
 
 
 def _is_from(address: str, source: bytes) -> bool:
@@ -505,3 +584,4 @@ class _ReceivedHello(NamedTuple):
     sequence: int
     hello: Hello
     source: bytes
+    key: bytes  # Of the connection.

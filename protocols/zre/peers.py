@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 
 from ...native.net.messages import Frames
 from ...native.net.zre import PeerRows, Wire
+from ..access.zap import Keyring
 from .beacon import is_own_uuid
 from .codec import endpoint_of, routing_id
+from .identities import Identities
 from .limiter import PeerAllowance
 from .values import Version
 
@@ -18,11 +20,12 @@ _FRAMES = 4096, 64  # The initial room for a peer's outgoing messages: bytes, fr
 class PeerInfo(NamedTuple):
     """A peer, as its HELLO describes it.
 
-    uuid       16 bytes
-    name       "" for a ZRE v1 node, which has no name
-    endpoint   the address of its mailbox
-    version    the ZRE version that it sends
-    headers    name -> value
+    uuid         16 bytes
+    name         "" for a ZRE v1 node, which has no name
+    endpoint     the address of its mailbox
+    version      the ZRE version that it sends
+    headers      name -> value
+    public_key   the CURVE key of its connection, Z85; "": the node has no CURVE
     """
 
     uuid: bytes
@@ -30,6 +33,7 @@ class PeerInfo(NamedTuple):
     endpoint: str
     version: Version
     headers: dict[str, str]
+    public_key: str = ""
 
 
 class EventKind(Enum):
@@ -71,6 +75,8 @@ class PeerTimes:
     next_hello_ms: int = 0
     beacon_ms: int = 0
     hello_due_ms: int | None = None  # When to send HELLO, unless its own comes first.
+    # It has left, unless another message comes before then; and the last message's sequence.
+    goodbye: tuple[int, int] | None = None
     silence_stage: int = 0  # 1: EVASIVE was reported, 2: SILENT, too ...
     silent_since_ms: int = 0  # ... of the silence since then.
 
@@ -82,6 +88,7 @@ class Peer:
     number: int  # Of its DEALER; new after each return.
     uuid: bytes | None  # None: a static peer that has not sent anything.
     mailbox: tuple[str, int]  # Address and port.
+    key: bytes = b""  # CURVE; empty: without.
     static: bool = False
     is_kelek: bool = False
     times: PeerTimes = field(default_factory=PeerTimes)
@@ -106,10 +113,13 @@ class Peer:
 class Peers:
     """All peers of a node."""
 
-    def __init__(self, unready_max: int) -> None:
+    def __init__(self, unready_max: int, keyring: Keyring | None = None) -> None:
+        self.identities = Identities(keyring)
         self.allowance = PeerAllowance(unready_max)  # Of discovered peers that have not greeted.
         self.numbers: dict[int, Peer] = {}
         self.uuids: dict[bytes, Peer] = {}
+        # Peers that have not greeted, and whose UUID another key announced first.
+        self.claims: dict[tuple[bytes, bytes], Peer] = {}
         self.mailboxes: dict[tuple[str, int], dict[int, Peer]] = {}  # By address and port.
         self.groups: dict[str, dict[int, Peer]] = {}
         self.unready = 0
@@ -130,10 +140,11 @@ class Peers:
         mailbox: tuple[str, int],
         now_ms: int,
         allowances: Sequence[PeerAllowance] = (),
+        key: bytes = b"",
     ) -> Peer:
         """Adds a peer, which uses a place of each allowance until its HELLO."""
         self._number += 1
-        peer = self.numbers[self._number] = Peer(self._number, None, mailbox)
+        peer = self.numbers[self._number] = Peer(self._number, None, mailbox, key)
         moves = self.traffic.moves
         peer.slot = self.traffic.add(peer.out)
         self.slots[peer.slot] = peer
@@ -163,7 +174,28 @@ class Peers:
 
     def name(self, peer: Peer, uuid: bytes) -> None:
         peer.uuid, peer.is_kelek = uuid, is_own_uuid(uuid)
-        self.uuids[uuid] = peer
+        if self.uuids.get(uuid, peer).key == peer.key:
+            self.uuids[uuid] = peer
+        else:
+            self.claims[uuid, peer.key] = peer
+
+    def find(self, uuid: bytes, key: bytes) -> Peer | None:
+        """The peer with that UUID and key."""
+        peer = self.uuids.get(uuid)
+        if peer is not None and peer.key == key:
+            return peer
+        return self.claims.get((uuid, key))
+
+    def with_uuid_of(self, peer: Peer) -> list[Peer]:
+        """Other peers with its UUID, and other keys."""
+        found = [self.uuids.get(peer.uuid or b""), *self.claims.values()]
+        return [it for it in found if it and it is not peer and it.uuid == peer.uuid]
+
+    def own_uuid(self, peer: Peer) -> None:
+        """The peer alone has its UUID; others with it were removed."""
+        assert peer.uuid is not None
+        self.claims.pop((peer.uuid, peer.key), None)
+        self.uuids[peer.uuid] = peer
 
     def set_ready(self, peer: Peer, version: Version) -> None:
         """Marks the peer as greeted in that version."""
@@ -186,6 +218,8 @@ class Peers:
         self._forget_mailbox(peer)
         if peer.uuid is not None and self.uuids.get(peer.uuid) is peer:
             del self.uuids[peer.uuid]
+        if peer.uuid is not None and self.claims.get((peer.uuid, peer.key)) is peer:
+            del self.claims[peer.uuid, peer.key]
         if not peer.ready:
             self._release_allowances(peer)
         for group in list(peer.groups):

@@ -79,6 +79,7 @@ class Reason(Enum):
     LIMIT = "limit"  # Above one of the limits.
     ADDRESS = "address"  # An invalid endpoint, or not the sender's.
     ROUTING_ID = "routing_id"
+    KEY = "key"  # No CURVE key, or not that of the connection.
 
 
 class Malformed(RemoteProtocolError):

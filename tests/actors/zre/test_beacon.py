@@ -15,6 +15,8 @@ from kelek.protocols.zre.limiter import Limiter, Rate
 from kelek.tests.actors.actor_harness import ActorHarness
 from kelek.tests.actors.zre.zre_settings import PEER, receive, settings
 
+KEY = bytes(range(32))  # A public key.
+
 
 def test_beacons_are_sent_and_received(harness: ActorHarness, tmp_path: Path) -> None:
     pipe = harness.bind("zre_node.heard")
@@ -27,7 +29,10 @@ def test_beacons_are_sent_and_received(harness: ActorHarness, tmp_path: Path) ->
     sends.send(beacon)
     harness.run_until(lambda: actor.counters["repeated"])
     assert not pipe.poll(0), "repeats are not forwarded"
-    assert actor.counters["sent"] == 2
+    sends.send(encode_beacon(Beacon(PEER, 61_000, KEY)))
+    beacons = zre_pipes.decode_heard(receive(harness, pipe))
+    assert beacons == [ReceivedBeacon(PEER, 61_000, LOOPBACK, KEY)]
+    assert actor.counters["sent"] == 3
 
 
 def test_a_flood_of_datagrams_is_dropped(harness: ActorHarness, tmp_path: Path) -> None:

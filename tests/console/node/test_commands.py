@@ -1,18 +1,21 @@
-"""`kelek discover`, `kelek node watch` and `kelek node chat`; docs/discovery.md shows them."""
+"""`kelek discover`, `kelek node watch`, `kelek node chat`; docs/guides/discovery.md shows them."""
 
 import json
 import pty
 import socket
 import sys
 import threading
+from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 import kelek
 from kelek.console.kelek_cli import main
 from kelek.console.node import commands as node_commands
+from kelek.protocols.access.certificates import encode_key
 from kelek.protocols.zre import services
+from kelek.tests.clients.curve_gate import new_key, write_key
 from kelek.tests.ports import free_udp_port
 
 HALL = {services.CLUSTER: "hall", services.BROKER: "tcp://127.0.0.1:7300"}
@@ -41,6 +44,34 @@ def test_discover(port: int) -> None:
         assert row["services"][services.LOG] == []
         done = CliRunner().invoke(main, command)
         assert done.stdout.split()[-4:] == ["hall", "n1", services.BROKER, "tcp://127.0.0.1:7300"]
+
+
+def test_discover_with_keys(port: int, tmp_path: Path) -> None:
+    """A node with CURVE shows its services to keys that it allows, and only if its own is given."""
+    ann, eve, own = (new_key(name) for name in ("ann", "eve", "n1"))
+    files = {key.name: str(write_key(tmp_path, key)) for key in (ann, eve, own)}
+    tuning = kelek.NodeTuning(port=port, interface="lo")
+    allow = [encode_key(ann.public_key)]
+    with kelek.Node("n1", HALL, tuning=tuning, key=files["n1"], allow=allow):
+
+        def discover(name: str, server: bytes, timeout: str) -> Result:
+            command = on_lo(port, "discover", "hall", "--timeout", timeout, "-o", "json")
+            keys = ["--own-key", files[name], "--server-key", encode_key(server)]
+            return CliRunner().invoke(main, [*command, *keys])
+
+        (row,) = map(json.loads, discover("ann", own.public_key, "60").stdout.splitlines())
+        assert row["node"] == "n1"
+        assert discover("eve", own.public_key, "1").exit_code == 1
+        assert discover("ann", eve.public_key, "1").exit_code == 1
+    done = CliRunner().invoke(main, on_lo(port, "discover", "--own-key", files["ann"]))
+    assert "the nodes' keys are missing" in done.stderr
+    keys = ["--own-key", "missing", "--server-key", encode_key(own.public_key)]
+    done = CliRunner().invoke(main, on_lo(port, "discover", *keys))
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert "missing: No such file" in done.stderr
+    keys = ["--server-key", encode_key(own.public_key)]
+    done = CliRunner().invoke(main, on_lo(port, "node", "watch", *keys))
+    assert "the own key is missing" in done.stderr
 
 
 def test_discover_without_nodes(port: int) -> None:

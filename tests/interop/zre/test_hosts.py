@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from kelek.tests.interop.zre.hosts import BROADCAST, Hosts, HostsMissing
+from kelek.tests.hosts import BROADCAST, Hosts, HostsMissing
 from kelek.tests.interop.zre.zre_nodes import OURS, PLAIN, PYRE, NodeProcess, meet, pairs, talk
 
 PORT = 5670  # A network of its own has all ports.

@@ -45,7 +45,8 @@ def run(options: argparse.Namespace, words: NodeCommands) -> None:
         silent_ms=int(options.evasive_s * 2000),
         expired_ms=int(options.dead_s * 1000),
     )
-    with kelek.Node(options.name, options.headers, tuning=tuning) as node:
+    keys = {"key": options.key, "allow": options.allow}
+    with kelek.Node(options.name, options.headers, tuning=tuning, **keys) as node:
         words.say("READY", uuid=node.uuid.hex())
         listener = threading.Thread(target=listen, args=(words, node))
         listener.start()

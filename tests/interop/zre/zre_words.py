@@ -38,6 +38,8 @@ class NodeCommands:
         parser.add_argument("--evasive-s", type=float, default=5.0)
         parser.add_argument("--dead-s", type=float, default=30.0)
         parser.add_argument("--version", type=int, default=2, help="that it greets in; ours only")
+        parser.add_argument("--key", help="path of its secret CURVE key; ours only")
+        parser.add_argument("--allow", help="directory of allowed keys, or *; ours only")
         return parser.parse_args(arguments)
 
     def say(self, event: str, **values: object) -> None:

@@ -35,6 +35,7 @@ from kelek.tests.protocols.layouts import Strategies, messages
 
 V1, V2 = Version.V1, Version.V2
 UUID = bytes(range(0x10, 0x20))
+KEY = bytes(range(32))
 HELLO = Hello("192.168.1.7", 0xC001, ("a", "Äb"), 2, "node", {"X-ZRELOG": "tcp://192.168.1.7:9"})
 
 # The text's layouts, and RFC 36's, written by hand.
@@ -75,6 +76,14 @@ def test_a_beacon() -> None:
     assert decode_beacon(data[:20] + b"\0\0").port == 0
 
 
+def test_a_beacon_with_a_key() -> None:
+    """zyre_node.c: Z, R, E, 03, the UUID, the port in network order, the CURVE public key."""
+    data = b"ZRE\x03" + UUID + b"\xc0\x01" + KEY
+    assert len(data) == 54
+    assert encode_beacon(Beacon(UUID, 0xC001, KEY)) == data
+    assert decode_beacon(data) == Beacon(UUID, 0xC001, KEY)
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
@@ -84,6 +93,12 @@ def test_a_beacon() -> None:
         (b"zre\x01" + UUID + b"\xc0\x01", Reason.SIGNATURE),
         (b"ZRE\x01" + UUID + b"\xc0", Reason.SHORT),
         (b"ZRE\x01" + UUID + b"\xc0\x01\x00", Reason.SHORT),
+        (b"ZRE\x01" + UUID + b"\xc0\x01" + KEY, Reason.SHORT),
+        (b"ZRE\x03" + UUID + b"\xc0\x01", Reason.SHORT),
+        (b"ZRE\x03" + UUID + b"\xc0\x01" + KEY[1:], Reason.SHORT),
+        (b"ZRE\x03" + UUID + b"\xc0\x01" + KEY + b"\0", Reason.SHORT),
+        (b"ZRE\x03" + UUID + b"\xc0\x01" + bytes(32), Reason.KEY),
+        (b"ZRE\x03\x00" + UUID[1:] + b"\xc0\x01" + KEY, Reason.ROUTING_ID),
         (b"ZRE\x01\x00" + UUID[1:] + b"\xc0\x01", Reason.ROUTING_ID),
     ],
 )

@@ -71,8 +71,8 @@ def test_numbers() -> None:
 
 
 def test_the_names_of_counters() -> None:
-    """docs/discovery.md has a row for each of them."""
-    documented = [codes(row[0]) for row in tables(page("docs/discovery.md"), "name", "what")]
+    """docs/guides/discovery.md has a row for each of them."""
+    documented = [codes(row[0]) for row in tables(page("docs/guides/discovery.md"), "name", "what")]
     assert {len(names) for names in documented} == {1}
     sources = [*(ROOT / "protocols/zre").glob("*.py"), ROOT / "clients/node/reactor.py"]
     code = "".join(path.read_text(encoding="utf-8") for path in sources)

@@ -23,6 +23,7 @@ class _Link(NamedTuple):
     routing_id: bytes
     serial: int
     watched: bool
+    key: bytes
 
 
 class Host:
@@ -43,6 +44,12 @@ class Host:
     def seen(self, kind: EventKind) -> list[str]:
         """Names of the peers of the events of this kind, in order."""
         return [event.peer.name for event in self.events if event.kind is kind and event.peer]
+
+    def accepts(self, client_key: bytes, server_key: bytes) -> bool:
+        """Whether the handshake of CURVE with this node succeeds."""
+        keyring = self.node.setup.keyring
+        is_allowed = keyring is not None and keyring.slot_of(client_key) is not None
+        return is_allowed and server_key == self.node.setup.public_key
 
     def peer_names(self) -> set[str]:
         return {peer.name for peer in self.node.peers.values()}
@@ -106,8 +113,9 @@ class ZreNetwork:
         for action in ready.actions:
             if isinstance(action, Connect):
                 self._serial += 1
-                endpoint, routing_id, watched = action[1:]
-                host.links[action.number] = _Link(endpoint, routing_id, self._serial, watched)
+                endpoint, routing_id, watched, key = action[1:]
+                link = _Link(endpoint, routing_id, self._serial, watched, key)
+                host.links[action.number] = link
             else:
                 host.links.pop(action.number)
         for data in ready.beacons:
@@ -152,10 +160,17 @@ class ZreNetwork:
             still = host.links.get(number)
             if still is None or still.serial != link.serial:
                 return  # Closed before it arrived.
-            arena = Arena.from_messages(
-                [[link.routing_id, host.address.encode(), *frames] for frames in messages]
-            )
-            target.node.on_messages(arena, self.now_ms)
+            setup, address = host.node.setup, host.address.encode()
+            if link.key:
+                if target.accepts(setup.public_key, link.key):
+                    arena = Arena.from_messages(messages)
+                    key = setup.public_key
+                    target.node.on_batch(link.routing_id, address, arena, self.now_ms, key)
+            elif not target.node.setup.public_key:
+                arena = Arena.from_messages(
+                    [[link.routing_id, address, *frames] for frames in messages]
+                )
+                target.node.on_messages(arena, self.now_ms)
             self.act(target)
 
         self.at(1, arrive)

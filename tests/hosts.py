@@ -1,9 +1,13 @@
 """Hosts on a network of their own: namespaces of Linux, joined by a bridge, each cable of which can
 be pulled. Root makes them, or anybody where user namespaces are allowed."""
 
+import contextlib
 import os
+import signal
 import subprocess
+from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -20,7 +24,8 @@ class HostsMissing(Exception):
 class Hosts:
     """Hosts 0 to count - 1, address(i) each."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, network: str = NETWORK) -> None:
+        self._network = network
         self._stack = ExitStack()
         self._as_root = os.geteuid() == 0
         try:
@@ -35,7 +40,7 @@ class Hosts:
             raise HostsMissing(said.decode().strip()) from error
 
     def address(self, number: int) -> str:
-        return f"{NETWORK}.{number + 1}"
+        return f"{self._network}.{number + 1}"
 
     def add_v6(self) -> None:
         """Gives host 0 fd66::1 and fe80::1, and so on."""
@@ -49,6 +54,30 @@ class Hosts:
     def within(self, number: int) -> list[str]:
         """What a command is put behind to run on that host."""
         return self._enter(self._hosts[number])
+
+    def on_bridge(self) -> list[str]:
+        """What a command is put behind to see the traffic of all hosts."""
+        return self._enter(self._switch)
+
+    def kill(self, number: int) -> int:
+        """Ends all processes of a host at once, as a power failure does. Returns their number."""
+        processes = [*self._processes(self._hosts[number])]
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(process, signal.SIGKILL)
+            os.close(process)
+        return len(processes)
+
+    def _processes(self, holder: int) -> Iterator[int]:
+        """A pidfd of each process in the namespace that a process holds."""
+        namespace = os.readlink(f"/proc/{holder}/ns/net")
+        for path in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                pid = int(path.name)
+                if pid != holder and os.readlink(path / "ns/net") == namespace:
+                    process = os.pidfd_open(pid)
+                    if os.readlink(path / "ns/net") == namespace:  # Not a new one of this id.
+                        yield process
 
     def cut(self, number: int) -> None:
         """Pulls its cable: nothing passes, and no machine is told."""
@@ -65,7 +94,7 @@ class Hosts:
             f"ip link set {cable} master br0 up",
         )  # fmt: skip
         self._do(
-            host, f"ip addr add {self.address(number)}/24 brd {BROADCAST} dev eth0",
+            host, f"ip addr add {self.address(number)}/24 brd {self._network}.255 dev eth0",
             "ip link set eth0 up", "ip link set lo up",
         )  # fmt: skip
         return host
