@@ -211,7 +211,8 @@ class FarmLink:
         elif result.outcome is HandshakeOutcome.RETRY:
             self.fail("the server keeps sending new challenges")
         else:
-            self._uses_former_password = result.status == 401 and not self._uses_former_password
+            is_refused = result.status in (401, 429)
+            self._uses_former_password = is_refused and not self._uses_former_password
             self.fail(result.error)
 
     def _on_up(self, rest: bytes) -> None:

@@ -1,7 +1,7 @@
 """Inbound connections of a farm server: TLS, the HTTP handshake, then requests.
 
 protocols/garlicfarm decides what a message means. This module moves the bytes and limits slow
-connections.
+connections. actors/metrics answers its HTTP requests by the same listener.
 """
 
 import resource
@@ -13,11 +13,13 @@ from typing import NamedTuple, Protocol
 from ...net.sockets import KEEPALIVE_IDLE_S
 from ...net.streams import IN, OUT, StreamPoll, TcpStream
 from ...protocols.garlicfarm.server.inbound import PartialRequest
-from ...protocols.garlicfarm.wire.handshake import HEAD_TIMEOUT_MS, Reply, ServerHandshake
+from ...protocols.garlicfarm.server.logins import names_of, network_of
+from ...protocols.garlicfarm.wire.handshake import HEAD_TIMEOUT_MS, Reply
 from ...protocols.garlicfarm.wire.values import Address
 
 BACKLOG = 512
-ACCEPTS_MAX = 64  # Per wake.
+ACCEPTS_MAX = 16  # Per wake.
+HANDSHAKE_STEPS_MAX = 8  # Per wake: TLS takes CPU time, and heartbeats must not wait for it.
 OUT_BYTES_MAX = 64 << 10  # Unsent answers; above it the connection is not read.
 LINGER_MS = 1000  # After a refusal: further input is discarded for so long.
 BYTES_PER_MS_MIN = 16  # The slowest accepted rate of a response or a request.
@@ -45,13 +47,28 @@ class AdmittedConnection(NamedTuple):
 class ConnectionLimits(NamedTuple):
     """Limits over all connections.
 
-    connections_max     connections above it are closed at once
+    connections_max     above it the oldest connection without a login is closed for a new one; if
+                        there is none, the new one is closed
     partial_bytes_max   bytes of incomplete requests; above it the largest one is dropped with
                         its connection
+    per_address_max     the same as connections_max for the connections of one address
     """
 
     connections_max: int
     partial_bytes_max: int
+    per_address_max: int
+
+
+class Handshake(Protocol):
+    """Reads the head of an HTTP request."""
+
+    def feed(self, data: bytes, now_ms: int) -> Reply | None:
+        """Adds bytes; returns the reply once the head is complete or malformed."""
+        ...
+
+    def on_timeout(self) -> Reply:
+        """The head did not arrive in time."""
+        ...
 
 
 class ListenerHost(Protocol):
@@ -60,7 +77,9 @@ class ListenerHost(Protocol):
     now_ms: int
     counters: Counter[str]
 
-    def make_handshake(self) -> ServerHandshake | None:
+    def log_rarely(self, event: str, **values: object) -> None: ...
+
+    def make_handshake(self, connection: "InboundStream") -> Handshake | None:
         """None: no handshake; admit() follows at once."""
         ...
 
@@ -71,17 +90,19 @@ class InboundStream:
     """One inbound connection: TLS, HTTP head, then messages until it closes."""
 
     __slots__ = (
-        "_end_sent", "_handshake", "_is_full", "_listener", "_timed_request", "admitted",
-        "deadline_ms", "is_closing", "partial", "stream",
+        "_end_sent", "_handshake", "_is_full", "_listener", "_timed_request", "address",
+        "admitted", "deadline_ms", "is_closing", "partial", "stream",
     )  # fmt: skip
 
-    def __init__(self, listener: "FarmListener", stream: TcpStream) -> None:
+    def __init__(self, listener: "FarmListener", stream: TcpStream, address: str = "") -> None:
+        """address: of the client, as logins.network_of() names it."""
         self._listener = listener
-        self._handshake: ServerHandshake | None = None
+        self._handshake: Handshake | None = None
         self._end_sent = False
         self._is_full = False  # Too many unanswered requests: it is not read.
         self._timed_request: int | None = None  # The partial request that deadline_ms is for.
         self.partial: PartialRequest | None = None
+        self.address = address
         self.stream = stream
         self.admitted: AdmittedConnection | None = None
         self.is_closing = False  # It closes once `out` is sent.
@@ -89,6 +110,9 @@ class InboundStream:
 
     def on_ready(self) -> None:
         """The socket is readable or writable."""
+        is_pending = self.admitted is None and not self.is_closing
+        if is_pending and not self._listener.takes_step(self):
+            return
         stream = self.stream
         if not stream.secured and not stream.secure():
             if stream.ended:
@@ -101,6 +125,12 @@ class InboundStream:
         self.update_poll()
 
     @property
+    def certificate_names(self) -> frozenset[str] | None:
+        """The names in the client's certificate; None without one."""
+        certificate = self.stream.peer_certificate
+        return names_of(certificate) if certificate else None
+
+    @property
     def _may_read(self) -> bool:
         return len(self.stream.out) <= OUT_BYTES_MAX and not self._is_full
 
@@ -109,8 +139,9 @@ class InboundStream:
             return
         if self.admitted is None:
             if self._handshake is None:
-                self._handshake = self._listener.host.make_handshake()
+                self._handshake = self._listener.host.make_handshake(self)
             if self._handshake is None:
+                self._listener.on_login(self)
                 self._admit("", "", data)
                 return
             reply = self._handshake.feed(data, self._listener.host.now_ms)
@@ -123,10 +154,14 @@ class InboundStream:
         """Answers the HTTP head, or its timeout."""
         self.stream.out += reply.data
         self._handshake = None
+        if reply.status in (101, 200):
+            self._listener.on_login(self)
         if reply.status == 101:
             self._admit(reply.cluster, reply.user, reply.rest)
         else:
             self._listener.host.counters[f"http_{reply.status}"] += 1
+            if reply.status == 429:
+                self._listener.host.log_rarely("logins-delayed", address=self.address)
             self.close_after_send()
 
     def _admit(self, cluster: str, user: str, rest: bytes) -> None:
@@ -212,54 +247,100 @@ class FarmListener:
         self.host = host
         self.poll = poll
         self.connections: dict[int, InboundStream] = {}  # By file descriptor.
+        self._by_address: Counter[str] = Counter()  # Connections.
+        self._pending: dict[int, InboundStream] = {}  # Those without a login, oldest first.
+        self._late: dict[int, InboundStream] = {}  # Those whose handshake waits for the next wake.
+        self._steps_left = HANDSHAKE_STEPS_MAX
         files_max = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - OTHER_FILES_MAX
-        self._connections_max = min(limits.connections_max, files_max)
+        self._limits = limits._replace(connections_max=min(limits.connections_max, files_max))
         self.context = context
         self._next_check_ms = 0
         self._listener: socket.socket | None = None
         self.partial_bytes = 0  # Of all incomplete requests.
-        self._partial_bytes_max = limits.partial_bytes_max
 
     def listen(self, address: Address) -> None:
         """Raises OSError."""
         family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((address.host, address.port))
+            listener.setblocking(False)
+            listener.listen(BACKLOG)
+        except OSError:
+            listener.close()
+            raise
         self._listener = listener
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((address.host, address.port))
-        listener.setblocking(False)
-        listener.listen(BACKLOG)
         self.poll.add(listener.fileno(), IN, self._on_listener)
 
     def _on_listener(self) -> None:
         assert self._listener is not None
         for _ in range(ACCEPTS_MAX):
             try:
-                sock, _ = self._listener.accept()
+                sock, (host, *_) = self._listener.accept()
             except BlockingIOError:
                 return
             except OSError:  # Of that connection only: it has ended.
                 self.host.counters["accept_failed"] += 1
                 return
-            if len(self.connections) >= self._connections_max:
-                self.host.counters["connections_refused"] += 1
-                sock.close()
-            else:
-                self.add(sock)
+            self.add(sock, network_of(host))
 
-    def add(self, sock: socket.socket) -> None:
-        """Serves an accepted connection."""
+    def add(self, sock: socket.socket, address: str = "") -> None:
+        """Serves an accepted connection, or closes it."""
+        if not self._make_room(address):
+            sock.close()
+            return
         sock.setblocking(False)
         stream = TcpStream(sock, self.context)
         stream.keep_alive(KEEPALIVE_IDLE_S)
-        connection = InboundStream(self, stream)
-        self.connections[stream.fd] = connection
+        connection = InboundStream(self, stream, address)
+        self.connections[stream.fd] = self._pending[stream.fd] = connection
+        self._by_address[address] += 1
         self.poll.add(stream.fd, IN, connection.on_ready)
+
+    def _make_room(self, address: str) -> bool:
+        """Closes the oldest connection without a login, of this address or of any one, if there are
+        too many. Returns whether a new one may be served.
+        """
+        pending = self._pending.values()
+        is_full = len(self.connections) >= self._limits.connections_max
+        has_share = self._by_address[address] >= self._limits.per_address_max
+        if not is_full and not has_share:
+            return True
+        self.host.counters["connections_refused" if is_full else "address_refused"] += 1
+        oldest = next((each for each in pending if not has_share or each.address == address), None)
+        if oldest is not None:
+            self.close(oldest)
+        return oldest is not None
+
+    def on_login(self, connection: InboundStream) -> None:
+        self._pending.pop(connection.stream.fd, None)
+
+    def takes_step(self, connection: InboundStream) -> bool:
+        """Whether a connection may continue its handshake in this wake. Otherwise it is one of the
+        first in the next one.
+        """
+        if self._steps_left:
+            self._steps_left -= 1
+            return True
+        self._late[connection.stream.fd] = connection
+        return False
+
+    def _take_late_steps(self) -> None:
+        late, self._late = self._late, {}
+        self._steps_left = HANDSHAKE_STEPS_MAX
+        for fd, connection in late.items():
+            if self.connections.get(fd) is connection:
+                connection.on_ready()
 
     def close(self, connection: InboundStream) -> None:
         stream = connection.stream
         if self.connections.pop(stream.fd, None) is None:
             return
+        self._pending.pop(stream.fd, None)
+        self._by_address[connection.address] -= 1
+        if not self._by_address[connection.address]:
+            del self._by_address[connection.address]
         self.poll.remove(stream.fd)
         stream.close()
         connection.set_load(False, None)
@@ -267,8 +348,11 @@ class FarmListener:
             connection.admitted.owner.on_closed(connection)
 
     def check(self, now_ms: int) -> None:
-        """Drops the largest partial requests above the limit, and closes overdue connections."""
-        while self.partial_bytes > self._partial_bytes_max:
+        """Ends a wake: continues handshakes, drops the largest partial requests above the limit,
+        and closes overdue connections.
+        """
+        self._take_late_steps()
+        while self.partial_bytes > self._limits.partial_bytes_max:
             self.host.counters["half_requests_dropped"] += 1
             connections = self.connections.values()
             self.close(

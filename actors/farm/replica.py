@@ -11,6 +11,7 @@ from random import SystemRandom
 from typing import Any, Protocol
 
 from ...net.streams import StreamPoll
+from ...protocols.access.audit import OK, AuditRecord, Sender
 from ...protocols.garlicfarm.app.application import Application, AppSetup
 from ...protocols.garlicfarm.app.documents import PublishConfig
 from ...protocols.garlicfarm.app.router import Router
@@ -31,14 +32,16 @@ from ...protocols.host.border import LinkLost, Requests
 from ...storage.disk.disk import Disk
 from ...storage.farm.storage import FarmStorage
 from ...storage.log.segment import Identity
+from ..access.audit import AuditFile
 from ..runtime.setup import ActorSetup
-from ..topology.farm import farm_directory, initial_servers
+from ..topology.farm import admins_of, farm_directory, initial_servers
 from .links import FarmLink, LinkEvent, LinkSettings, LinkState
 from .listener import InboundStream
 from .resolver import AddressResolver
 
 BACKGROUND_MS = (2, 1000)  # Between two background steps: while there is more work, and otherwise.
 URGENT_STEPS_MAX = 8
+REFUSED = "refused"
 REFUSAL_LOG_MS = 5000  # Between two log lines about refused invitations.
 
 
@@ -53,6 +56,14 @@ class ReplicaHost(Protocol):
 
     @property
     def log(self) -> Callable[..., None]: ...
+
+    def log_rarely(self, event: str, **values: object) -> None: ...
+
+    @property
+    def certificate_days(self) -> int | None: ...
+
+    @property
+    def audit_file(self) -> AuditFile: ...
 
 
 class FarmReplica:
@@ -111,7 +122,7 @@ class FarmReplica:
                 name,
                 PublishConfig(node.publish),
                 node.post_interval_ms,
-                frozenset(settings.admins),
+                frozenset(admins_of(settings)),
             ),
             self.peer,
             router,
@@ -121,8 +132,10 @@ class FarmReplica:
         self._due_ms = 0
 
     def _connection_info(self) -> dict[str, object]:
+        days = self._shared.certificate_days
         links = {str(each): link.state.name.lower() for each, link in self.links.items()}
-        return {"inbound": len(self._connections), "links": links, **self._shared.counters}
+        known = {"inbound": len(self._connections), "links": links, "certificate_days": days}
+        return {**known, **self._shared.counters}
 
     @property
     def now_ms(self) -> int:
@@ -149,8 +162,15 @@ class FarmReplica:
 
     def _log_audits(self, policy: AppendPolicy) -> None:
         while policy.audits:
-            user, what, is_accepted = policy.audits.popleft()
+            user, what, is_accepted, address = policy.audits.popleft()
             self._shared.log("audit", farm=self.name, user=user, what=what, taken=is_accepted)
+            arguments = {"farm": self.name, "what": what}
+            result, sender = OK if is_accepted else REFUSED, Sender(user, address)
+            record = AuditRecord(f"farm {what.partition(' ')[0]}", result, sender, arguments)
+            if is_accepted:
+                self._shared.audit_file.write(record)
+            else:
+                self._shared.audit_file.write_denied(record, self.now_ms)
         if policy.audits_lost:
             self._shared.log("audit-lost", farm=self.name, count=policy.audits_lost)
             self._shared.counters["audits_lost"] += policy.audits_lost
@@ -256,8 +276,11 @@ class FarmReplica:
         for number, inbound in connections.items():
             connection = self._connections[number]
             if inbound.failure and not connection.is_closing:
-                user = inbound.session.user
-                self._shared.log("refused", farm=self.name, user=user, why=inbound.failure)
+                user, address = inbound.session.user, inbound.session.address
+                why = inbound.failure
+                self._shared.log_rarely(
+                    "refused", farm=self.name, user=user, address=address, why=why
+                )
                 connection.stream.out += inbound.out
                 inbound.out.clear()
                 connection.close_after_send()

@@ -5,9 +5,11 @@ protocols/garlicfarm makes the decisions; replica.py runs one farm.
 """
 
 import os
+from functools import partial
 
 from ...net.streams import StreamPoll
 from ...protocols.garlicfarm.server.inbound import PeerSession
+from ...protocols.garlicfarm.server.logins import LoginCheck, LoginDelays
 from ...protocols.garlicfarm.wire.authenticator import DigestAuthenticator
 from ...protocols.garlicfarm.wire.handshake import ServerHandshake
 from ...protocols.garlicfarm.wire.values import parse_address
@@ -22,6 +24,7 @@ from .tls import FarmTls
 from .users import FarmUsers, SecretFile
 
 KEY_BYTES = 32
+ADDRESS_SHARE_MIN = 64  # Connections of one address.
 PARTIAL_REQUESTS = 4  # Limit of incomplete requests, in requests of the largest size.
 
 
@@ -44,6 +47,7 @@ class FarmServer(Actor):
         self._users: FarmUsers | None = None
         self._secret: SecretFile | None = None
         self._authenticator = DigestAuthenticator(os.urandom(KEY_BYTES), os.urandom)
+        self._delays = LoginDelays()
         self._tls = FarmTls(self._settings, self._location)
         user, secret = "", ""
         if not self._settings.insecure_jraft:
@@ -61,7 +65,10 @@ class FarmServer(Actor):
                 self._tls.client, self._settings.server_name, proxy, name, user, secret
             )
         largest = max(settings.entries_bytes_max for settings in farm.farms.values())
-        limits = ConnectionLimits(self._settings.connections_max, PARTIAL_REQUESTS * largest)
+        connections_max = self._settings.connections_max
+        is_tunnel = self._settings.i2p or self._settings.insecure_jraft
+        share = connections_max if is_tunnel else max(ADDRESS_SHARE_MIN, connections_max // 4)
+        limits = ConnectionLimits(connections_max, PARTIAL_REQUESTS * largest, share)
         self._listener = FarmListener(self, self.poll, self._tls.server, limits)
         listen = self._settings.url
         try:
@@ -79,17 +86,27 @@ class FarmServer(Actor):
 
     # ---- inbound connections ----
 
-    def make_handshake(self) -> ServerHandshake | None:
+    def make_handshake(self, connection: InboundStream) -> ServerHandshake | None:
         if self._users is None:
             return None
-        return ServerHandshake(self._authenticator, self._users.by_farm, self.now_ms, self.replicas)
+        # All clients of a tunnel have its address: no delay, or one would delay the others.
+        origin = "" if self._settings.i2p else connection.address
+        session = partial(self._users.session, names=connection.certificate_names)
+        check = LoginCheck(self._delays, origin, session)
+        return ServerHandshake(
+            self._authenticator, self._users.by_farm, self.now_ms, self.replicas, check
+        )
 
     def admit(self, cluster: str, user: str, connection: InboundStream) -> AdmittedConnection:
         if self._users is None:
             (replica,) = self.replicas.values()
             session = PeerSession(is_server=True)
         else:
-            replica, session = self.replicas[cluster], self._users.session(cluster, user)
+            names = connection.certificate_names
+            replica, found = self.replicas[cluster], self._users.session(cluster, user, names)
+            assert found is not None, "LoginCheck has refused the others"
+            session = found
+        session = session._replace(address=connection.address)
         return AdmittedConnection(replica, user, replica.accept(session, connection))
 
     def _reload_users(self, now_ms: int) -> None:
@@ -118,10 +135,22 @@ class FarmServer(Actor):
             replica.link_settings = replica.link_settings._replace(context=self._tls.client)
         self.log("certificates", certificate=self._settings.certificate_file)
 
+    @property
+    def certificate_days(self) -> int | None:
+        """The days until the certificate expires; None without TLS."""
+        return self._tls.days_left
+
+    def _log_expiry(self, now_ms: int) -> None:
+        days = self._tls.expiry_notice(now_ms)
+        if days is not None:
+            path = self._settings.certificate_file
+            self.log("certificate-expires", certificate=path, days=days, way_out="replace the file")
+
     # ---- the loop ----
 
     def on_wake(self, now_ms: int) -> None:
         self.poll.read_on()
+        self._log_expiry(now_ms)
         for reload in (self._reload_users, self._reload_secret, self._reload_tls):
             try:
                 reload(now_ms)
@@ -154,4 +183,7 @@ class FarmServer(Actor):
         """The status of each farm; the first farm's values also at the top level."""
         farms = {name: replica.status() for name, replica in self.replicas.items()}
         first = next(iter(farms.values()))
-        return {**first, "connections": len(self._listener.connections), "farms": farms}
+        own = {"connections": len(self._listener.connections), "farms": farms}
+        if self.certificate_days is not None:
+            own |= {"certificate_days": self.certificate_days, "certificate": self._tls.warning}
+        return {**first, **own}

@@ -1,18 +1,19 @@
 """The users of a node's farms, from a password file that is reloaded when it changes, and the
 servers' own secret.
 
-Secret files must have mode 0600 or less; otherwise the server does not start.
+Files with secrets have mode 0600 or less and belong to this user (net/private_files.py); otherwise
+the server does not start.
 """
 
 import os
-import stat
 from collections.abc import Mapping
 
+from ...net.private_files import read_private_file
 from ...protocols.failover.limits import NEVER_MS
 from ...protocols.garlicfarm.server.inbound import PeerSession
 from ...protocols.garlicfarm.wire.htdigest import FILE_BYTES_MAX, PasswordFileError, Users, users_of
 from ..errors import OperatorError
-from ..topology.farm import FarmSettings
+from ..topology.farm import FarmSettings, roles_of
 
 CHECK_INTERVAL_MS = 1000  # How often files are checked.
 FORMER_PASSWORD_MS = 600_000  # A servers' user may use the former password for so long.
@@ -55,7 +56,7 @@ class SecretFile:
         self.text = self._load()
 
     def _load(self) -> str:
-        text = _read(self._path, self._location, SECRET_BYTES_MAX)
+        text = read_private_file(self._path, SECRET_BYTES_MAX, self._location)
         secret = text.removesuffix("\n").removesuffix("\r")
         if not secret:
             problem = f"{self._path} is empty"
@@ -70,24 +71,6 @@ class SecretFile:
             return False
         before, self.text = self.text, self._load()
         return self.text != before
-
-
-def _read(path: str, location: str, bytes_max: int) -> str:
-    """A file's text. Raises OperatorError."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            if mode & 0o077:
-                problem = f"others can read {path} (mode {mode:04o})"
-                raise OperatorError(location, problem, f"chmod 600 {path}")
-            text = file.read(bytes_max + 1)
-    except OSError as error:
-        raise OperatorError(location, f"{path}: {error.strerror}", "make it readable") from error
-    except UnicodeDecodeError as error:
-        raise OperatorError(location, f"{path} is not UTF-8", "replace it") from error
-    if len(text) > bytes_max:
-        raise OperatorError(location, f"{path} is too large", "replace it")
-    return text
 
 
 class FarmUsers:
@@ -106,7 +89,7 @@ class FarmUsers:
                 raise OperatorError(location, problem, way_out)
 
     def _load(self) -> None:
-        text = _read(self._path, self._location, FILE_BYTES_MAX)
+        text = read_private_file(self._path, FILE_BYTES_MAX, self._location)
         try:
             self.by_farm = {name: users_of(text, name) for name in self._farms}
         except PasswordFileError as error:
@@ -159,7 +142,21 @@ class FarmUsers:
         self.by_farm = {name: users._replace(former={}) for name, users in self.by_farm.items()}
         return disconnect
 
-    def session(self, farm: str, user: str) -> PeerSession:
+    def session(self, farm: str, user: str, names: frozenset[str] | None) -> PeerSession | None:
+        """What a user may do; None if its certificate is of another user.
+
+        names   in the client's certificate; None without one
+        """
         settings = self._farms[farm]
-        is_admin, is_server = user in settings.admins, user in settings.server_users
-        return PeerSession(user, settings.user_server_ids.get(user), is_admin, is_server)
+        known = settings.certificate_users
+        if names is not None and not any(user in known.get(name, (name,)) for name in names):
+            return None
+        roles = roles_of(settings, user)
+        return PeerSession(
+            user,
+            settings.user_server_ids.get(user),
+            "admin" in roles,
+            user in settings.server_users,
+            "read" in roles,
+            "append" in roles,
+        )

@@ -33,9 +33,10 @@ from .schema import (
 from .yaml_values import Node, Scalar
 
 FARMS_MAX = 64  # Per file.
+ROLES = ("read", "append", "admin")
 FILE_KEYS = (
     "certificate_file", "key_file", "ca_file", "passwords_file", "secret_file", "router_file",
-    "publish_file",
+    "publish_file", "client_ca_file",
 )  # fmt: skip
 
 
@@ -90,15 +91,26 @@ def endpoint_problem(text: str) -> str:
     return "" if text.startswith("tcp://") else "is not an endpoint: it must begin with tcp://"
 
 
-class UserServerIdsType(ValueType):
-    """Users, each with the only server that it may act as."""
+def _parse_role(word: Scalar) -> str:
+    if word.text not in ROLES:
+        raise Unfit(f"'{word.text}' is not a role", f"write {', '.join(ROLES)}")
+    return word.text
 
-    values = "`{USER: ID}`"
-    schema = {"type": "object", "additionalProperties": ID.schema}
 
-    def read(self, reader: SchemaReader, node: Node, key: str) -> dict[str, int]:
+ROLE = ScalarType("a role", _parse_role, {"enum": list(ROLES)})
+
+
+class ByUserType(ValueType):
+    """A value for each of some users."""
+
+    def __init__(self, value: ValueType, values: str) -> None:
+        self._value, self.values = value, values
+        self.schema = {"type": "object", "additionalProperties": value.schema}
+
+    def read(self, reader: SchemaReader, node: Node, key: str) -> dict[str, Any]:
         users = reader.mapping(node, key, "users").entries
-        return {word.text: ID.read(reader, value, f"{key}.{word.text}") for word, value in users}
+        read = self._value.read
+        return {word.text: read(reader, value, f"{key}.{word.text}") for word, value in users}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,8 +126,20 @@ class FarmSettings:
     """the servers that start the farm, by default all; others wait until they are added"""
     admins: tuple[str, ...] = key(texts("users"), ())
     """users that may add and remove servers"""
-    user_server_ids: Mapping[str, int] = key(UserServerIdsType(), {}, alias="bind")
+    user_server_ids: Mapping[str, int] = key(ByUserType(ID, "`{USER: ID}`"), {}, alias="bind")
     """users that may act as one server only"""
+    roles: Mapping[str, tuple[str, ...]] | None = key(
+        ByUserType(ListType(ROLE, "roles", "[read, append]"), "`{USER: [read, append, admin]}`"),
+        None,
+    )
+    """roles of users. With this key, a user has no rights that neither it nor `admins` nor
+    `user_server_ids` names, unless servers use it; without it every user may read and append"""
+    certificate_users: Mapping[str, tuple[str, ...]] = key(
+        ByUserType(texts("users"), "`{NAME: [USER, ..]}`"), {}
+    )
+    """users of client certificates, by a name in the certificate: its common name, or a DNS name,
+    e-mail address, URI or IP address of it. A name that is not here is the user's own, or the
+    host of a server"""
     server_users: tuple[str, ...] = key(texts("users"), ())
     """users that may act as any server, besides the `user` of each node of this file that serves
     the farm; name the users of servers in other topologies"""
@@ -148,12 +172,17 @@ class NodeFarmSettings:
     public_url: str = key(text("`tcp://HOST:PORT`"), "", alias="endpoint")
     """where other servers connect, if not at `url`"""
     certificate_file: str = key(text("a PEM file"), "", alias="certificate")
-    """the server's certificate; the server rereads this file, `key_file` and `ca_file` when they
+    """the server's certificate; the server rereads this file and the other PEM files when they
     change"""
     key_file: str = key(text("a PEM file"), "", alias="key")
     """its private key, without a password"""
     ca_file: str = key(text("a PEM file"), "", alias="ca")
     """authorities that it trusts when it connects to other servers"""
+    client_ca_file: str = key(text("a PEM file"), "")
+    """authorities of the certificates that clients and other servers show; without it the server
+    asks for none. Servers show `certificate_file`"""
+    client_certificates: str = key(ChoiceType("required", "optional"), "required")
+    """with `client_ca_file`: whether a client without a certificate is refused"""
     tls: str = key(ChoiceType("1.2", "1.3"), "1.3")
     """the lowest version of TLS"""
     server_name: str = key(text("a host name"), "")
@@ -165,7 +194,8 @@ class NodeFarmSettings:
     secret_file: str = key(text("a file"), "")
     """a file with the password of `user`; mode 0600"""
     connections_max: int = key(count(8, 60_000), 1000)
-    """the server closes further connections at once"""
+    """above it the server closes the oldest connection without a login, or else the new one. One
+    address has at most a quarter of them, and at least 64; an address of a tunnel all"""
     i2p: bool = key(BOOLEAN, False)
     """no TLS, for a tunnel that ends here: `url` is a loopback address"""
     proxy: str = key(text("`HOST:PORT`"), "")
@@ -198,6 +228,21 @@ class FarmServerSettings:
     server_ids: Mapping[str, int]
 
 
+def roles_of(farm: FarmSettings, user: str) -> frozenset[str]:
+    """The roles of a user, without its rights as a server."""
+    if user in farm.admins:
+        return frozenset(ROLES)
+    stated = (farm.roles or {}).get(user, ())
+    if farm.roles is None or user in farm.server_users or user in farm.user_server_ids:
+        return frozenset(("read", "append", *stated))
+    return frozenset(stated)
+
+
+def admins_of(farm: FarmSettings) -> tuple[str, ...]:
+    users = dict.fromkeys((*farm.admins, *(farm.roles or ())))
+    return tuple(user for user in users if "admin" in roles_of(farm, user))
+
+
 def farm_directory(data_dir: Path, farm: str) -> Path:
     """Where a node stores its replica of a farm."""
     return data_dir / "farm" / farm
@@ -206,6 +251,22 @@ def farm_directory(data_dir: Path, farm: str) -> Path:
 def endpoint_of(node: NodeFarmSettings) -> str:
     """Where other servers connect to a node."""
     return node.public_url or node.url
+
+
+def _host_users(
+    farm: FarmSettings, nodes: Mapping[str, NodeFarmSettings]
+) -> dict[str, tuple[str, ...]]:
+    """The users of servers by the names in the servers' certificates."""
+    from ...protocols.garlicfarm.wire.values import parse_address
+
+    found: dict[str, tuple[str, ...]] = {}
+    for server in farm.servers.values():
+        node = nodes.get(server)
+        users = farm.server_users if node is None else (node.user,)
+        endpoint = server if node is None else endpoint_of(node)
+        for name in {parse_address(endpoint).host, node.server_name if node else ""} - {""}:
+            found[name] = (*found.get(name, ()), *users)
+    return found
 
 
 def public_endpoint(node: NodeFarmSettings) -> str:
@@ -251,6 +312,7 @@ def farm_server_settings(
         users = {nodes[server].user for server in farm.servers.values() if server in nodes}
         served[name] = replace(
             farm,
+            certificate_users={**_host_users(farm, nodes), **farm.certificate_users},
             servers={
                 server_id: endpoint_of(nodes[server]) if server in nodes else server
                 for server_id, server in farm.servers.items()
@@ -321,6 +383,8 @@ def _node_problems(own: NodeFarmSettings, served: Mapping[str, int]) -> Iterator
     from ...protocols.garlicfarm.wire.values import is_loopback, parse_address
 
     is_plain = _is_plain(own)
+    if own.client_ca_file and is_plain:
+        yield "farm.client_ca_file", "without TLS there are no certificates", "remove one of both"
     if not served:
         yield "farm", "no farm names this node", "name it in the `servers` of one of `farms:`"
     if own.public_url and (wrong := endpoint_problem(own.public_url)):

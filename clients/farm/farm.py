@@ -22,6 +22,9 @@ class Farm(FarmOperations, BlockingDriver):
     user          a user in the servers' password file. secret_file holds its password alone and
                   must have mode 0600 or less; or give password
     ca_file       the CA certificates (PEM) of the servers; None: the system's
+    certificate_file, key_file
+                  the user's certificate and its key (PEM), for servers that ask for one. The key
+                  must have mode 0600 or less, and no password
     timeout_ms    of each call
     tuning        TLS versions, proxies, JRaft servers
 

@@ -24,6 +24,15 @@ from ..io.resources import Resources
 
 HOST_MISMATCH = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
 LOOPBACK_ONLY = "without TLS or a proxy only loopback addresses are allowed"
+# Alerts about the client's certificate.
+_CERTIFICATE_REASONS = frozenset((
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED", "TLSV1_ALERT_UNKNOWN_CA", "SSLV3_ALERT_BAD_CERTIFICATE",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED", "SSLV3_ALERT_CERTIFICATE_REVOKED",
+    "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE", "SSLV3_ALERT_CERTIFICATE_UNKNOWN",
+))  # fmt: skip
+_CERTIFICATE_WAY_OUT = (
+    "name your own with certificate_file and key_file, or --certificate and --key"
+)
 KEEPALIVE_S = 5  # A vanished server is detected after about three times as long.
 
 
@@ -66,14 +75,18 @@ class FarmLinks:
         self._unread: list[_Connection] = []  # TLS may hold their bytes, which no poll reports.
         self._poll = select.poll()
 
+    @property
+    def deadline_ms(self) -> int | None:
+        return self.client.deadline_ms
+
     def run_once(self, give_up_ms: int, is_done: Callable[[], bool] = lambda: False, /) -> None:
         """One round: sends output, waits for input or a deadline, and processes it."""
         self._run_actions()
         if is_done():
             return
         until_ms = give_up_ms
-        if self.client.deadline_ms is not None:
-            until_ms = min(until_ms, self.client.deadline_ms)
+        if self.deadline_ms is not None:
+            until_ms = min(until_ms, self.deadline_ms)
         self._receive(0 if self._unread else max(0, until_ms - monotonic_ms()))
 
     def run_ready(self) -> bool:
@@ -255,6 +268,11 @@ def tls_failure(error: ssl.SSLError, is_up: bool) -> ConnectFailure:
         return ConnectFailure(
             FailureKind.UNTRUSTED, "the server uses another version of TLS; allow 1.2"
         )
+    if error.reason in _CERTIFICATE_REASONS:
+        text = (
+            f"the server refuses the client's certificate: {reason.removeprefix('tlsv13 alert ')}"
+        )
+        return ConnectFailure(FailureKind.UNTRUSTED, f"{text}; {_CERTIFICATE_WAY_OUT}")
     if is_up or isinstance(error, ssl.SSLEOFError):
         return ConnectFailure(FailureKind.LOST, "it closed the connection during TLS")
     return ConnectFailure(FailureKind.LOST, f"TLS failed: {reason or error}")

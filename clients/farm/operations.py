@@ -60,6 +60,7 @@ from .values import (
     FarmPage,
     FarmServer,
     Servers,
+    TlsFiles,
     checked_endpoint,
     checked_hash,
     checked_id,
@@ -95,6 +96,7 @@ _ERRORS: dict[FailureKind, tuple[type[FarmError], str]] = {
     FailureKind.UNTRUSTED: (FarmUntrusted, ""),
     FailureKind.NO_FARM: (FarmRefused, "is this its name?"),
     FailureKind.NO_HTTP_API: (FarmRefused, ""),
+    FailureKind.FORBIDDEN: (FarmDenied, ""),
 }
 
 
@@ -161,15 +163,13 @@ def make_client(
     return FarmClient(setup, os.urandom)
 
 
-def make_connect_settings(
-    ca_file: str | os.PathLike[str] | None, tuning: FarmTuning
-) -> ConnectSettings:
+def make_connect_settings(files: TlsFiles, tuning: FarmTuning) -> ConnectSettings:
     """How the connections of a Farm are made. Raises ValueError, FarmError."""
     if tuning.proxy:
         return ConnectSettings(proxy=checked_servers(tuning.proxy).known[0])
     if tuning.i2p or tuning.insecure_jraft:
         return ConnectSettings()
-    return ConnectSettings(make_tls(ca_file, tuning.tls), tuning.server_name)
+    return ConnectSettings(make_tls(files, tuning.tls), tuning.server_name)
 
 
 class _MemberChange:
@@ -213,6 +213,8 @@ class FarmOperations(ClientBase):
         secret_file: str | os.PathLike[str] | None = None,
         password: str | None = None,
         ca_file: str | os.PathLike[str] | None = None,
+        certificate_file: str | os.PathLike[str] | None = None,
+        key_file: str | os.PathLike[str] | None = None,
         timeout_ms: int = TIMEOUT_MS,
         tuning: FarmTuning | None = None,
     ) -> None:
@@ -221,7 +223,8 @@ class FarmOperations(ClientBase):
         tuning = tuning or FarmTuning()
         self.timeout_ms = timeout_ms
         self._client = make_client(servers, farm, Credentials(user, password, secret_file), tuning)
-        self._own(partial(FarmLinks, self._client, make_connect_settings(ca_file, tuning)))
+        files = TlsFiles(ca_file, certificate_file, key_file)
+        self._own(partial(FarmLinks, self._client, make_connect_settings(files, tuning)))
 
     @property
     def _deadline_ms(self) -> int:
@@ -269,7 +272,8 @@ class FarmOperations(ClientBase):
                 raise FarmRefused(
                     f"the leader, server {command.response.source}, refuses this entry of "
                     f"{self._client.setup.user or 'a client'}: it is larger than servers accept, "
-                    f"or a server's status or an order, which this user may not post"
+                    f"or this user lacks the role `append`, or may not post a server's status or "
+                    f"an order"
                 )
             next_index = command.response.next_index
 

@@ -3,14 +3,14 @@
 import json
 import os
 import ssl
-import stat
 from base64 import b64decode
 from binascii import Error as BinasciiError
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from ...net.errors import OperatorError
+from ...net.private_files import read_private_file
 from ...protocols.errors import RemoteProtocolError
 from ...protocols.garlicfarm.app.orders import hash_of
 from ...protocols.garlicfarm.wire.messages import ID_MAX, ID_MIN
@@ -25,6 +25,7 @@ APPLICATION = "application"
 CONFIGURATION = "configuration"
 POSTER = "poster"
 SECRET_BYTES_MAX = 1024
+KEY_BYTES_MAX = 64 << 10
 _KINDS = {1: APPLICATION, 2: CONFIGURATION}
 
 
@@ -176,18 +177,25 @@ def checked_endpoint(endpoint: str) -> str:
     return endpoint.strip()
 
 
+def read_private(path: str | os.PathLike[str], bytes_max: int) -> str:
+    """The text of a file with a secret (net/private_files.py).
+
+    Raises FarmError if other users can read it or it is malformed; OSError.
+    """
+    try:
+        return read_private_file(path, bytes_max)
+    except OperatorError as error:
+        if isinstance(error.__cause__, OSError):
+            raise error.__cause__ from None
+        raise FarmError(f"{error.problem}; {error.way_out}") from None
+
+
 def read_secret(path: str | os.PathLike[str]) -> str:
     """The password in a file: UTF-8, without the line end.
 
-    Raises FarmError if others may read the file or it holds no password; OSError.
+    Raises FarmError if others can read the file or it holds no password; OSError.
     """
-    with Path(path).open("rb") as file:
-        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-        if mode & 0o077:
-            way_out = f"chmod 600 {path}"
-            raise FarmError(f"{path}: others may read this password (mode {mode:04o}); {way_out}")
-        data = file.read(SECRET_BYTES_MAX + 1)
-    return secret_of(data, str(path))
+    return secret_of(read_private(path, SECRET_BYTES_MAX).encode(), str(path))
 
 
 def secret_of(data: bytes, place: str) -> str:
@@ -201,13 +209,25 @@ def secret_of(data: bytes, place: str) -> str:
         raise FarmError(f"{place}: a password must be UTF-8") from None
 
 
-def make_tls(ca_file: str | os.PathLike[str] | None, version: str) -> ssl.SSLContext:
-    """A TLS context that trusts the CAs in this file, or the system's.
+class TlsFiles(NamedTuple):
+    """PEM files of a client. None: the system's authorities; no certificate.
+
+    key_file   of the certificate; None: the certificate's file has it too
+    """
+
+    ca_file: str | os.PathLike[str] | None = None
+    certificate_file: str | os.PathLike[str] | None = None
+    key_file: str | os.PathLike[str] | None = None
+
+
+def make_tls(files: TlsFiles, version: str) -> ssl.SSLContext:
+    """A TLS context with these files.
 
     version: "1.3", or "1.2" for both versions. Raises FarmError, ValueError.
     """
     if version not in ("1.2", "1.3"):
         raise ValueError(f"the TLS version must be 1.3, or 1.2 for old servers, not {version!r}")
+    ca_file, certificate_file, key_file = files
     try:
         context = ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
     except ssl.SSLError:
@@ -216,6 +236,19 @@ def make_tls(ca_file: str | os.PathLike[str] | None, version: str) -> ssl.SSLCon
         raise FarmError(f"{ca_file}: {error.strerror}") from None
     old, new = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3
     context.minimum_version = old if version == "1.2" else new
+    if certificate_file is None:
+        if key_file is not None:
+            raise ValueError("key_file needs certificate_file")
+        return context
+    key = certificate_file if key_file is None else key_file
+    try:
+        read_private(key, KEY_BYTES_MAX)
+        # Refuses an encrypted key: OpenSSL would prompt at the terminal.
+        context.load_cert_chain(certificate_file, key, password=lambda: b"")
+    except OSError as error:
+        why = "not a certificate and its key (PEM, without a password)"
+        why = why if isinstance(error, ssl.SSLError) else error.strerror or str(error)
+        raise FarmError(f"{certificate_file}, {key}: {why}") from None
     return context
 
 

@@ -14,7 +14,7 @@ from .target import FarmOptions, open_farm
 DATE_MS_MAX = 253_402_300_799_999  # The end of the year 9999, the last one of datetime.
 
 # Counters of normal operation; `status` does not print them.
-NORMAL_COUNTERS = frozenset(("inbound", "status", "order", "other", "foreign"))
+NORMAL_COUNTERS = frozenset(("inbound", "certificate_days", "status", "order", "other", "foreign"))
 
 
 @command
@@ -38,6 +38,9 @@ def status(options: FarmOptions) -> None:
         lines.append(f"change in progress: server {change.get('server')}, {change.get('stage')}")
     if counted := counts_of(found):
         lines.append(f"counted: {', '.join(f'{name} {n}' for name, n in counted.items())}")
+    days = (found.get("connections") or {}).get("certificate_days")
+    if isinstance(days, int):
+        lines.append(f"certificate of server {found.get('id')}: {max(days, 0)} days left")
     if found.get("state") != "leader":
         lines.append(f"seen by server {found.get('id')}, which is {found.get('state')}")
     keys = "id", "endpoint", "link", "match"

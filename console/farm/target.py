@@ -12,7 +12,7 @@ import click
 from ...clients.errors import Error, FarmError, FarmNoLeader, FarmUnavailable, NodeError
 from ...clients.farm.farm import Farm
 from ...clients.farm.operations import FarmTuning
-from ...clients.farm.values import read_secret, secret_of
+from ...clients.farm.values import TlsFiles, read_secret, secret_of
 from ...protocols.failover.limits import REACH_MS
 from .. import completion
 from ..cli_errors import FAILED, CliError
@@ -43,6 +43,12 @@ class FarmOptions(NamedTuple):
     ca: str | None = option("--ca", metavar="FILE", type=click.Path(),
                             help="CA certificates (default: the topology's, else the "
                                  "system's).")  # fmt: skip
+    certificate: str | None = option(
+        "--certificate", metavar="FILE", type=click.Path(),
+        help="The user's certificate, if the servers ask for one.",
+    )  # fmt: skip
+    key: str | None = option("--key", metavar="FILE", type=click.Path(),
+                             help="Its private key, with mode 0600.")  # fmt: skip
     tls: str | None = option("--tls", type=click.Choice(["1.2", "1.3"]),
                              help="With --url: the lowest version (default: 1.3).")  # fmt: skip
     proxy: str | None = option("--proxy", metavar="HOST:PORT",
@@ -65,7 +71,7 @@ class FarmTarget(NamedTuple):
     farm: str
     user: str
     secret_file: str | None  # None: the command asks at the terminal.
-    ca: str | None
+    files: TlsFiles
     tuning: FarmTuning
     start: str = ""  # The way out when no server answers; empty with --url.
 
@@ -83,13 +89,14 @@ def _target_of_urls(options: FarmOptions) -> FarmTarget:
         raise CliError("--user: missing; --url needs a user")
     who = options.user or "", options.secret_file
     name, source = options.farm or "farm", ", ".join(options.urls)
-    return FarmTarget(source, options.urls, name, *who, options.ca, tuning)
+    files = TlsFiles(options.ca, options.certificate, options.key)
+    return FarmTarget(source, options.urls, name, *who, files, tuning)
 
 
 def _target_of_topology(options: FarmOptions, needs_admin: bool) -> FarmTarget:
     """needs_admin: the command changes the farm. Raises CliError."""
     from ...actors.runtime.run_dir import home
-    from ...actors.topology.farm import endpoint_of
+    from ...actors.topology.farm import admins_of, endpoint_of
 
     for name in ("tls", "proxy", "i2p", "insecure_jraft"):
         if getattr(options, name):
@@ -112,7 +119,7 @@ def _target_of_topology(options: FarmOptions, needs_admin: bool) -> FarmTarget:
         return str(home(path) / Path(file).expanduser()) if file else None
 
     user, secret_file = options.user, options.secret_file
-    admins = topology.farms[name].admins
+    admins = admins_of(topology.farms[name])
     if user is None and not tuning.insecure_jraft:
         own_secret = absolute(settings.secret_file)
         if needs_admin and settings.user not in admins:
@@ -125,14 +132,17 @@ def _target_of_topology(options: FarmOptions, needs_admin: bool) -> FarmTarget:
             raise CliError("--user: missing; name the user of the --secret-file")
         else:
             raise CliError(f"--user: missing; {path}: you cannot read the servers' secret_file")
-    ca = options.ca or absolute(settings.ca_file)
+    certificate, key = options.certificate, options.key
+    if certificate is None and user == settings.user and settings.client_ca_file:
+        certificate, key = absolute(settings.certificate_file), absolute(settings.key_file)
+    files = TlsFiles(options.ca or absolute(settings.ca_file), certificate, key)
     start = f" start it: supervisor start {path}"
-    return FarmTarget(path, endpoints, name, user or "", secret_file, ca, tuning, start)
+    return FarmTarget(path, endpoints, name, user or "", secret_file, files, tuning, start)
 
 
 def _farm_name(name: str | None, path: str, farms: Mapping[str, Any]) -> str:
     if not farms:
-        raise CliError(f"{path}: it has no farm; add `farms:` (docs/farm.md) or use --url")
+        raise CliError(f"{path}: it has no farm; add `farms:` (docs/guides/farm.md) or use --url")
     if name is None:
         if len(farms) > 1:
             raise CliError(f"--farm: missing; {path} has {', '.join(farms)}")
@@ -186,7 +196,7 @@ def open_farm(options: FarmOptions, needs_admin: bool = False) -> Iterator[Farm]
                 target.farm,
                 user=target.user,
                 password=password,
-                ca_file=target.ca,
+                **target.files._asdict(),
                 timeout_ms=options.timeout_ms,
                 tuning=target.tuning,
             )
@@ -195,7 +205,7 @@ def open_farm(options: FarmOptions, needs_admin: bool = False) -> Iterator[Farm]
         except NodeError as error:
             raise CliError(f"{error}; kelek discover lists the nodes", FAILED) from error
         except (FarmError, OSError) as error:
-            raise CliError(f"--ca: {error}") from error
+            raise CliError(f"{target.source}: {error}") from error
         with farm:
             farm.reach(min(REACH_MS, farm.timeout_ms))
             yield farm

@@ -52,18 +52,26 @@ def signer_of(ca_file: Path, key_file: Path) -> Signer:
     return Signer(certificate.subject, found)
 
 
-def make_certificate(signer: Signer, hosts: tuple[str, ...], target: Path, days: int) -> None:
-    """Writes a server's certificate and its key. Raises OSError."""
-    names = [host_name(host) for host in hosts]
-    server = Signer(_name("a server of a farm"), ec.generate_private_key(ec.SECP256R1()))
+def make_certificate(
+    signer: Signer, subject: str | tuple[str, ...], target: Path, days: int
+) -> None:
+    """Writes a certificate for a user, or for a server's hosts, and its key. A server shows its
+    own to other servers. Raises OSError.
+    """
+    name = _name(subject if isinstance(subject, str) else "a server of a farm")
+    owner = Signer(name, ec.generate_private_key(ec.SECP256R1()))
+    purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
+    purposes += [] if isinstance(subject, str) else [ExtendedKeyUsageOID.SERVER_AUTH]
     authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.key.public_key())
     builder = (
-        _builder(server, signer, days, signs=False)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        _builder(owner, signer, days, signs=False)
+        .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
         .add_extension(authority, critical=False)
     )
-    _write(builder, signer, server.key, target)
+    if not isinstance(subject, str):
+        names = x509.SubjectAlternativeName([host_name(host) for host in subject])
+        builder = builder.add_extension(names, critical=False)
+    _write(builder, signer, owner.key, target)
 
 
 def host_name(host: str) -> x509.GeneralName:

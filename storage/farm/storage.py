@@ -223,7 +223,7 @@ class FarmStorage:
         if file is None:
             return NO_SNAPSHOT
         try:
-            snapshot = _verify(file)
+            snapshot = verify_snapshot(file)
         except StorageError:
             file.close()
             raise
@@ -244,7 +244,7 @@ class FarmStorage:
         self._state.close()
 
 
-def _verify(file: File) -> FarmSnapshot:
+def verify_snapshot(file: File) -> FarmSnapshot:
     """The metadata in a snapshot file. Raises StorageError if it is damaged."""
     end = file.size - _CRC.size
     if end < _TRAILER.size:

@@ -264,6 +264,7 @@ class Audit(NamedTuple):
     user: str
     what: str
     is_accepted: bool
+    address: str = ""
 
 
 def audit_orders(values: Sequence[bytes], cluster: str, user: str, is_admin: bool) -> list[Audit]:

@@ -302,6 +302,8 @@ class FarmClient:
         if result.status == 401:
             text = f"user {self.setup.user} or the password is wrong for the farm {self.setup.farm}"
             return ConnectFailure(FailureKind.DENIED, text)
+        if result.status in (403, 429):
+            return ConnectFailure(FailureKind.FORBIDDEN, result.error)
         if result.status == 404 and not self.setup.via_proxy:
             return ConnectFailure(FailureKind.NO_FARM, f"it has no farm {self.setup.farm}")
         return ConnectFailure(

@@ -56,6 +56,7 @@ class FailureKind(IntEnum):
     UNTRUSTED = 4  # Its certificate is not trusted, or it has no TLS.
     NO_FARM = 5  # The server does not serve this farm.
     NO_HTTP_API = 6  # A JRaft server has no HTTP API.
+    FORBIDDEN = 7  # The user lacks the right, or must wait.
 
 
 class ConnectFailure(NamedTuple):

@@ -50,6 +50,9 @@ class AppendPolicy:
         if any(entry.value_type is not ValueType.APPLICATION for entry in entries):
             return False
         values = [entry.value for entry in entries]
+        is_order = [value.startswith(ORDER_PREFIX) for value in values]
+        if not session.may_append and not all(is_order):
+            return False
         if any(len(value) > self._entry_bytes_max for value in values):
             return False
         audits = audit_orders(values, self._cluster, session.user, session.is_admin)
@@ -57,12 +60,15 @@ class AppendPolicy:
         if problem:
             audits.append(Audit(session.user, problem, False))
         accepted = all(audit.is_accepted for audit in audits)
-        return self.audit([audit._replace(is_accepted=accepted) for audit in audits]) and accepted
+        address = session.address
+        audits = [audit._replace(is_accepted=accepted, address=address) for audit in audits]
+        return self.audit(audits) and accepted
 
     def _needs_check(self, session: PeerSession, data: bytes) -> bool:
         """Whether these packed entries may hold an entry that the user must not append."""
         return (
             len(data) > self._entry_bytes_max
+            or not session.may_append
             or ORDER_PREFIX in data
             or POSTER_PREFIX in data
             or (not session.may_act_as_any and may_hold_document(data))

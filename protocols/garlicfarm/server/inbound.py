@@ -6,6 +6,7 @@ An answer that is ready before an earlier one waits in its PendingResponse.
 from collections import deque
 from typing import NamedTuple
 
+from ...access.grants import Right
 from ..wire.codec import ENTRY_HEADER, RequestStream, encode_response
 from ..wire.messages import Request, Response
 from ..wire.packed import PackedEntries
@@ -14,15 +15,39 @@ from ..wire.packed import PackedEntries
 class PeerSession(NamedTuple):
     """What a connection may do, by the user of its handshake.
 
-    server_id   the user is bound to this server and may act as no other
-    is_admin    the user may change the members and give orders
-    is_server   the user belongs to servers; unless bound, it may act as any of them
+    server_id    the user is bound to this server and may act as no other
+    is_admin     the user may change the members and give orders
+    is_server    the user belongs to servers; unless bound, it may act as any of them
+    may_read     the user may read the log
+    may_append   the user may append entries
+    address      where the connection comes from; empty if unknown
     """
 
     user: str = ""
     server_id: int | None = None
     is_admin: bool = True
     is_server: bool = False
+    may_read: bool = True
+    may_append: bool = True
+    address: str = ""
+
+    @property
+    def rights(self) -> Right:
+        """The rights as the table of rights names them (protocols/access/rights.py)."""
+        found = Right(0)
+        for is_granted, right in (
+            (self.is_admin, Right.ADMIN),
+            (self.acts_as_server, Right.PEER),
+            (self.may_read, Right.LOG_READ),
+            (self.may_append, Right.LOG_APPEND),
+        ):
+            found |= right if is_granted else Right(0)
+        return found
+
+    @property
+    def acts_as_server(self) -> bool:
+        """Whether the user may act as a server."""
+        return self.is_server or self.server_id is not None
 
     def may_act_as(self, server_id: int) -> bool:
         """Whether the user may send this server's requests and status documents."""

@@ -169,6 +169,7 @@ class MembershipChanger:
         """Does what is due."""
         change = self.change
         if change is None:
+            self._leave_if_removed()
             return
         if change.stage is ChangeStage.ASK:
             self._request_own_removal(change, now_ms, send)
@@ -349,6 +350,19 @@ class MembershipChanger:
             self._start_own_removal(change, now_ms)
         elif now_ms >= change.deadline_ms:
             self._finish()
+
+    def _leave_if_removed(self) -> None:
+        """Resigns once the latest Configuration is committed and lacks this server (dissertation,
+        section 4.2.2).
+
+        An earlier leader has removed it, but it alone could win, and has committed its removal.
+        """
+        core = self._core
+        is_committed = core.commit_index >= core.log.configurations.last_index
+        is_removed = is_committed and self._directory.find(self._setup.server_id) is None
+        if is_removed and core.role is Role.LEADER:
+            core.step_down()
+            core.on_stalled(2 * self._setup.election_timeout_ms_max)
 
     def _start_own_removal(self, change: MemberChange, now_ms: int) -> None:
         change.stage, change.retry_ms = ChangeStage.ASK, now_ms

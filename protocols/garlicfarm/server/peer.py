@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
+from ...access import rights
 from ...errors import RemoteProtocolError, TooLarge
 from ...host.border import LinkLost, Requests, Responses
 from ...host.status import SavedState, core_status, role_of
@@ -256,7 +257,7 @@ class FarmPeer:
         link = self.links.get(server_id)
         if link is not None:
             link.on_lost()
-            self.core.on_unreachable(peer_of(server_id))
+            self.core.on_unreachable(peer_of(server_id), self._now_ms)
             self._snapshots.on_link_lost(server_id)
 
     # ---- requests of clients ----
@@ -267,19 +268,20 @@ class FarmPeer:
 
     def _on_client(self, pending: PendingResponse) -> None:
         request, core, session = pending.request, self.core, pending.inbound.session
+        has_right = bool(rights.FARM[request.type] & session.rights)
         if request.type is not MessageType.CLIENT_REQUEST:
             is_own = is_own_removal(request) and session.may_act_as(request.source)
-            is_allowed = session.is_admin or (
-                is_own and self.directory.find(request.source) is not None
-            )
+            is_known = is_own and self.directory.find(request.source) is not None
+            is_allowed = has_right and (session.is_admin or is_known)
             self.refused[request.type] += not is_allowed
             is_allowed = is_allowed and not self.append_policy.is_full
             accepted = is_allowed and self.membership.on_request(request, self._now_ms)
-            self.append_policy.audit([Audit(session.user, describe_change(request), accepted)])
+            change, address = describe_change(request), session.address
+            self.append_policy.audit([Audit(session.user, change, accepted, address)])
             self._respond(pending, accepted, core.log.last_index + 1, self._leader_id)
         elif core.role is not Role.LEADER or self.membership.blocks_proposals:
             self._respond_to_client(pending, False)
-        elif not self.append_policy.allows(session, request.entries):
+        elif not has_right or not self.append_policy.allows(session, request.entries):
             self.refused[request.type] += 1
             # 0: final; the client does not retry.
             self._respond(pending, False, 0, self._leader_id)
@@ -357,10 +359,11 @@ class FarmPeer:
 
     def _on_server(self, pending: PendingResponse) -> None:
         request, session = pending.request, pending.inbound.session
-        if not session.may_act_as(request.source):
+        has_right = bool(rights.FARM[request.type] & session.rights)
+        if not has_right or not session.may_act_as(request.source):
             self.refused[request.type] += 1
             what = f"{request.type.name} as server {request.source}, term {request.term}"
-            self.append_policy.audit([Audit(session.user, what, False)])
+            self.append_policy.audit([Audit(session.user, what, False, session.address)])
             raise RemoteProtocolError(f"{session.user} may not act as server {request.source}")
         if request.source == self.setup.server_id:
             raise RemoteProtocolError(

@@ -31,22 +31,28 @@ NONCE_COUNT_WINDOW = 128
 _NONCE = Struct(">q8s16s")  # Creation time, random bytes, MAC.
 _REQUIRED = ("username", "realm", "nonce", "uri", "response", "qop", "nc", "cnonce")
 OFFERED = (SHA_256, MD5)  # One header each, in this order.
+_HA1_DIGITS = {SHA_256.hash_name: 64, MD5.hash_name: 32}
 
 
 class AuthResult(NamedTuple):
     """The result of a verification.
 
-    status   200 authenticated, 400 malformed, 401 refused
-    user     the authenticated user
-    stale    the digest is valid but its nonce is not: the client needs a new one
+    status          200 authenticated, 400 malformed, 401 refused; of an Admission also 403 and 429
+    user            the authenticated user
+    stale           the digest is valid but its nonce is not: the client needs a new one
+    is_wrong        the password is wrong, or the user unknown
+    retry_after_s   with 429: when the client may try again
     """
 
     status: int
     user: str = ""
     stale: bool = False
+    is_wrong: bool = False
+    retry_after_s: int = 0
 
 
 REFUSED = AuthResult(401)
+WRONG = AuthResult(401, is_wrong=True)
 STALE = AuthResult(401, stale=True)
 MALFORMED = AuthResult(400)
 
@@ -157,8 +163,10 @@ class DigestAuthenticator:
         count = _parse_nonce_count(values["nc"])
         if values["qop"] != "auth" or count is None or not _matches_target(values["uri"], line[1]):
             return MALFORMED
+        if not self._is_ours(users, parameters):
+            return REFUSED  # A challenge from before our start, or of another server.
         if not self._is_valid_digest(users, parameters, line[0]):
-            return REFUSED
+            return WRONG
         made_ms = self._nonce_time(values["nonce"], users.realm)
         if made_ms is None or not 0 <= now_ms - made_ms < NONCE_TTL_MS:
             return STALE
@@ -168,13 +176,20 @@ class DigestAuthenticator:
             return STALE
         return AuthResult(200, values["username"])
 
+    def _is_ours(self, users: Users, parameters: AuthParameters) -> bool:
+        """Whether the request answers a challenge that we made."""
+        values, algorithm = parameters.values, algorithm_of(parameters)
+        is_offered = algorithm in OFFERED and algorithm.hash_name in users.hash_names
+        is_here = values["realm"] == users.realm
+        return is_offered and is_here and values.get("opaque", "") == self._opaque(users.realm)
+
     def _is_valid_digest(self, users: Users, parameters: AuthParameters, method: str) -> bool:
         """Whether the digest is a user's. An unknown user costs as much time as a known one."""
         values, algorithm = parameters.values, algorithm_of(parameters)
-        if algorithm not in OFFERED or algorithm.hash_name not in users.hash_names:
-            return False
+        assert algorithm is not None, "it was offered"
         user = values["username"]
         decoy = hmac.digest(self._key, b"decoy" + user.encode(), "sha256").hex()
+        decoy = decoy[: _HA1_DIGITS[algorithm.hash_name]]
         known = users.secrets.get(user, {}).get(algorithm.hash_name)
         former = users.former.get(user, {}).get(algorithm.hash_name)
         terms = DigestInput(method, values["uri"], values["nonce"], values["nc"], values["cnonce"])
@@ -182,9 +197,7 @@ class DigestAuthenticator:
         for ha1 in (known or decoy, former or decoy):
             expected = make_response(algorithm, ha1, terms).encode()
             is_equal |= hmac.compare_digest(expected, values["response"].lower().encode())
-        is_here = values["realm"] == users.realm
-        is_ours = values.get("opaque", "") == self._opaque(users.realm)
-        return is_equal and is_here and is_ours and known is not None
+        return is_equal and known is not None
 
     def _accept_count(self, nonce: str, made_ms: int, count: int) -> bool:
         """Marks a count of our nonce as used; returns whether it was unused."""

@@ -8,12 +8,12 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping
 from enum import IntEnum
 from hashlib import sha1
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import h11
 
 from ...errors import RemoteProtocolError
-from .authenticator import DigestAuthenticator, path_of
+from .authenticator import AuthResult, DigestAuthenticator, path_of
 from .digest import (
     ALGORITHMS,
     Algorithm,
@@ -34,12 +34,12 @@ HEAD_LINES_MAX = 64
 HEAD_TIMEOUT_MS = 5000
 CREDENTIALS_TTL_MS = 3600 * 1000  # A client reuses a challenge for so long.
 _WEBSOCKET_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-_MESSAGES_NAME = "websocket"  # Last segment of the messages' path.
+MESSAGES_NAME = "websocket"  # Last segment of the messages' path.
 _PROXY_STATUSES = (407, 502, 503, 504)  # A farm server never sends these.
 _REASON_CHARACTERS_MAX = 80
 
 
-def path_to(cluster: str, name: str = _MESSAGES_NAME) -> str:
+def path_to(cluster: str, name: str = MESSAGES_NAME) -> str:
     """The path of a cluster's messages (specification, "Handshake and authentication"), or of a
     view in VIEW_NAMES.
     """
@@ -61,6 +61,17 @@ class Reply(NamedTuple):
     rest: bytes = b""  # Message bytes that arrived with the head.
 
 
+class Admission(Protocol):
+    """Decides about the logins of one connection, beyond their digest."""
+
+    def check(self, cluster: str, name: str, result: AuthResult, now_ms: int) -> AuthResult:
+        """Returns the result of a digest, or another one for the client.
+
+        name   the last segment of the path: MESSAGES_NAME, or one of VIEW_NAMES
+        """
+        ...
+
+
 def _single_header(headers: Headers, name: bytes) -> bytes | None:
     """The value of a header that may appear once. Raises RemoteProtocolError if it is repeated."""
     found = [value for each, value in headers if each == name]
@@ -75,7 +86,7 @@ def _has_token(headers: Headers, name: bytes, token: bytes) -> bool:
     return token in (part.strip().lower() for part in values.split(b","))
 
 
-class _Handshake:
+class HeadReader:
     """One side: it feeds h11 until a head is complete, at most HEAD_BYTES_MAX."""
 
     def __init__(self, role: type[h11.CLIENT | h11.SERVER], now_ms: int) -> None:
@@ -106,7 +117,7 @@ class _Handshake:
         return event, data[len(accepted) :]
 
 
-class ServerHandshake(_Handshake):
+class ServerHandshake(HeadReader):
     """An accepted connection until its messages begin. At deadline_ms call on_timeout()."""
 
     def __init__(
@@ -115,14 +126,17 @@ class ServerHandshake(_Handshake):
         farms: Mapping[str, Users],
         now_ms: int,
         status_sources: Mapping[str, StatusSource] | None = None,
+        admission: Admission | None = None,
     ) -> None:
         """farms            the users of each cluster served here
         status_sources   the HTTP API of each cluster; a cluster without one has no views
+        admission        without it a valid digest is enough
         """
         super().__init__(h11.SERVER, now_ms)
         self._authenticator = authenticator
         self._farms = farms
         self._status_sources = status_sources or {}
+        self._admission = admission
         self._done = False
 
     def feed(self, data: bytes, now_ms: int) -> Reply | None:
@@ -154,29 +168,27 @@ class ServerHandshake(_Handshake):
         headers: Headers = list(request.headers)
         path, _, query = path_of(target).partition("?")
         cluster, name = self._route(path)
-        is_messages, is_head = name == _MESSAGES_NAME, method == "HEAD"
+        is_messages, is_head = name == MESSAGES_NAME, method == "HEAD"
         if not name or (is_messages and (method != "GET" or query or target.endswith("?"))):
             return self._refuse(404, is_head=is_head)
         users, authorization = self._farms[cluster], _single_header(headers, b"authorization")
-        line = (method, target)
+        where, line = (cluster, name), (method, target)
         # Without valid credentials the answer is 404, as for an unknown path.
         if method not in METHODS:
-            result = authorization and self._authenticator.verify(
-                users, authorization, line, now_ms
-            )
+            result = authorization and self._verify(where, line, authorization, now_ms)
             return self._refuse(405 if result and result.status == 200 else 404)
         if any(name in (b"content-length", b"transfer-encoding") for name, _ in headers):
             return self._refuse(400, is_head=is_head)
         if request.http_version != b"1.1":
             return self._refuse(505, is_head=is_head)
         if authorization is None:
-            return self._refuse(401, self._authenticator.challenges(users, now_ms), is_head)
-        result = self._authenticator.verify(users, authorization, line, now_ms)
+            return self._challenge(users, now_ms, is_head=is_head)
+        result = self._verify(where, line, authorization, now_ms)
         if result.status == 401:
-            challenges = self._authenticator.challenges(users, now_ms, result.stale)
-            return self._refuse(401, challenges, is_head)
+            return self._challenge(users, now_ms, result.stale, is_head)
         if result.status != 200:
-            return self._refuse(result.status, is_head=is_head)
+            wait = [(b"Retry-After", b"%d" % result.retry_after_s)] if result.retry_after_s else []
+            return self._refuse(result.status, wait, is_head)
         if not is_messages:
             return self._render_view((cluster, name, query), is_head, result.user)
         upgrades = _has_token(headers, b"upgrade", b"websocket")
@@ -191,7 +203,7 @@ class ServerHandshake(_Handshake):
         start, _, name = path.rpartition("/")
         for cluster in self._farms:
             if start == path_to(cluster, "")[:-1]:
-                known = (_MESSAGES_NAME, *(VIEW_NAMES if cluster in self._status_sources else ()))
+                known = (MESSAGES_NAME, *(VIEW_NAMES if cluster in self._status_sources else ()))
                 return (cluster, name) if name in known else ("", "")
         return "", ""
 
@@ -217,11 +229,29 @@ class ServerHandshake(_Handshake):
         )
         return self._http.send(response) or b""
 
-    def _refuse(
-        self, status: int, challenges: list[bytes] | None = None, is_head: bool = False
+    def _verify(
+        self, where: tuple[str, str], line: tuple[str, str], authorization: bytes, now_ms: int
+    ) -> AuthResult:
+        """Verifies the credentials of a request.
+
+        where   cluster, and the last segment of the path
+        line    method and target
+        """
+        users = self._farms[where[0]]
+        result = self._authenticator.verify(users, authorization, line, now_ms)
+        if self._admission is not None:
+            result = self._admission.check(*where, result, now_ms)
+        return result
+
+    def _challenge(
+        self, users: Users, now_ms: int, stale: bool = False, is_head: bool = False
     ) -> Reply:
+        challenges = self._authenticator.challenges(users, now_ms, stale)
+        return self._refuse(401, [(b"WWW-Authenticate", each) for each in challenges], is_head)
+
+    def _refuse(self, status: int, more: Headers | None = None, is_head: bool = False) -> Reply:
         """An error response without details of the farm."""
-        headers = [(b"WWW-Authenticate", challenge) for challenge in challenges or ()]
+        headers = list(more or ())
         if status == 426:
             headers.append((b"Upgrade", b"websocket"))
         if status == 405:
@@ -343,7 +373,7 @@ class ChallengeCache:
         return f"Digest {', '.join(fields)}".encode()
 
 
-class ClientHandshake(_Handshake):
+class ClientHandshake(HeadReader):
     """An outgoing connection until its messages begin. Close it at deadline_ms.
 
     The ChallengeCache outlives it. With a cached challenge the client starts with the
@@ -415,6 +445,14 @@ class ClientHandshake(_Handshake):
         status = answer.status_code
         if status != 401:
             self._challenges.clear()
+            if status == 429:
+                wait = next(
+                    (value for name, value in answer.headers if name == b"retry-after"), b""
+                )
+                after = f"; wait {wait.decode()} s" if wait.isdigit() and len(wait) < 10 else ""
+                return failed(f"it has received too many wrong passwords from here{after}", 429)
+            if status == 403:
+                return failed("the user has no role for this, or another certificate", 403)
             return failed(self._describe(answer), status)
         if all(name != b"www-authenticate" for name, _ in answer.headers):
             return failed(NO_CHALLENGE, 401)

@@ -66,21 +66,26 @@ def parse_view(name: str, query: str, user: str) -> ViewRequest:
 
 
 def respond(
-    status: int, body: bytes | None = None, more: Headers | None = None, is_head: bool = False
+    status: int,
+    body: bytes | None = None,
+    more: Headers | None = None,
+    is_head: bool = False,
+    content_type: bytes = b"application/json",
 ) -> bytes:
     """An HTTP response after which the connection closes.
 
-    body      JSON; None: the status text alone
-    more      extra headers
-    is_head   omits the body but keeps its Content-Length
+    body           None: the status text alone
+    more           extra headers
+    is_head        omits the body but keeps its Content-Length
+    content_type   of the body
     """
     phrase = HTTPStatus(status).phrase.encode()
-    is_json = body is not None
+    has_body = body is not None
     body = phrase + b"\n" if body is None else body
     headers = [
-        (b"Content-Type", b"application/json" if is_json else b"text/plain"),
+        (b"Content-Type", content_type if has_body else b"text/plain"),
         (b"Content-Length", b"%d" % len(body)),
-        *(((b"Cache-Control", b"no-store"),) if is_json else ()),
+        *(((b"Cache-Control", b"no-store"),) if has_body else ()),
         (b"Connection", b"close"),
         *(more or ()),
     ]

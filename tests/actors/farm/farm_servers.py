@@ -26,9 +26,10 @@ import trustme
 import zmq
 
 from kelek.actors.farm.server import FarmServer
-from kelek.actors.runtime.children import python_command
+from kelek.actors.runtime.fork_server import python_command
 from kelek.actors.runtime.setup import ActorSetup, Host
 from kelek.actors.topology import topology
+from kelek.net.private_files import replace_file
 from kelek.protocols.garlicfarm.client.fetch import ClientFetch
 from kelek.protocols.garlicfarm.wire import codec
 from kelek.protocols.garlicfarm.wire.handshake import (
@@ -57,11 +58,24 @@ PASSWORDS = {USER: PASSWORD, SERVERS: "any server's", "peer": "the servers' own"
 TIMES = "election_timeout_ms: [300, 600], heartbeat_ms: 60, request_timeout_ms: 1000"
 
 
+_authority = cache(trustme.CA)  # Once per test process, as a certificate, because keys take time.
+
+
 @cache
-def _authority() -> tuple[trustme.CA, trustme.LeafCert]:
-    """One CA per test process, because keys take time."""
-    authority = trustme.CA()
-    return authority, authority.issue_cert("localhost", "127.0.0.1", "::1")
+def _issued(*names: str, **terms: Any) -> trustme.LeafCert:
+    return _authority().issue_cert(*names, **terms)
+
+
+def issue_certificate(folder: Path, *names: str, stem: str = "", **terms: Any) -> None:
+    """Writes ca.pem, and cert.pem and key.pem with a stem before their names.
+
+    terms   of trustme: not_after, common_name
+    """
+    leaf = _issued(*names, **terms)
+    _authority().cert_pem.write_to_path(folder / "ca.pem")
+    replace_file(folder / f"{stem}key.pem", leaf.private_key_pem.bytes().decode())
+    for number, blob in enumerate(leaf.cert_chain_pems):
+        blob.write_to_path(folder / f"{stem}cert.pem", append=number > 0)
 
 
 class RunningServer(ABC):
@@ -189,6 +203,8 @@ class FarmServers:
         self.running: dict[int, RunningServer] = {}
         self._epoch = time.time_ns()
         self.challenges: dict[tuple[int, str, str], ChallengeCache] = {}
+        self.source = ""  # The address of the test's own connections.
+        self.stem = ""  # Of their certificate (issue_certificate).
         self._write_files()
         self.path = self.folder / "topology.yaml"
         self.path.write_text(
@@ -199,11 +215,7 @@ class FarmServers:
     # ---- files ----
 
     def _write_files(self) -> None:
-        authority, leaf = _authority()
-        authority.cert_pem.write_to_path(self.ca)
-        leaf.private_key_pem.write_to_path(self.folder / "key.pem")
-        for number, blob in enumerate(leaf.cert_chain_pems):
-            blob.write_to_path(self.folder / "cert.pem", append=number > 0)
+        issue_certificate(self.folder, "localhost", "127.0.0.1", "::1")
         text = ""
         for name in self.names:
             for user, password in PASSWORDS.items():
@@ -349,11 +361,15 @@ class FarmServers:
 
     def dial(self, number: int) -> socket.socket:
         """A connection, with TLS if the farm has it, before the handshake."""
-        sock = socket.create_connection(("127.0.0.1", self.ports[number]), DEADLINE_S)
+        address = ("127.0.0.1", self.ports[number])
+        sock = socket.create_connection(address, DEADLINE_S, (self.source, 0))
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if not self.tls:
             return sock
         context = ssl.create_default_context(cafile=str(self.ca))
+        if self.stem:
+            files = self.folder / f"{self.stem}cert.pem", self.folder / f"{self.stem}key.pem"
+            context.load_cert_chain(*files)
         with ExitStack() as undo:
             undo.callback(sock.close)
             secured = context.wrap_socket(sock, server_hostname="127.0.0.1")

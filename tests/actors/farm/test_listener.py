@@ -3,11 +3,12 @@
 import json
 import socket
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from kelek.actors.farm.listener import (
+    HANDSHAKE_STEPS_MAX,
     LINGER_MS,
     REQUEST_MS_MIN,
     AdmittedConnection,
@@ -55,10 +56,13 @@ class FakeListenerHost:
     def watch(self, fd: int, handler: Any) -> None:
         """The test calls the handlers itself."""
 
+    def log_rarely(self, event: str, **values: object) -> None:
+        """No test needs it."""
+
     def render(self, view: ViewRequest) -> bytes:
         return VIEW
 
-    def make_handshake(self) -> ServerHandshake | None:
+    def make_handshake(self, connection: InboundStream) -> ServerHandshake | None:
         if self.is_open:
             return None
         return ServerHandshake(self.gate, {"farm": self.users}, self.now_ms, {"farm": self})
@@ -99,7 +103,7 @@ class FakeListenerHost:
 def test_a_slow_reader_gets_the_whole_view() -> None:
     """A slow reader has more time than a refused client. One that reads nothing is closed."""
     host = FakeListenerHost()
-    limits = ConnectionLimits(10, 1 << 20)
+    limits = ConnectionLimits(10, 1 << 20, 10)
     listener = FarmListener(host, StreamPoll(host), None, limits)  # type: ignore[arg-type]
     server, client = socket.socketpair()
     with client:
@@ -128,6 +132,75 @@ def test_a_slow_reader_gets_the_whole_view() -> None:
     listener.poll.close()
 
 
+@contextmanager
+def pending_connections(
+    limits: ConnectionLimits,
+) -> Iterator[tuple[FakeListenerHost, FarmListener, Callable[[str], socket.socket]]]:
+    """A listener with a handshake, and a function that connects from an address."""
+    host = FakeListenerHost()
+    listener = FarmListener(host, StreamPoll(host), None, limits)  # type: ignore[arg-type]
+    with ExitStack() as stack:
+
+        def connect(address: str) -> socket.socket:
+            server, client = socket.socketpair()
+            stack.enter_context(client)
+            client.settimeout(DEADLINE_S)
+            listener.add(server, address)
+            return client
+
+        yield host, listener, connect
+        listener.close_all()
+    listener.poll.close()
+
+
+def test_an_address_has_a_share_of_the_connections() -> None:
+    with pending_connections(ConnectionLimits(10, 1 << 20, 3)) as (host, listener, connect):
+        connect("10.0.0.2")
+        silent = [connect("10.0.0.1") for _ in range(4)]
+        assert silent[0].recv(1) == b"", "the oldest one of this address is closed"
+        assert host.counters["address_refused"] == 1
+        assert len(listener.connections) == 4
+    with pending_connections(ConnectionLimits(10, 1 << 20, 1)) as (host, listener, connect):
+        connect("10.0.0.1").sendall(host.request())
+        (connection,) = listener.connections.values()
+        connection.on_ready()
+        assert connect("10.0.0.1").recv(1) == b"", "the other one has a login"
+        connect("10.0.0.2")
+        assert len(listener.connections) == 2
+
+
+def test_clients_without_a_login_keep_no_others_out() -> None:
+    """The oldest one is closed for a new client; one with a login is not."""
+    with pending_connections(ConnectionLimits(4, 1 << 20, 4)) as (host, listener, connect):
+        ann = connect("10.0.0.1")
+        ann.sendall(host.request())
+        (connection,) = listener.connections.values()
+        connection.on_ready()
+        silent = [connect("10.0.0.2") for _ in range(4)]
+        assert host.counters["connections_refused"] == 1
+        assert silent[0].recv(1) == b""
+        assert connection in listener.connections.values()
+        assert len(listener.connections) == 4
+
+
+def test_handshakes_share_the_time_of_a_wake() -> None:
+    """Those above the limit continue in the next wake, in turn, and none twice before others."""
+    with pending_connections(ConnectionLimits(1000, 1 << 20, 1000)) as (host, listener, connect):
+        clients = [connect("10.0.0.1") for _ in range(2 * HANDSHAKE_STEPS_MAX + 5)]
+        for client in clients:
+            client.sendall(b"bad request\r\n\r\n")
+
+        def wake() -> int:
+            for connection in list(listener.connections.values()):
+                if not connection.is_closing:
+                    connection.on_ready()
+            listener.check(host.now_ms)
+            return sum(connection.is_closing for connection in listener.connections.values())
+
+        assert [wake(), wake()] == [2 * HANDSHAKE_STEPS_MAX, len(clients)]
+        assert clients[-1].recv(100).startswith(b"HTTP/1.1 400 ")
+
+
 def request(size: int) -> bytes:
     """A request with one entry of size bytes."""
     entry = FarmLogEntry(0, ValueType.APPLICATION, bytes(size))
@@ -140,7 +213,7 @@ def connections(
 ) -> Iterator[tuple[FakeListenerHost, FarmListener, list[tuple[InboundStream, socket.socket]]]]:
     """A listener with count connections without a handshake, each with its client socket."""
     host = FakeListenerHost(is_open=True)
-    limits = ConnectionLimits(10, 3 * ENTRIES_MAX)
+    limits = ConnectionLimits(10, 3 * ENTRIES_MAX, 10)
     listener = FarmListener(host, StreamPoll(host), None, limits)  # type: ignore[arg-type]
     with ExitStack() as stack:
         pairs = []

@@ -96,8 +96,8 @@ def test_a_publish_file_that_cannot_be_written_is_reported(tmp_path: Path) -> No
 
 
 def test_the_examples_of_the_documentation_are_valid(tmp_path: Path) -> None:
-    """docs/farm.md."""
-    text = (Path(__file__).resolve().parents[3] / "docs/farm.md").read_text(encoding="utf-8")
+    """docs/guides/farm.md."""
+    text = (Path(__file__).resolve().parents[3] / "docs/guides/farm.md").read_text(encoding="utf-8")
     status_file, publish_file = re.findall(r"```json\n(.*?)```", text, re.S)
     (tmp_path / "router.json").write_text(status_file)
     files = RouterFiles(str(tmp_path / "router.json"), str(tmp_path / "publish.json"))

@@ -3,7 +3,9 @@
 import socket
 import ssl
 from contextlib import ExitStack, suppress
+from datetime import UTC, datetime, timedelta
 from functools import partial
+from typing import Any
 
 import pytest
 import trustme
@@ -11,6 +13,7 @@ import trustme
 import kelek
 from kelek.actors.farm import users as farm_users
 from kelek.protocols.garlicfarm.server import append_policy, membership
+from kelek.protocols.garlicfarm.server.logins import WRONG_MAX
 from kelek.protocols.garlicfarm.wire import codec
 from kelek.protocols.garlicfarm.wire.htdigest import with_user
 from kelek.protocols.garlicfarm.wire.messages import (
@@ -27,6 +30,7 @@ from kelek.tests.actors.farm.farm_servers import (
     SERVERS,
     USER,
     FarmServers,
+    issue_certificate,
 )
 
 
@@ -124,6 +128,112 @@ def test_users_without_admin_rights(monkeypatch: pytest.MonkeyPatch) -> None:
             patch.setattr(append_policy, "AUDITS_MAX", 0)  # No room for an audit.
             assert not client.ask(request).is_accepted
         assert "audit-lost farm=farm count=1\n" in farm.log(1)
+
+
+def client_of(farm: FarmServers, user: str, **files: Any) -> kelek.Farm:
+    """A client of server 1; the user's password is its name."""
+    url = f"tls://127.0.0.1:{farm.ports[1]}"
+    return kelek.Farm(url, user=user, password=user, ca_file=str(farm.ca), **files)
+
+
+def add_users(farm: FarmServers, *users: str) -> None:
+    text = (farm.folder / "passwords").read_text()
+    for user in users:
+        text = with_user(text, "farm", user, user)
+    farm.write_secret("passwords", text)
+
+
+def test_roles_of_users() -> None:
+    with FarmServers(ids=(1,), farm="roles: {ann: [read], bob: [append], chief: [admin]}") as farm:
+        add_users(farm, "ann", "bob", "chief", "dora")
+        farm.start()
+        farm.append(b"first")
+        with client_of(farm, "ann") as ann, client_of(farm, "bob") as bob:
+            assert [entry.value for entry in ann.entries() if entry.user == USER] == [b"first"]
+            with pytest.raises(kelek.FarmRefused, match="lacks the role `append`"):
+                ann.append(b"no")
+            bob.append(b"second")
+            assert bob.status()["state"] == "leader"
+            with pytest.raises(kelek.FarmDenied, match="the user has no role for this"):
+                list(bob.entries())
+            with pytest.raises(kelek.FarmDenied, match="no administrator"):
+                bob.publish(1)
+            assert [e.value for e in ann.entries() if e.user in (USER, "bob")][1:] == [b"second"]
+        with client_of(farm, "chief") as chief, client_of(farm, "dora") as dora:
+            chief.publish(1)
+            with pytest.raises(kelek.FarmDenied, match="the user has no role for this"):
+                dora.status()
+
+
+def certificate_of(farm: FarmServers, user: str) -> dict[str, str]:
+    return {
+        f"{name}_file": f"{farm.folder}/{user}.{stem}.pem"
+        for name, stem in (("certificate", "cert"), ("key", "key"))
+    }
+
+
+def refused(farm: FarmServers, user: str, kind: type[Exception], why: str, **files: str) -> None:
+    with client_of(farm, user, **files) as client, pytest.raises(kind, match=why):
+        client.status()
+
+
+def test_client_certificates() -> None:
+    """A password alone does not let a client in, nor another user's certificate. Servers show
+    their own certificates.
+    """
+    settings = "certificate_users: {laptop.example: [ann]}"
+    with FarmServers(ids=(1, 2), farm=settings, node="client_ca_file: ca.pem") as farm:
+        issue_certificate(farm.folder, common_name="demo", stem="demo.")
+        issue_certificate(farm.folder, "laptop.example", stem="ann.")
+        issue_certificate(farm.folder, common_name="bob", stem="bob.")
+        add_users(farm, "ann", "bob")
+        farm.start()
+        farm.stem = "demo."
+        farm.append(b"committed by both servers")
+        with client_of(farm, "ann", **certificate_of(farm, "ann")) as client:
+            client.append(b"by ann")
+        refused(
+            farm, "bob", kelek.FarmDenied, "or another certificate", **certificate_of(farm, "ann")
+        )
+        with client_of(farm, "bob", **certificate_of(farm, "bob")) as client:
+            assert client.status()["leader"] in (1, 2)
+        refused(farm, "bob", kelek.FarmUntrusted, r"certificate required; name your own with c")
+        leaf = trustme.CA().issue_cert(common_name="bob")
+        farm.write_secret("bob.key.pem", leaf.private_key_pem.bytes().decode())
+        leaf.cert_chain_pems[0].write_to_path(farm.folder / "bob.cert.pem")
+        refused(
+            farm,
+            "bob",
+            kelek.FarmUntrusted,
+            r"refuses the client's certificate: .*ca",
+            **certificate_of(farm, "bob"),
+        )
+
+
+def test_the_status_shows_the_days_of_a_certificate() -> None:
+    with FarmServers(ids=(1,)) as farm:
+        end = datetime.now(UTC) + timedelta(days=5, hours=1)
+        issue_certificate(farm.folder, "127.0.0.1", not_after=end)
+        farm.start()
+        farm.wait(lambda: farm.status(1).get("certificate_days") == 5, "it has another number")
+        assert farm.status(1)["certificate"].endswith("/cert.pem expires in 5 days")
+        assert farm.view(1)["connections"]["certificate_days"] == 5
+        assert farm.log(1).count(" certificate-expires ") == 1
+
+
+def test_optional_client_certificates() -> None:
+    """A password is enough, but a certificate must be the user's."""
+    node = "client_ca_file: ca.pem, client_certificates: optional"
+    with FarmServers(ids=(1,), node=node) as farm:
+        issue_certificate(farm.folder, common_name="ann", stem="ann.")
+        add_users(farm, "ann", "bob")
+        farm.start()
+        farm.append(b"with a password")
+        with client_of(farm, "ann", **certificate_of(farm, "ann")) as client:
+            client.append(b"with both")
+        refused(
+            farm, "bob", kelek.FarmDenied, "or another certificate", **certificate_of(farm, "ann")
+        )
 
 
 def change_password(farm: FarmServers, password: str) -> None:
@@ -289,17 +399,46 @@ def test_a_client_that_reads_no_answers_is_not_read() -> None:
                 assert greedy.answer().is_accepted
 
 
+def test_wrong_passwords_delay_an_address() -> None:
+    """Not other addresses, and no links: they reconnect at once."""
+    with FarmServers(ids=(1, 2)) as farm:
+        farm.start()
+        farm.append(b"before")
+        elected = elections(farm)
+        for _ in range(WRONG_MAX):
+            with pytest.raises(PermissionError, match="wrong"):
+                farm.connect(1, password="guessed")
+        with pytest.raises(
+            PermissionError, match=r"too many wrong passwords from here; wait [12] s"
+        ):
+            farm.connect(1)
+        url = f"tls://127.0.0.1:{farm.ports[1]}"
+        with (
+            kelek.Farm(url, user=USER, password=PASSWORD, ca_file=str(farm.ca)) as client,
+            pytest.raises(kelek.FarmDenied, match="too many wrong passwords"),
+        ):
+            client.status()
+        assert farm.log(1).count("logins-delayed address=127.0.0.1\n") == 1, "rarely"
+        farm.connect(1, user="peer", password=PASSWORDS["peer"]).close()
+        farm.source = "127.0.0.2"
+        farm.connect(1).close()
+        farm.append(b"after")
+        assert elections(farm) == elected
+
+
 def test_connections_are_limited() -> None:
     with FarmServers(ids=(1,), tls=False, node="connections_max: 8") as farm:
         farm.start()
         farm.leader()
         client = farm.connect(1)
         with ExitStack() as stack:
-            for _ in range(7):
-                stack.enter_context(farm.dial(1))
-            late = stack.enter_context(farm.dial(1))
-            assert late.recv(1) == b"", "it is closed"
+            silent = [stack.enter_context(farm.dial(1)) for _ in range(8)]
+            assert silent[0].recv(1) == b"", "the oldest one without a login is closed"
+            with farm.connect(1) as late:
+                assert late.ask(Request(MessageType.CLIENT_REQUEST)).is_accepted
             assert client.ask(Request(MessageType.CLIENT_REQUEST)).is_accepted
+            assert farm.view(1)["connections"].get("silent_timeouts", 0) == 0, "nor after 5 s"
+            assert farm.view(1)["connections"]["connections_refused"] >= 2
         client.close()
 
 

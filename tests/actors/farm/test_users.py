@@ -23,7 +23,7 @@ def private(path: Path, data: bytes) -> str:
         (b"", "is empty; write the password into it"),
         (b"\r\n", "is empty"),
         (b"\xff", "is not UTF-8"),
-        (b"x" * (SECRET_BYTES_MAX + 1), "is too large"),
+        (b"x" * (SECRET_BYTES_MAX + 1), "has more than 4096 bytes; replace it"),
     ],
 )
 def test_an_invalid_secret_is_refused(tmp_path: Path, data: bytes, error: str) -> None:

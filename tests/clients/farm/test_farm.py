@@ -488,7 +488,7 @@ def test_secret_files_must_be_private(tmp_path: Path) -> None:
     path.write_bytes(b"pass word\r\n")
     path.chmod(0o640)
     options: dict[str, Any] = {"servers": "tls://127.0.0.1:1", "user": "u", "secret_file": path}
-    with pytest.raises(kelek.FarmError, match=r"others may read .* chmod 600"):
+    with pytest.raises(kelek.FarmError, match=r"others can read .* chmod 600"):
         kelek.Farm(**options)
     path.chmod(0o600)
     with kelek.Farm(**options) as farm:

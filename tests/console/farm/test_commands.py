@@ -14,11 +14,12 @@ import pytest
 from click.testing import Result
 
 import kelek
+from kelek.clients.farm.values import TlsFiles
 from kelek.console.cli_errors import CliError
 from kelek.console.farm.target import FarmTarget, report_farm_errors
 from kelek.console.kelek_cli import main
 from kelek.protocols.garlicfarm.wire import htdigest
-from kelek.tests.actors.farm.farm_servers import FarmServers
+from kelek.tests.actors.farm.farm_servers import FarmServers, issue_certificate
 from kelek.tests.console.kelek_runner import fails
 from kelek.tests.console.kelek_runner import ok as ok_kelek
 from kelek.tests.console.kelek_runner import run as run_kelek
@@ -163,7 +164,7 @@ def test_users_without_the_right(farm: FarmServers, tmp_path: Path) -> None:
     assert "user demo or the password is wrong for the farm farm; the password file of" in said
     wrong.chmod(0o644)
     said = refused(2, *here(farm, "status"), "--user", "demo", "--secret-file", wrong)
-    assert "others may read this password (mode 0644); chmod 600" in said
+    assert "(mode 0644); chmod 600" in said
     assert "there is no terminal" in refused(2, *here(farm, "publish", 1))
 
 
@@ -187,8 +188,9 @@ def test_urls(farm: FarmServers) -> None:
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (kelek.FarmUnavailable("refused"), "refused start it"),
-        (kelek.FarmNoLeader("no leader"), "no leader see kelek farm servers"),
+        (kelek.FarmUnavailable("refused; is it up?"), "is it up? start it"),
+        (kelek.FarmUnavailable("denied; add a key"), "denied; add a key"),
+        (kelek.FarmNoLeader("does a majority run?"), "run? see kelek farm servers"),
         (kelek.FarmUntrusted("bad"), "bad"),
         (kelek.FarmTimeout("late; it may still happen"), "late; it may still happen"),
         (kelek.FarmCompacted(70), "the entries before 70 are no longer kept"),
@@ -196,7 +198,7 @@ def test_urls(farm: FarmServers) -> None:
 )
 def test_what_goes_wrong_is_one_line(error: Exception, said: str) -> None:
     tuning = kelek.FarmTuning()
-    found = FarmTarget("t.yaml", (), "farm", "u", None, None, tuning, " start it")
+    found = FarmTarget("t.yaml", (), "farm", "u", None, TlsFiles(), tuning, " start it")
     with (
         pytest.raises(CliError, match=r"^t\.yaml: farm farm: ") as ending,
         report_farm_errors(found),
@@ -326,7 +328,7 @@ def test_commands_of_files_in_json(tmp_path: Path) -> None:
 
 
 def test_every_command_has_json() -> None:
-    """As docs/farm.md says."""
+    """As docs/guides/farm.md says."""
     found = main.get_command(click.Context(main), "farm")
     groups = [found]
     while groups:
@@ -364,6 +366,22 @@ def test_a_password_is_asked_for_and_not_shown(tmp_path: Path) -> None:
     assert htdigest.is_password(users, "ann", "very secret")
 
 
+def test_a_client_certificate_is_shown() -> None:
+    """With a topology the commands show the servers' certificate as the servers' user."""
+    with FarmServers(ids=(1,), node="client_ca_file: ca.pem") as farm:
+        issue_certificate(farm.folder, common_name="demo", stem="demo.")
+        farm.start()
+        found = ["-t", farm.path]
+        assert "farm farm: " in ok("status", *found)
+        demo = [*found, "--user", "demo", "--secret-file", farm.folder / "demo.secret"]
+        assert "certificate required" in refused(1, "append", *demo, "one")
+        certificate = ["--certificate", farm.folder / "demo.cert.pem"]
+        key = ["--key", farm.folder / "demo.key.pem"]
+        assert "appended 1 entries" in ok("append", *demo, *certificate, *key, "one")
+        (farm.folder / "demo.key.pem").chmod(0o644)
+        assert "(mode 0644); chmod 600" in refused(2, "append", *demo, *certificate, *key, "one")
+
+
 def test_certificates(tmp_path: Path) -> None:
     from cryptography import x509
 
@@ -380,6 +398,12 @@ def test_certificates(tmp_path: Path) -> None:
     names = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert [str(each.value) for each in names] == ["::1", "host.example", "10.0.0.2"]
     made.verify_directly_issued_by(x509.load_pem_x509_certificate(authority))
+    ok("cert", place, "--user", "ann")
+    made = x509.load_pem_x509_certificate((place / "ann.pem").read_bytes())
+    assert made.subject.rfc4514_string() == "CN=ann"
+    uses = made.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert list(uses) == [x509.oid.ExtendedKeyUsageOID.CLIENT_AUTH]
+    assert "a user's certificate has no HOST" in refused(2, "cert", place, "--user", "ann", "::1")
     assert "neither a name nor an address" in refused(2, "cert", place, "--name", "x", "a b")
     assert "is not usable as a file name" in refused(2, "cert", place, "--name", "../x")
     (place / "ca.key").unlink()

@@ -107,7 +107,7 @@ def test_rows() -> None:
 
 def test_the_page_names_columns() -> None:
     kind = pytest.importorskip("kelek.pipeline.farm.kind", reason="it needs pyspark")
-    text = (ROOT / "docs" / "pipeline.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "guides" / "pipeline.md").read_text(encoding="utf-8")
     text = text.partition("\n## A farm's documents\n")[2].partition("\n## ")[0]
     columns = re.findall(r"^\| (`\w+`) \| ([A-Z<>]+) \|", text, re.M)
     assert ", ".join(f"{name} {word.lower()}" for name, word in columns) == kind.KIND.schema({})

@@ -8,7 +8,7 @@ import pytest
 from kelek.actors.farm import links, listener, users
 from kelek.actors.runtime import process_loop
 from kelek.protocols.garlicfarm.app import application, documents, orders, state
-from kelek.protocols.garlicfarm.server import membership
+from kelek.protocols.garlicfarm.server import logins, membership
 from kelek.protocols.garlicfarm.server.values import FarmSetup
 from kelek.protocols.garlicfarm.wire import (
     authenticator,
@@ -67,6 +67,9 @@ LIMITS = {
     "lines of an HTTP head": handshake.HEAD_LINES_MAX,
     "nonces with stored counts": authenticator.NONCES_MAX,
     "counts of a nonce below the largest": authenticator.NONCE_COUNT_WINDOW,
+    "wrong passwords of an address before it waits": logins.WRONG_MAX,
+    "addresses with wrong passwords": logins.ADDRESSES_MAX,
+    "handshakes continued in one wake": listener.HANDSHAKE_STEPS_MAX,
     "entries of one SyncLog": SETUP.sync_entries_max,
     "entries that a joining server may lack": SETUP.sync_gap,
     "unsent answers of a connection": listener.OUT_BYTES_MAX,
@@ -92,6 +95,9 @@ TIMES = {
     "an incomplete request": listener.REQUEST_MS_MIN,
     "check of the password file and certificates": users.CHECK_INTERVAL_MS,
     "former password of a servers' user": users.FORMER_PASSWORD_MS,
+    "wait of an address after wrong passwords, first": logins.DELAY_MS_FIRST,
+    "wait of an address after wrong passwords, last": logins.DELAY_MS_MAX,
+    "wrong passwords of an address are forgotten": logins.FORGET_MS,
     "request timeout": SETUP.request_timeout_ms,
     "leave timeout": 2 * SETUP.election_timeout_ms_max,
     "a joining server does not answer": (

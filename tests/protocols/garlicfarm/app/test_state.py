@@ -277,7 +277,7 @@ def test_only_administrators_may_give_orders() -> None:
     assert audit_orders(values, "farm", "bob", True) == [Audit("bob", "publish 5", False)]
     assert audit_orders(values, "farm", "", True) == [Audit("", "publish 5", True)]
     assert audit_orders(values, "other", "alice", True) == [Audit("alice", "publish 5", False)]
-    ((user, what, taken),) = audit_orders([b'{"admin":"?"}'], "farm", "alice", True)
+    ((user, what, taken, _),) = audit_orders([b'{"admin":"?"}'], "farm", "alice", True)
     assert (user, what[:10], taken) == ("alice", "malformed:", False)
     whats = [audit_orders([each], "farm", "alice", True)[0].what for each in ORDERS[1:]]
     assert whats == [

@@ -204,6 +204,24 @@ def test_a_leader_is_removed() -> None:
     assert cluster.ask(client_request(b"more")).is_accepted
 
 
+def test_a_removed_server_leads_only_until_its_removal_is_committed() -> None:
+    """Beside the old leader it alone has the entry, so it must win and commit it."""
+    cluster, leader = elected_farm()
+    leaver, away = sorted({1, 2, 3} - {leader})
+    cluster.cut_off(away, {leader, leaver})
+    assert cluster.ask(membership.remove_server_request(leaver)).is_accepted
+    cluster.run_until(lambda: cluster.peers[leaver].directory.find(leaver) is None)
+    cluster.kill(leader)
+    cluster.start(leader)
+    cluster.network.heal()
+    cluster.cut_off(leader, {away})
+    cluster.run_until(lambda: cluster.leader == leaver)
+    cluster.network.heal()
+    cluster.run_until(lambda: cluster.leader in (leader, away))
+    assert cluster.ask(client_request(b"more")).is_accepted
+    assert cluster.ids(away) == sorted({leader, away})
+
+
 def test_one_of_two_is_removed() -> None:
     cluster, leader = elected_farm(members=(1, 2))
     shrink(cluster, leader)
