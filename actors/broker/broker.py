@@ -7,6 +7,7 @@ become Python objects here, except those of durable services.
 import gc
 import os
 import time
+from collections.abc import Sequence
 
 import zmq
 
@@ -15,7 +16,8 @@ from ...native.broker.server import Served, ServedRouter, Server
 from ...native.net.messages import Arena, Frames
 from ...net.clock import earliest, monotonic_ms
 from ...net.sockets import Socket
-from ...protocols.majordomo.broker import BrokerMachine, BrokerSetup
+from ...protocols.access.zap import KeyChange
+from ...protocols.majordomo.broker import SIDES, BrokerMachine, BrokerSetup
 from ...protocols.majordomo.ledger import DurableSetup
 from ...protocols.majordomo.records import TOKEN_BYTES
 from ...protocols.majordomo.values import Headers
@@ -55,6 +57,7 @@ class BrokerActor(Actor):
                 # Random, so that it differs after a restart.
                 first_number=int.from_bytes(os.urandom(6), "big"),
                 durable=self._durable(settings),
+                key_name=lambda slot: self.access.name_of(slot) if self.access else "",
             ),
             self.now_ms,
         )
@@ -84,7 +87,7 @@ class BrokerActor(Actor):
         if self._machine.durable is not None:
             secret = bytes.fromhex(self.setup.secret)
             target = StoreTarget(self.settings.store_urls, settings.store.table, secret)
-            self._store = BrokerStore(self, target, self._machine.durable)
+            self._store = BrokerStore(self, target, self._machine.durable, self.client_keys)
             gc.set_threshold(GARBAGE_MIN)  # Many records live long, without cycles.
         self.ready()
 
@@ -122,6 +125,8 @@ class BrokerActor(Actor):
             return super().wait(timeout_ms)
         ready, served, position, unsent = self._server.wait(timeout_ms)
         now_ms = monotonic_ms()
+        self.handle_denied(self._clients, self._requests)
+        self.handle_denied(self._workers, self._answers)
         if served is Served.REQUESTS:
             self._machine.on_requests(self._requests.arena, now_ms, position)
         elif served is Served.ANSWERS:
@@ -143,6 +148,21 @@ class BrokerActor(Actor):
     def _on_messages(self, arena: Arena) -> None:
         self._machine.on_requests(arena, self.now_ms, with_workers=True)
 
+    def on_denied(self, socket: Socket, arena: Arena) -> None:
+        sides = zip(SIDES, (self._clients, self._workers), strict=True)
+        own = [side for side, each in sides if each is socket]
+        self._machine.on_denied(arena, monotonic_ms(), own)
+
+    def on_keys_changed(self, changes: Sequence[KeyChange]) -> None:
+        now_ms, security = monotonic_ms(), self.settings.security
+        for slot, _ in changes:
+            if not slot.key:
+                self._machine.on_key_changed(slot.number, None, now_ms)
+            elif security is not None and security.enforce:
+                may_offer = slot.allowed.grants.may_offer
+                self._machine.on_key_changed(slot.number, may_offer, now_ms)
+        self.on_wake(now_ms)
+
     def on_wake(self, now_ms: int) -> None:
         if self._store is not None:
             self._store.receive_answers(now_ms)
@@ -151,6 +171,7 @@ class BrokerActor(Actor):
         while len(self._machine.workers):
             self._send_workers(now_ms)
         self._send_clients(now_ms)
+        self.report_own_bytes(self._machine.exchange.held[1])
         if self._store is not None:
             self._store.send_orders(now_ms)
 
@@ -204,4 +225,5 @@ class BrokerActor(Actor):
             self._store.close()
 
     def status(self) -> dict[str, object]:
-        return dict(self._machine.status())
+        latency = {"call": self._machine.exchange.latency.values()}
+        return {**self._machine.status(), "latency": latency}

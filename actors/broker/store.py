@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import NamedTuple
 
+from ...net.client_keys import ClientKeys
 from ...net.links import LinkLimits
 from ...protocols.errors import RemoteProtocolError
 from ...protocols.majordomo.durable import (
@@ -43,12 +44,19 @@ class StoreTarget(NamedTuple):
 class BrokerStore:
     """Executes the orders of a Durable, and reports their results."""
 
-    def __init__(self, loop: ProcessLoop, target: StoreTarget, durable: Durable) -> None:
+    def __init__(
+        self,
+        loop: ProcessLoop,
+        target: StoreTarget,
+        durable: Durable,
+        keys: ClientKeys | None = None,
+    ) -> None:
+        """keys: None: connections without CURVE"""
         self._loop = loop
         self._target = target
         self._durable = durable
         self._client = TableClientMachine(TableClientSetup(target.urls, owner=target.secret))
-        self._link = LeaderLink(loop, self._client, LIMITS)
+        self._link = LeaderLink(loop, self._client, LIMITS, keys)
         self._machine = os.urandom(MACHINE_BYTES)
         self._numbers = count(int.from_bytes(os.urandom(3), "big"))
         self._reqids: dict[int, bytes] = {}  # Of writes: a repeat is applied once.

@@ -23,7 +23,7 @@ from typing import Any
 
 import zmq
 
-from kelek.actors.runtime.children import python_command
+from kelek.actors.runtime.fork_server import python_command
 from kelek.actors.runtime.setup import ActorSetup
 from kelek.actors.topology.settings import (
     BrokerEndpoints,

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WINDOW_MAX = 1 << 12, SIZE_MAX_BYTES = 1 << 16, PING_MS = 1000, LOOK_MS = 20 };
+enum { WINDOW_MAX = 1 << 12, SIZE_MAX_BYTES = 1 << 20, PING_MS = 1000, LOOK_MS = 20 };
 
 static const char SERVICE[] = "echo";
 static struct pollfd polled[LOAD_CLIENTS_MAX];

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ...net.clock import monotonic_ms
 
-# A broker disconnects a peer that sends more than 64 MiB (docs/topology.md).
+# A broker disconnects a peer that sends more than 64 MiB (docs/reference/topology.md).
 BODY_BYTES_MAX = (64 << 20) - (64 << 10)
 BODY_FRAMES_MAX = 4000
 

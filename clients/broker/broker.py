@@ -31,6 +31,10 @@ class Broker(BrokerOperations["Future", "Stream"], BlockingDriver):
                  of the program, joins the request while the broker has it in work; a durable
                  service returns the stored answer. The request continues after timeout_ms, so that
                  its answer can be fetched later. Default: a new one
+    key          the file of this client's key, NAME.key_secret; needs server_keys. None: without
+                 CURVE, the encryption of ZeroMQ (docs/security.md)
+    server_keys  the servers' public keys by url, 40 characters of Z85; None for a server without
+                 CURVE. Or one key of all servers. A server without a key here is never used
 
     A lost worker or broker may cause a second execution; the answer comes once. A body is bytes, a
     str (as UTF-8) or a list of bytes (frames). Raises BrokerError or a subclass.

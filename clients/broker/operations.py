@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from ...net.client_keys import ServerKeys
 from ...net.clock import monotonic_ms
 from ...net.links import LinkLimits
 from ...protocols.majordomo import values
@@ -18,8 +19,15 @@ from ...protocols.majordomo.client import (
 )
 from ...protocols.majordomo.codec import Request
 from ...protocols.zre import services
-from ..errors import BrokerError, BrokerTimeout, BrokerUnavailable, ServiceRefused
+from ..errors import (
+    BrokerError,
+    BrokerTimeout,
+    BrokerUnavailable,
+    ServiceNotAllowed,
+    ServiceRefused,
+)
 from ..io.driver import ClientBase
+from ..io.keys import KeyPath, checked_keys
 from ..io.links import Links, LinkSettings
 from ..io.operations import Batches, Sleep, Wait
 from ..io.reqids import new_reqid
@@ -140,10 +148,13 @@ class BrokerOperations(ClientBase, Generic[FutureT, StreamT]):
         timeout_ms: int = TIMEOUT_MS,
         identity: str | bytes | None = None,
         tuning: BrokerTuning | None = None,
+        key: KeyPath | None = None,
+        server_keys: ServerKeys | None = None,
     ) -> None:
         self.timeout_ms = timeout_ms
         self._client = make_client(urls, tuning, identity)
-        links = partial(Links, self._client, BROKER_LINKS)
+        keys = checked_keys(key, server_keys, self._client.setup.urls)
+        links = partial(Links, self._client, BROKER_LINKS._replace(keys=keys))
         self._own(links, partial(self._resolve, self._client))
 
     @staticmethod
@@ -286,4 +297,5 @@ def answer_of(client: BrokerClientMachine, call: Call) -> Body:
         return Body.of(call.final)
     if failure.code == values.EXPIRED:
         raise BrokerTimeout(failure.message)
-    raise ServiceRefused(failure.code, failure.message)
+    kind = ServiceNotAllowed if failure.code == values.NOT_ALLOWED else ServiceRefused
+    raise kind(failure.code, failure.message)

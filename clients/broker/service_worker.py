@@ -15,6 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Generic, NamedTuple, ParamSpec, Self, TypeVar
 
+from ...net.client_keys import ServerKeys
 from ...net.clock import monotonic_ms
 from ...net.sockets import LINGER_MS
 from ...protocols.majordomo import values
@@ -24,6 +25,7 @@ from ...protocols.zre import services
 from ..aliases import old_fields
 from ..errors import ServiceRefused
 from ..io.async_waits import AsyncWaits
+from ..io.keys import KeyPath, checked_keys
 from ..io.links import Links, LinkSettings
 from ..io.resources import Guard
 from .body import Body, frames_of
@@ -76,14 +78,31 @@ class Service(Generic[P, R]):
         function = self.function
         return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
 
-    def run(self, urls: str | Iterable[str], *, tuning: WorkerTuning = TUNING) -> None:
+    def run(
+        self,
+        urls: str | Iterable[str],
+        *,
+        tuning: WorkerTuning = TUNING,
+        key: KeyPath | None = None,
+        server_keys: ServerKeys | None = None,
+    ) -> None:
         """Serves until SIGTERM or SIGINT, then finishes its requests. A second signal ends it at
-        once. urls are the brokers' back ends; it registers at all of them."""
-        Worker(self, urls, tuning=tuning).run()
+        once. urls are the brokers' back ends; it registers at all of them.
 
-    async def serve(self, urls: str | Iterable[str], *, tuning: WorkerTuning = TUNING) -> None:
-        """Serves in the running loop until it is cancelled; handles no signals."""
-        await Worker(self, urls, tuning=tuning).serve()
+        key, server_keys   see kelek.Broker; the key needs the grant worker:NAME
+        """
+        Worker(self, urls, tuning=tuning, key=key, server_keys=server_keys).run()
+
+    async def serve(
+        self,
+        urls: str | Iterable[str],
+        *,
+        tuning: WorkerTuning = TUNING,
+        key: KeyPath | None = None,
+        server_keys: ServerKeys | None = None,
+    ) -> None:
+        """As run(), in the running loop until it is cancelled; handles no signals."""
+        await Worker(self, urls, tuning=tuning, key=key, server_keys=server_keys).serve()
 
 
 def service(
@@ -152,6 +171,7 @@ class Worker:
 
     on_begun     called when it accepts requests and handles signals
     on_failure   called with each exception of the function, in any thread
+    key, server_keys   see kelek.Broker
     """
 
     # These exist when it serves.
@@ -168,6 +188,8 @@ class Worker:
         tuning: WorkerTuning = TUNING,
         on_begun: Callable[[], object] = lambda: None,
         on_failure: Callable[[Exception], object] = lambda error: None,
+        key: KeyPath | None = None,
+        server_keys: ServerKeys | None = None,
     ) -> None:
         values.check_headers(tuning.headers)
         self.service = service
@@ -185,6 +207,8 @@ class Worker:
                 tuning.liveness,
             ),
         )
+        keys = checked_keys(key, server_keys, self._workers.workers)
+        self._settings = WORKER_LINKS._replace(keys=keys)
         self._loop: asyncio.AbstractEventLoop | None = None  # None: it does not serve yet.
         self._requests: queue.SimpleQueue[WorkerRequest | None] = queue.SimpleQueue()  # To threads.
         self._results: deque[_Result] = deque()  # Of the threads.
@@ -218,7 +242,7 @@ class Worker:
         self._stop_event, self._has_room = asyncio.Event(), asyncio.Event()
         self._has_room.set()
         self._task_slots = asyncio.Semaphore(self.service.concurrency)
-        self._links = AsyncWaits(partial(Links, self._workers, WORKER_LINKS), self._on_woken)
+        self._links = AsyncWaits(partial(Links, self._workers, self._settings), self._on_woken)
         self._loop = asyncio.get_running_loop()
         threads = 0 if self.service.asynchronous else self.service.concurrency
         closer = self._links.close

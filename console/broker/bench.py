@@ -25,6 +25,7 @@ from ...clients.broker.operations import BrokerTuning
 from ...clients.errors import BrokerTimeout
 from ...native.net.messages import Frames
 from ...native.net.sockets import Drain, send_batch
+from ...net.sockets import add_curve
 from ...protocols.failover.limits import REACH_MS
 from ...protocols.majordomo import values
 from ...protocols.majordomo.codec import (
@@ -34,6 +35,7 @@ from ...protocols.majordomo.codec import (
     encode,
 )
 from ..cli_errors import FAILED, CliError
+from ..client_keys import curve_of
 from ..options import DATA, OUTPUT, argument, command, option, timeout_option
 from ..render import per_second, percentiles_ms, progress_bar, show
 from .echo import HEAD_BYTES, EchoSetup
@@ -43,6 +45,7 @@ from .target import (
     CLIENTS_URL,
     TOPOLOGY,
     WORKERS_URL,
+    BrokerTarget,
     read_body,
     report_broker_errors,
     resolve_brokers,
@@ -73,9 +76,9 @@ class Measurement(NamedTuple):
 class BenchLoad:
     """Sends the same request again and again, with a fixed number in flight."""
 
-    def __init__(self, url: str, service: str, body: list[bytes], headers: values.Headers) -> None:
+    def __init__(self, target: BrokerTarget, service: str, body: list[bytes]) -> None:
         # Encoded once; only the id changes.
-        request = encode(Request(service.encode(), ID, body), values.Framing.TEXT, headers)
+        request = encode(Request(service.encode(), ID, body), values.Framing.TEXT, target.headers)
         self._head, self._body = request[:ID_FRAME], request[ID_FRAME + 1 :]
         self._ids = (number.to_bytes(8) for number in count(1))
         self._sent_ns: dict[bytes, int] = {}
@@ -83,6 +86,9 @@ class BenchLoad:
         self._socket = self._context.socket(zmq.DEALER)
         for limit in (zmq.SNDHWM, zmq.RCVHWM, zmq.LINGER):
             self._socket.setsockopt(limit, 0)  # The number in flight bounds both.
+        url = target.urls[0]
+        if (curve := curve_of(url, target.keys)) is not None:
+            add_curve(self._socket, curve)
         self._socket.connect(url)
         self._drain = Drain(
             self._socket,
@@ -187,19 +193,23 @@ def bench(request: BenchRequest) -> None:
     url, reach_ms = target.urls[0], min(REACH_MS, request.timeout_ms)
     with (
         report_broker_errors(target, service),
-        Broker(url, timeout_ms=reach_ms, tuning=BrokerTuning(headers=target.headers)) as broker,
+        Broker(
+            url, timeout_ms=reach_ms, tuning=BrokerTuning(headers=target.headers), **target.keys
+        ) as broker,
     ):
         status = broker.call("mmi.service", service)
         workers: AbstractContextManager[None] = nullcontext()
         if workers_url is not None:
             header, counts = target.headers.worker.decode(), (request.workers, request.window)
-            setup = EchoSetup(workers_url, service, *counts, header, target.interval_ms)
+            setup = EchoSetup(
+                workers_url, service, *counts, header, target.interval_ms, **target.keys
+            )
             workers = running_echo_workers(broker, setup, request.timeout_ms)
         elif status != values.MMI_FOUND:
             way_out = "start one: kelek worker run; or leave SERVICE out to use the bench's workers"
             raise CliError(f"{url}: service {service}: it has no worker; {way_out}", FAILED)
         with workers:
-            figures = measure(BenchLoad(url, service, body, target.headers), request)
+            figures = measure(BenchLoad(target, service, body), request)
     figures = {"broker": url, "service": service, "bytes": sum(map(len, body)), **figures}
     show_figures(figures, request.output)
 

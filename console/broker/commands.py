@@ -48,7 +48,9 @@ def call(request: CallRequest) -> None:
     target = resolve_brokers(request.topology, request.urls, CLIENTS_URL)
     tuning = BrokerTuning(headers=target.headers)
     with (
-        Broker(target.urls, timeout_ms=timeout_ms, identity=identity, tuning=tuning) as broker,
+        Broker(
+            target.urls, timeout_ms=timeout_ms, identity=identity, tuning=tuning, **target.keys
+        ) as broker,
         report_broker_errors(target, name),
     ):
         # Fail early when no broker is reachable.

@@ -7,6 +7,7 @@ SETUP is an EchoSetup in JSON. The workers end with their standard input, that i
 
 import json
 import sys
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import zmq
@@ -14,8 +15,9 @@ import zmq
 from ...clients.broker.body import BODY_BYTES_MAX, BODY_FRAMES_MAX
 from ...native.net.messages import Frames
 from ...native.net.sockets import Drain, send_batch
+from ...net.client_keys import load_client_keys
 from ...net.clock import monotonic_ms
-from ...net.sockets import LINGER_MS
+from ...net.sockets import LINGER_MS, add_curve
 from ...protocols.majordomo.codec import Disconnect, Ping, WorkerReady, encode
 from ...protocols.majordomo.values import DISCONNECT, FINAL, REQUEST, Framing, Headers
 
@@ -31,6 +33,8 @@ class EchoSetup(NamedTuple):
     window: int
     header: str  # Of a worker's commands.
     interval_ms: int  # Between PINGs on a silent connection.
+    key: str = ""  # Path of the workers' key; empty: without CURVE.
+    server_keys: Mapping[str, str | None] | str = ""
 
 
 class EchoWorker:
@@ -43,6 +47,10 @@ class EchoWorker:
         for option in (zmq.SNDHWM, zmq.RCVHWM):
             self.socket.setsockopt(option, 0)  # The window bounds both.
         self.socket.setsockopt(zmq.LINGER, LINGER_MS)
+        if setup.key:
+            curve = load_client_keys(setup.key, setup.server_keys).curve(setup.url)
+            if curve is not None:
+                add_curve(self.socket, curve)
         self.socket.connect(setup.url)
         self._drain = Drain(
             self.socket,

@@ -69,7 +69,8 @@ def fetch_all_rows(request: ListRequest, service: bytes, key: str) -> Rows:
     with report_broker_errors(target, service.decode()):
         for url in target.urls:
             tuning = BrokerTuning(headers=target.headers)
-            with Broker(url, timeout_ms=request.timeout_ms, tuning=tuning) as broker:
+            timeout_ms = request.timeout_ms
+            with Broker(url, timeout_ms=timeout_ms, tuning=tuning, **target.keys) as broker:
                 try:
                     found += [{"broker": url, **row} for row in fetch_rows(broker, service, key)]
                     answered = True
@@ -88,6 +89,8 @@ def fetch_rows(broker: Broker, service: bytes, key: str) -> Rows:
         frames = broker.call(service, after).frames
         if frames == [values.MMI_NOT_IMPLEMENTED]:
             raise CliError("this is a foreign broker, without lists", FAILED)
+        if frames == [values.MMI_NOT_ALLOWED]:
+            raise CliError("this key has no grant `observer`", FAILED)
         page = [msgpack.unpackb(frame) for frame in frames if frame]
         rows += page
         if (

@@ -1,8 +1,9 @@
 """The broker of a command of `kelek`, and errors of its calls."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from ...clients.broker.body import frames_of
 from ...clients.broker.operations import checked_service
@@ -30,6 +31,7 @@ class BrokerTarget(NamedTuple):
     start: str  # The way out when no broker answers; empty with --url.
     headers: Headers = HEADERS
     interval_ms: int = INTERVAL_MS  # Of a worker's heartbeat; at most the broker's.
+    keys: Mapping[str, Any] = MappingProxyType({})  # Arguments of its clients.
 
 
 def resolve_brokers(topology: str | None, urls: tuple[str, ...], key: str) -> BrokerTarget:
@@ -43,9 +45,10 @@ def resolve_brokers(topology: str | None, urls: tuple[str, ...], key: str) -> Br
     known = tuple(found.urls.values())
     settings = found.topology.broker if found.topology else None
     if settings is None:
-        return BrokerTarget(found.source, known, found.start)
+        return BrokerTarget(found.source, known, found.start, keys=found.keys)
     interval_ms = settings.heartbeat_interval_ms
-    return BrokerTarget(found.source, known, found.start, Headers.of(settings), interval_ms)
+    headers = Headers.of(settings)
+    return BrokerTarget(found.source, known, found.start, headers, interval_ms, found.keys)
 
 
 def read_body(service: str | None, bodies: Sequence[bytes]) -> list[bytes]:

@@ -60,7 +60,14 @@ def run(request: WorkerRequest) -> None:
             sys.stderr.write(f"kelek: {no_broker_line(brokers)}\n")
 
     tuning = WorkerTuning(heartbeat_interval_ms=brokers.interval_ms, headers=brokers.headers)
-    worker = Worker(served, brokers.urls, tuning=tuning, on_begun=on_begun, on_failure=on_failure)
+    worker = Worker(
+        served,
+        brokers.urls,
+        tuning=tuning,
+        on_begun=on_begun,
+        on_failure=on_failure,
+        **brokers.keys,
+    )
     timer = threading.Timer(REACH_S, report_no_broker)
     timer.daemon = True  # It must not delay the end of the worker.
     timer.start()

@@ -155,6 +155,8 @@ static void service_wake(struct klk_exchange *exchange, struct service *service)
 
 /* ---- clients ---- */
 
+static uint32_t client_lose(struct klk_exchange *exchange, struct client *client, int64_t now_ms);
+
 struct client *klk_client_next(const struct klk_exchange *exchange, struct klk_octets id,
                                const struct client *behind) {
     uint64_t hash = hash_of(exchange, 0, id);
@@ -163,10 +165,10 @@ struct client *klk_client_next(const struct klk_exchange *exchange, struct klk_o
 }
 
 /* Whether a connection has the most clients allowed. */
-static int is_crowded(const struct klk_exchange *exchange, struct klk_octets id) {
+static int is_crowded(const struct klk_exchange *exchange, struct klk_octets id, int32_t slot) {
     const struct client *client = NULL;
     uint32_t count = 0;
-    while ((client = klk_client_next(exchange, id, client)) != NULL) count++;
+    while ((client = klk_client_next(exchange, id, client)) != NULL) count += client->slot == slot;
     return count >= NAMES_MAX;
 }
 
@@ -175,32 +177,47 @@ static int is_crowded(const struct klk_exchange *exchange, struct klk_octets id)
 static void client_move(struct klk_exchange *exchange, struct client *client,
                         struct klk_octets id) {
     uint64_t hash = hash_of(exchange, 0, id);
-    if (hash == client->previous_hash || is_crowded(exchange, id)) return;
+    if (hash == client->previous_hash || is_crowded(exchange, id, client->slot)) return;
     table_remove(&exchange->clients, &client->by_id.node);
     client->previous_hash = client->by_id.node.hash;
     named_add(exchange, &exchange->clients, &client->by_id, id);
 }
 
-struct client *klk_client_find(struct klk_exchange *exchange, struct klk_octets id,
-                               struct klk_octets name) {
-    struct client *client = NULL;
-    while ((client = klk_client_next(exchange, id, client)) != NULL)
-        if (name_is(&client->by_name.name, name)) return client;
-    struct named *named = name.size ? named_find(exchange, &exchange->clients_by_name, name) : NULL;
-    if (!named) return NULL;
-    client = KLK_OF(named, struct client, by_name);
-    client_move(exchange, client, id);
-    return client;
+struct client *klk_client_find(struct klk_exchange *exchange, const struct klk_asking *asking,
+                               int64_t now_ms) {
+    struct klk_octets id = asking->client, name = asking->name;
+    uint64_t hash = hash_of(exchange, 0, id);
+    struct node *node = table_first(&exchange->clients, hash);
+    struct client *client, *found = NULL;
+    while ((client = (struct client *)(void *)named_next(node, hash, id)) != NULL) {
+        node = client->by_id.node.next;
+        if (client->slot != asking->slot)
+            client_lose(exchange, client, now_ms);
+        else if (name_is(&client->by_name.name, name))
+            found = client;
+    }
+    if (found || !name.size) return found;
+    hash = hash_of(exchange, 0, name);
+    struct named *named = named_next(table_first(&exchange->clients_by_name, hash), hash, name);
+    for (; named; named = named_next(named->node.next, hash, name)) {
+        client = KLK_OF(named, struct client, by_name);
+        if (client->slot != asking->slot) continue;
+        client_move(exchange, client, id);
+        return client;
+    }
+    return NULL;
 }
 
-struct client *klk_client_get(struct klk_exchange *exchange, struct klk_octets id,
-                              struct klk_octets name) {
-    struct client *client = klk_client_find(exchange, id, name);
+struct client *klk_client_get(struct klk_exchange *exchange, const struct klk_asking *asking,
+                              int64_t now_ms) {
+    struct klk_octets id = asking->client, name = asking->name;
+    struct client *client = klk_client_find(exchange, asking, now_ms);
     if (client) return client;
-    if (name.size && is_crowded(exchange, id)) return NULL;
+    if (name.size && is_crowded(exchange, id, asking->slot)) return NULL;
     client = calloc(1, sizeof *client);
     if (!client) return NULL;
     klk_link_init(&client->client_queues);
+    client->slot = asking->slot;
     named_add(exchange, &exchange->clients, &client->by_id, id);
     client->by_number.hash = exchange->next_client++;
     klk_put_u64_big(client->number, client->by_number.hash);
@@ -326,11 +343,23 @@ static void request_wait_no_more(struct klk_exchange *exchange, struct request *
     request->client_queue = NULL;
 }
 
+/* Makes room for the use of the key in a slot. Returns 0: no memory. */
+static int keys_fit(struct klk_exchange *exchange, int32_t slot) {
+    if (slot < 0 || klk_key_use(exchange, slot)) return 1;
+    uint32_t count = (uint32_t)slot + 16;
+    struct key_use *keys = realloc(exchange->keys, count * sizeof *keys);
+    if (!keys) return 0;
+    memset(keys + exchange->keys_count, 0, (count - exchange->keys_count) * sizeof *keys);
+    exchange->keys = keys;
+    exchange->keys_count = count;
+    return 1;
+}
+
 int klk_request_add(struct klk_exchange *exchange, struct client *client, struct service *service,
                     const struct klk_asking *asking, int64_t now_ms) {
     uint32_t body_size = asking->offsets[asking->frames] - asking->offsets[0];
     uint8_t named_mode = asking->credit ? KLK_PARTS_NUMBERED : KLK_PARTS_UNWANTED;
-    if (!due_fit(exchange)) return KLK_ESPACE;
+    if (!due_fit(exchange) || !keys_fit(exchange, client->slot)) return KLK_ESPACE;
     struct client_queue *client_queue = line_get(client, service);
     if (!client_queue) return KLK_ESPACE;
     struct request *request =
@@ -343,6 +372,7 @@ int klk_request_add(struct klk_exchange *exchange, struct client *client, struct
                                 .service = service,
                                 .client_queue = client_queue,
                                 .number = ++exchange->number,
+                                .since_us = exchange->now_us,
                                 .bytes = klk_request_cost(client, asking),
                                 .expires_ms = now_ms + exchange->setup.request_ttl_ms,
                                 .deadline_ms = asking->deadline_ms,
@@ -361,6 +391,11 @@ int klk_request_add(struct klk_exchange *exchange, struct client *client, struct
     klk_link_insert(&request->place, &client_queue->requests);
     exchange->bytes += request->bytes;
     client->inflight++;
+    struct key_use *use = klk_key_use(exchange, client->slot);
+    if (use) {
+        use->inflight++;
+        use->bytes += request->bytes;
+    }
     request_wait(exchange, request);
     return KLK_OK;
 }
@@ -413,6 +448,11 @@ void klk_request_end(struct klk_exchange *exchange, struct request *request) {
     collected_free(exchange, request);
     table_remove(&exchange->requests, &request->node);
     exchange->bytes -= request->bytes;
+    struct key_use *use = klk_key_use(exchange, client->slot);
+    if (use) {
+        use->inflight--;
+        use->bytes -= request->bytes;
+    }
     free(request);
     client->inflight--;
     klk_client_free_unused(exchange, client);
@@ -482,7 +522,7 @@ void klk_worker_touch(struct klk_exchange *exchange, struct worker *worker, int6
 
 int klk_exchange_worker_add(struct klk_exchange *exchange, const uint8_t *id, uint32_t id_size,
                             const uint8_t *service_name, uint32_t service_size, uint32_t framing,
-                            uint32_t window, int wants, int64_t now_ms) {
+                            uint32_t window, int wants, int32_t slot, int64_t now_ms) {
     struct klk_octets routing_id = {id, id_size}, name = {service_name, service_size};
     if (!is_valid(routing_id) || !is_valid(name) || framing > KLK_FRAMING_MDP2) return KLK_EINVAL;
     if (!window || window > KLK_EXCHANGE_WINDOW_MAX) return KLK_EINVAL;
@@ -498,6 +538,7 @@ int klk_exchange_worker_add(struct klk_exchange *exchange, const uint8_t *id, ui
     worker->framing = (uint8_t)framing;
     worker->window = framing == KLK_FRAMING_TEXT ? window : 1;
     worker->wants = (uint8_t)wants;
+    worker->slot = slot;
     worker->number = exchange->next_worker++;
     worker->last_seen_ms = worker->sent_ms = now_ms;
     named_add(exchange, &exchange->workers, &worker->named, routing_id);
@@ -562,6 +603,13 @@ static uint32_t client_end(struct klk_exchange *exchange, struct client *client)
     return count;
 }
 
+/* A client can't be reached: removes its queued requests; returns their number. */
+static uint32_t client_lose(struct klk_exchange *exchange, struct client *client, int64_t now_ms) {
+    if (!client->is_gone) client->gone_since_ms = now_ms;
+    client->is_gone = 1;
+    return client_end(exchange, client);
+}
+
 uint32_t klk_exchange_client_remove(struct klk_exchange *exchange, const uint8_t *id,
                                  uint32_t id_size, int64_t now_ms) {
     struct klk_octets routing_id = {id, id_size};
@@ -569,10 +617,20 @@ uint32_t klk_exchange_client_remove(struct klk_exchange *exchange, const uint8_t
     uint32_t count = 0;
     while (client) {
         struct client *next = klk_client_next(exchange, routing_id, client);
-        if (!client->is_gone) client->gone_since_ms = now_ms;
-        client->is_gone = 1;
-        count += client_end(exchange, client);
+        count += client_lose(exchange, client, now_ms);
         client = next;
+    }
+    return count;
+}
+
+uint32_t klk_exchange_slot_remove(struct klk_exchange *exchange, int32_t slot, int64_t now_ms) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < exchange->clients.size; i++) {
+        for (struct node *node = exchange->clients.buckets[i], *next; node; node = next) {
+            struct client *client = (struct client *)(void *)node;
+            next = node->next;
+            if (client->slot == slot) count += client_lose(exchange, client, now_ms);
+        }
     }
     return count;
 }
@@ -624,11 +682,16 @@ void klk_exchange_close(struct klk_exchange *exchange) {
     nodes_free(&exchange->services);
     nodes_free(&exchange->durable);
     free(exchange->expiry_heap);
+    free(exchange->keys);
     free(exchange);
 }
 
 const uint64_t *klk_exchange_counters(const struct klk_exchange *exchange) {
     return exchange->counters;
+}
+
+const struct klk_latency *klk_exchange_latency(const struct klk_exchange *exchange) {
+    return &exchange->latency;
 }
 
 uint64_t klk_exchange_held(const struct klk_exchange *exchange, uint64_t *bytes) {
@@ -689,6 +752,7 @@ uint32_t klk_exchange_workers(const struct klk_exchange *exchange, struct klk_wo
                                                   .window = worker->window,
                                                   .load = worker->load,
                                                   .framing = worker->framing,
+                                                  .slot = worker->slot,
                                                   .routing_id = worker->named.name,
                                                   .service = worker->service->named.name};
     }

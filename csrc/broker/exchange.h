@@ -7,7 +7,8 @@ enum klk_exchange_limit {
     KLK_EXCHANGE_NAME_MAX = 255,  /* of a service, a request id, a routing id, a header */
     KLK_EXCHANGE_WINDOW_MAX = 65535,
     KLK_EXCHANGE_PART_COST = 8192, /* credit that a part costs besides its octets */
-    KLK_EXCHANGE_PROBE_MS = 1000    /* between two probes of waiting clients */
+    KLK_EXCHANGE_PROBE_MS = 1000,   /* between two probes of waiting clients */
+    KLK_EXCHANGE_NO_SLOT = -1       /* of peers at an endpoint without keys */
 };
 
 /* What a worker wants with a request. */
@@ -63,6 +64,8 @@ struct klk_exchange_setup {
     uint64_t first_number;       /* of clients, workers and runs, as peers see them */
     uint64_t bytes_max;          /* of all requests, with their overhead */
     uint64_t service_bytes_max;  /* of the waiting requests of one service */
+    uint64_t key_bytes_max;      /* of the requests of all clients of a key */
+    uint32_t key_inflight_max;   /* requests of all clients of a key */
     uint32_t inflight_max;       /* requests of one client */
     uint32_t services_max;
     uint32_t request_ttl_ms;     /* the longest wait for a worker */
@@ -77,6 +80,7 @@ struct klk_worker_info {
     uint32_t window;
     uint32_t load;
     uint32_t framing;
+    int32_t slot; /* of its key */
     struct klk_name routing_id;
     struct klk_name service;
 };
@@ -109,7 +113,11 @@ uint32_t klk_exchange_count_durable(const struct klk_exchange *exchange,
 /* KLK_EXCHANGE_COUNTERS counts. */
 const uint64_t *klk_exchange_counters(const struct klk_exchange *exchange);
 
-/* Receives messages of clients, from message *position on. Requests wait for
+/* From the arrival of each request to its answer by a worker. */
+const struct klk_latency *klk_exchange_latency(const struct klk_exchange *exchange);
+
+/* Receives messages of clients, from message *position on. Clients, names and requests belong to
+ * the slot of their key: no other key finds them. Requests wait for
  * klk_exchange_dispatch().
  *
  *   clients    out: immediate answers
@@ -140,10 +148,12 @@ int klk_exchange_expire(struct klk_exchange *exchange, int64_t now_ms,
                         struct klk_messages *clients);
 
 /* Adds a worker for a service. KLK_EINVAL: the routing id is a worker's, or a limit is broken;
- * KLK_ESPACE: no memory, or too many services. */
+ * KLK_ESPACE: no memory, or too many services.
+ *
+ *   slot   of its key: commands of others are those of an unknown worker */
 int klk_exchange_worker_add(struct klk_exchange *exchange, const uint8_t *id, uint32_t id_size,
                             const uint8_t *service, uint32_t service_size, uint32_t framing,
-                            uint32_t window, int wants, int64_t now_ms);
+                            uint32_t window, int wants, int32_t slot, int64_t now_ms);
 
 /* Removes a lost worker and gives its requests to others. Returns their number; KLK_EINVAL: no such
  * worker. */
@@ -166,6 +176,9 @@ int klk_exchange_heartbeat(struct klk_exchange *exchange, int64_t before_ms, int
  * */
 uint32_t klk_exchange_client_remove(struct klk_exchange *exchange, const uint8_t *id,
                                  uint32_t id_size, int64_t now_ms);
+
+/* The same for all clients with a key's slot. */
+uint32_t klk_exchange_slot_remove(struct klk_exchange *exchange, int32_t slot, int64_t now_ms);
 
 /* Call it every KLK_EXCHANGE_PROBE_MS: sends a sign of life to waiting clients with a name, which
  * shows lost connections, and cancels the requests in work of disconnected clients. Returns KLK_OK

@@ -53,6 +53,7 @@ struct client {
     int64_t sent_ms;
     int64_t gone_since_ms; /* when it became unreachable */
     uint32_t inflight;
+    int32_t slot;      /* of its key */
     uint8_t is_gone;   /* it can't be reached */
     uint8_t number[8]; /* as workers see it, big-endian */
 };
@@ -76,6 +77,7 @@ struct worker {
     int64_t sent_ms;
     uint32_t window;
     uint32_t load;
+    int32_t slot; /* of its key */
     uint8_t framing;
     uint8_t wants; /* enum klk_wants */
 };
@@ -105,6 +107,7 @@ struct request {
     struct client_queue *client_queue;     /* NULL in redelivery and in work */
     struct collected *collected;
     uint64_t number;  /* in order of arrival */
+    uint64_t since_us; /* its arrival */
     uint64_t bytes;   /* its cost */
     int64_t credit;   /* of its client, not used up by parts */
     uint32_t run;     /* counts the workers that have had it */
@@ -122,6 +125,12 @@ struct request {
     uint32_t sizes[];
 };
 
+/* What the requests of all clients of a key use. */
+struct key_use {
+    uint64_t bytes;
+    uint32_t inflight;
+};
+
 struct klk_exchange {
     struct klk_exchange_setup setup;
     struct table services;
@@ -133,6 +142,8 @@ struct klk_exchange {
     struct table durable; /* services whose requests the caller handles */
     struct link dirty;
     struct link by_last_seen;
+    struct key_use *keys; /* by slot */
+    uint32_t keys_count;
     struct request **expiry_heap; /* from 1 on: waiting requests by expiry */
     uint32_t expiry_count;
     uint32_t expiry_max;
@@ -142,6 +153,8 @@ struct klk_exchange {
     uint32_t run;
     uint64_t bytes;
     uint64_t counters[KLK_EXCHANGE_COUNTERS];
+    uint64_t now_us; /* when the messages arrived that are handled now */
+    struct klk_latency latency;
     uint32_t patient; /* answers since serve.c last sent some, of services with waiting requests */
 };
 
@@ -194,6 +207,22 @@ struct klk_octets {
     uint32_t size;
 };
 
+/* A client's message, as it was read. */
+struct klk_asking {
+    struct klk_octets client;
+    struct klk_octets name; /* empty: it has no name */
+    struct klk_octets service;
+    struct klk_octets id;
+    const uint8_t *body;
+    const uint32_t *offsets; /* of the body's frames, and the end of the last one */
+    uint32_t frames;
+    int64_t deadline_ms;
+    int64_t credit;
+    int framing;
+    int32_t slot; /* of its key */
+    uint8_t command;
+};
+
 /* Whether the caller handles the requests for this service. */
 int klk_service_is_durable(const struct klk_exchange *exchange, struct klk_octets name);
 /* Finds or makes it; NULL: no memory, or too many. */
@@ -201,13 +230,14 @@ struct service *klk_service_get(struct klk_exchange *exchange, struct klk_octets
 /* Frees a service without workers and requests. */
 void klk_service_free_unused(struct klk_exchange *exchange, struct service *service);
 
-/* Finds a client by routing id and name, or by name alone after a new connection, which it then
- * uses. NULL: none. */
-struct client *klk_client_find(struct klk_exchange *exchange, struct klk_octets id,
-                               struct klk_octets name);
+/* Finds the client of a message by routing id and name, or by name alone after a new connection,
+ * which it then uses. NULL: none. Clients of other keys with this routing id are lost: a ROUTER
+ * gives it to another connection only when the first one has ended. */
+struct client *klk_client_find(struct klk_exchange *exchange, const struct klk_asking *asking,
+                               int64_t now_ms);
 /* Finds or makes it; NULL: no memory, or too many names on one connection. */
-struct client *klk_client_get(struct klk_exchange *exchange, struct klk_octets id,
-                              struct klk_octets name);
+struct client *klk_client_get(struct klk_exchange *exchange, const struct klk_asking *asking,
+                              int64_t now_ms);
 struct client *klk_client_numbered(const struct klk_exchange *exchange, struct klk_octets number);
 /* The next client with this routing id after another one; behind NULL: the first. */
 struct client *klk_client_next(const struct klk_exchange *exchange, struct klk_octets id,
@@ -222,21 +252,6 @@ void klk_worker_touch(struct klk_exchange *exchange, struct worker *worker, int6
 struct request *klk_request_find(const struct klk_exchange *exchange, const struct client *client,
                                  struct klk_octets id);
 
-/* A client's message, as it was read. */
-struct klk_asking {
-    struct klk_octets client;
-    struct klk_octets name; /* empty: it has no name */
-    struct klk_octets service;
-    struct klk_octets id;
-    const uint8_t *body;
-    const uint32_t *offsets; /* of the body's frames, and the end of the last one */
-    uint32_t frames;
-    int64_t deadline_ms;
-    int64_t credit;
-    int framing;
-    uint8_t command;
-};
-
 /* When a waiting request ends: its client's deadline, or request_ttl_ms. */
 static inline int64_t klk_request_due_ms(const struct request *request) {
     return request->deadline_ms < request->expires_ms ? request->deadline_ms : request->expires_ms;
@@ -247,6 +262,12 @@ static inline struct request *klk_request_due(const struct klk_exchange *exchang
 }
 
 /* The cost of a new request in bytes. */
+/* The use of the key in a slot; NULL: none, or it has had no request. */
+static inline struct key_use *klk_key_use(const struct klk_exchange *exchange, int32_t slot) {
+    if (slot < 0 || (uint32_t)slot >= exchange->keys_count) return NULL;
+    return exchange->keys + slot;
+}
+
 uint64_t klk_request_cost(const struct client *client, const struct klk_asking *asking);
 /* Queues a request. Returns KLK_OK or KLK_ESPACE. */
 int klk_request_add(struct klk_exchange *exchange, struct client *client, struct service *service,

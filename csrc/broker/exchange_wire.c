@@ -63,7 +63,13 @@ struct reader {
     const struct klk_messages *in;
     uint32_t first;
     uint32_t end;
+    int32_t slot; /* of the sender's key */
 };
+
+static struct reader reader_of(const struct klk_messages *in, uint32_t message) {
+    int32_t slot = in->slots ? (int32_t)in->slots[message] : KLK_EXCHANGE_NO_SLOT;
+    return (struct reader){in, in->firsts[message], in->firsts[message + 1], slot};
+}
 
 static uint32_t frames_left(const struct reader *reader) { return reader->end - reader->first; }
 
@@ -253,7 +259,8 @@ static int options_read(struct reader *reader, enum own_header own, int64_t now_
 static int request_read(const struct klk_exchange *exchange, struct reader *reader, int64_t now_ms,
                         struct klk_asking *asking) {
     const struct klk_exchange_setup *setup = &exchange->setup;
-    *asking = (struct klk_asking){.deadline_ms = INT64_MAX, .command = CLIENT_REQUEST};
+    *asking = (struct klk_asking){
+        .deadline_ms = INT64_MAX, .command = CLIENT_REQUEST, .slot = reader->slot};
     asking->client = frame_next(reader);
     if (!is_name(asking->client)) return KLK_STOP_INVALID;
     uint32_t first = reader->first;
@@ -293,7 +300,12 @@ static int request_read(const struct klk_exchange *exchange, struct reader *read
 static int over(const struct klk_exchange *exchange, const struct client *client,
                 const struct service *service, const struct klk_asking *asking) {
     uint64_t bytes = klk_request_cost(client, asking);
-    if (client->inflight >= exchange->setup.inflight_max) return KLK_REFUSAL_CLIENT;
+    const struct klk_exchange_setup *setup = &exchange->setup;
+    const struct key_use *use = klk_key_use(exchange, client->slot);
+    if (client->inflight >= setup->inflight_max) return KLK_REFUSAL_CLIENT;
+    if (use && (use->inflight >= setup->key_inflight_max ||
+                use->bytes + bytes > setup->key_bytes_max))
+        return KLK_REFUSAL_CLIENT;
     if (!service || exchange->bytes + bytes > exchange->setup.bytes_max ||
         service->bytes + bytes > exchange->setup.service_bytes_max)
         return KLK_REFUSAL_QUEUE;
@@ -329,7 +341,7 @@ static void request_repeat(struct klk_exchange *exchange, struct request *reques
 /* CREDIT or CANCEL; it has no effect after the answer. */
 static void command_take(struct klk_exchange *exchange, const struct klk_asking *asking,
                          int64_t now_ms, struct klk_messages *workers) {
-    struct client *client = klk_client_find(exchange, asking->client, asking->name);
+    struct client *client = klk_client_find(exchange, asking, now_ms);
     if (!client) return;
     client->is_gone = 0;
     client->last_seen_ms = now_ms;
@@ -346,7 +358,7 @@ static void command_take(struct klk_exchange *exchange, const struct klk_asking 
 static void request_take(struct klk_exchange *exchange, struct klk_asking *asking, int64_t now_ms,
                          struct klk_messages *clients, struct klk_messages *workers) {
     uint8_t made[8];
-    struct client *client = klk_client_get(exchange, asking->client, asking->name);
+    struct client *client = klk_client_get(exchange, asking, now_ms);
     if (!client) {
         refuse(exchange, asking, KLK_REFUSAL_QUEUE, clients);
         return;
@@ -382,8 +394,9 @@ static void request_take(struct klk_exchange *exchange, struct klk_asking *askin
 int klk_exchange_receive_requests(struct klk_exchange *exchange, const struct klk_messages *in,
                                uint32_t *position, int64_t now_ms, struct klk_messages *clients,
                                struct klk_messages *workers, int32_t *stop) {
+    exchange->now_us = klk_monotonic_us();
     for (; *position < in->messages; ++*position) {
-        struct reader reader = {in, in->firsts[*position], in->firsts[*position + 1]};
+        struct reader reader = reader_of(in, *position);
         struct klk_asking asking;
         *stop = request_read(exchange, &reader, now_ms, &asking);
         if (*stop != KLK_OK) return KLK_MORE;
@@ -400,7 +413,7 @@ uint32_t klk_exchange_count_durable(const struct klk_exchange *exchange,
                                     const struct klk_messages *in, uint32_t position) {
     uint32_t count = 0;
     for (; position < in->messages; position++, count++) {
-        struct reader reader = {in, in->firsts[position], in->firsts[position + 1]};
+        struct reader reader = reader_of(in, position);
         struct klk_asking asking;
         if (request_read(exchange, &reader, 0, &asking) != KLK_STOP_DURABLE) break;
     }
@@ -486,6 +499,7 @@ static int answer_take(struct klk_exchange *exchange, struct request *request, i
     if (is_final) {
         request->worker->done++;
         request->service->done++;
+        klk_latency_add(&exchange->latency, exchange->now_us - request->since_us, 1);
         klk_request_end(exchange, request);
     }
     return KLK_OK;
@@ -516,6 +530,7 @@ static int worker_take(struct klk_exchange *exchange, struct reader *reader, int
     int framing = framing_read(reader, &exchange->setup.headers[KLK_HEADER_WORKER], MDP_WORKERS);
     int action = framing < 0 ? ACT_NONE : action_of(framing, frame_next(reader));
     struct worker *worker = klk_worker_find(exchange, sender);
+    if (worker && worker->slot != reader->slot) worker = NULL; /* Another key has its routing id. */
     int is_answer = action == ACT_PARTIAL || action == ACT_FINAL;
     *stop = KLK_OK;
     if (action == ACT_NONE || (worker && worker->framing != framing && action != ACT_DISCONNECT))
@@ -549,8 +564,9 @@ static int worker_take(struct klk_exchange *exchange, struct reader *reader, int
 int klk_exchange_receive_answers(struct klk_exchange *exchange, const struct klk_messages *in,
                               uint32_t *position, int64_t now_ms, struct klk_messages *clients,
                               struct klk_messages *workers, int32_t *stop) {
+    exchange->now_us = klk_monotonic_us();
     for (; *position < in->messages; ++*position) {
-        struct reader reader = {in, in->firsts[*position], in->firsts[*position + 1]};
+        struct reader reader = reader_of(in, *position);
         int result = worker_take(exchange, &reader, now_ms, clients, workers, stop);
         if (result != KLK_OK) return result;
     }

@@ -52,7 +52,8 @@ static int router_receive(struct klk_serve *serve, struct klk_served_router *rou
     int32_t stop;
     result = receive(serve->exchange, router->drain->arena, &serve->position, now_ms,
                      serve->clients.out, serve->workers.out, &stop);
-    return result == KLK_OK ? KLK_OK : LEFT;
+    int has_denied = router->drain->denied && router->drain->denied->messages;
+    return result == KLK_OK && !has_denied ? KLK_OK : LEFT;
 }
 
 /* Sends a ROUTER's messages. Returns KLK_OK, LEFT when some were not sent, or KLK_EOS. */

@@ -11,12 +11,14 @@ from typing import Any, NamedTuple, TypeVar
 
 from ..._native import ffi, lib
 from ..errors import checked
+from ..latency import Latency
 from ..net.messages import Arena, Frames
 
 NAME_BYTES_MAX: int = lib.KLK_EXCHANGE_NAME_MAX
 PART_COST: int = lib.KLK_EXCHANGE_PART_COST
 PROBE_MS: int = lib.KLK_EXCHANGE_PROBE_MS
 WINDOW_MAX: int = lib.KLK_EXCHANGE_WINDOW_MAX
+NO_SLOT: int = lib.KLK_EXCHANGE_NO_SLOT
 COUNTERS = (
     "requests",
     "repeated",
@@ -66,6 +68,8 @@ class ExchangeSetup(NamedTuple):
     service_bytes_max: int = 1 << 28  # Of the waiting requests of one service.
     first_number: int = 1  # Of the first client and worker.
     durable_services: tuple[bytes, ...] = ()  # The caller handles their requests: Stop.DURABLE.
+    key_inflight_max: int = 16_384  # Requests of all clients of a key.
+    key_bytes_max: int = 1 << 29  # Of these.
 
 
 class WorkerInfo(NamedTuple):
@@ -79,6 +83,7 @@ class WorkerInfo(NamedTuple):
     load: int  # Requests in work.
     done: int
     last_seen_ms: int
+    slot: int  # Of its key; NO_SLOT: it has none.
 
 
 class ServiceInfo(NamedTuple):
@@ -104,6 +109,7 @@ class NewWorker(NamedTuple):
     framing: int = 0  # protocols/majordomo/values.Framing
     window: int = 1
     wants: Wants = Wants.NOTHING
+    slot: int = NO_SLOT  # Of its key: commands of other keys are those of unknown workers.
 
 
 class Exchange:
@@ -138,6 +144,11 @@ class Exchange:
         """Counts since the start."""
         numbers = lib.klk_exchange_counters(self._exchange)
         return dict(zip(COUNTERS, ffi.unpack(numbers, len(COUNTERS)), strict=True))
+
+    @property
+    def latency(self) -> Latency:
+        """From the arrival of each request to its answer by a worker."""
+        return Latency(lib.klk_exchange_latency(self._exchange))
 
     # ---- receiving ----
 
@@ -191,7 +202,7 @@ class Exchange:
     def add_worker(self, worker: NewWorker, now_ms: int) -> bool:
         """False: it is a worker already, breaks a limit, or there are too many services."""
         names = worker.routing_id, len(worker.routing_id), worker.service, len(worker.service)
-        wanted = worker.framing, worker.window, worker.wants
+        wanted = worker.framing, worker.window, worker.wants, worker.slot
         result = lib.klk_exchange_worker_add(self._exchange, *names, *wanted, now_ms)
         return bool(result == lib.KLK_OK)
 
@@ -204,6 +215,10 @@ class Exchange:
         """Removes a disconnected client's queued requests; returns their number."""
         size = len(routing_id)
         return int(lib.klk_exchange_client_remove(self._exchange, routing_id, size, now_ms))
+
+    def remove_key(self, slot: int, now_ms: int) -> int:
+        """As remove_client() for all clients with a key."""
+        return int(lib.klk_exchange_slot_remove(self._exchange, slot, now_ms))
 
     def probe_clients(self, now_ms: int) -> None:
         """Every PROBE_MS: sends a sign of life to waiting clients, and cancels the requests in work

@@ -5,12 +5,13 @@ this module handles. "RFC 18" marks the rules of MDP/0.2.
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 import msgpack
 
 from ...native.broker.exchange import (
+    NO_SLOT,
     PROBE_MS,
     Exchange,
     ExchangeSetup,
@@ -21,10 +22,11 @@ from ...native.broker.exchange import (
     WorkerInfo,
 )
 from ...native.net.messages import Arena
-from ..errors import RemoteProtocolError
+from ..errors import ProtocolError, RemoteProtocolError
 from . import codec, values
 from .durable import Durable
-from .ledger import CLIENT_FULL, DurableSetup
+from .ledger import CLIENT_FULL, KEY_BYTES_SHARE, KEY_SHARE, DurableSetup
+from .records import Sender
 from .values import Framing, Headers
 
 _U32_MAX = (1 << 32) - 1
@@ -33,8 +35,10 @@ _DURABLE_NUMBERS = 1 << 63  # Added to the client and worker numbers of durable 
 _DROPPED = codec.Failure(
     values.LOST, "a part of the answer was dropped: its client left too much unread"
 )
+NOT_ALLOWED = codec.Failure(values.NOT_ALLOWED, "the key has no grant for it")
 QUEUE_FULL = codec.Failure(values.BUSY, "too many requests wait for this service")
-SILENCED_MAX = 65_536  # Routing ids that are ignored; the oldest are forgotten.
+SIDES = ("client", "worker")
+SILENCED_MAX = 65_536  # Connections that are ignored; the oldest are forgotten.
 
 
 class BrokerSetup(NamedTuple):
@@ -52,6 +56,16 @@ class BrokerSetup(NamedTuple):
     services_max: int = 65_536
     first_number: int = 1  # Below 2^63: the number of the first client, for workers.
     durable: DurableSetup | None = None  # None: no durable services.
+    key_name: Callable[[int], str] = str  # Of the key in a slot, at an endpoint with keys.
+
+
+class _Worker(NamedTuple):
+    """A registered worker, and the slot of its key."""
+
+    slot: int
+    routing_id: bytes
+    framing: Framing
+    ready: codec.WorkerReady
 
 
 class BrokerMachine:
@@ -74,9 +88,9 @@ class BrokerMachine:
             durable = setup.durable._replace(inflight_max=setup.inflight_max, headers=setup.headers)
             self.durable = Durable(durable, _durable_exchange(setup, durable), now_ms)
             self.durable.exchange.workers = self.workers
-        self._workers: dict[bytes, codec.WorkerReady] = {}
+        self._workers: dict[bytes, _Worker] = {}
         self._mdp_workers: set[bytes] = set()  # They get HEARTBEATs.
-        self._silenced: OrderedDict[bytes, None] = OrderedDict()
+        self._silenced: OrderedDict[tuple[int, bytes], None] = OrderedDict()  # Key, routing id.
         self._heartbeat_ms = now_ms + setup.heartbeat_interval_ms
         self._probe_ms = now_ms + PROBE_MS  # When to probe waiting clients.
 
@@ -103,27 +117,34 @@ class BrokerMachine:
                 position, stop = self._receive_answers(arena, position, now_ms)
                 if stop is None or (stop is Stop.INVALID and position > first):
                     continue  # The end, or possibly a client's message.
-                self._on_command(arena.message(position), stop, now_ms)
+                self._on_command(arena, position, stop, now_ms)
                 position += 1
             elif stop is Stop.DURABLE:
                 position = self._on_durable_requests(arena, position, now_ms)
             elif stop is not None:
-                self._on_internal_request(arena.message(position), stop, now_ms)
+                self._on_internal_request(arena, position, stop, now_ms)
                 position += 1
 
     def _on_durable_requests(self, arena: Arena, position: int, now_ms: int) -> int:
         """Handles consecutive requests of durable services; returns the position after them."""
         assert self.durable is not None
         end = position + self.exchange.count_durable(arena, position)
-        self.durable.add_requests(map(arena.message, range(position, end)), now_ms)
+        messages = (arena.message(each) for each in range(position, end))
+        slots = (_slot_of(arena, each) for each in range(position, end))
+        self.durable.add_requests(map(self._sent, messages, slots), now_ms)
         return end
+
+    def _sent(self, message: list[bytes], slot: int) -> tuple[Sender, list[bytes]]:
+        """The client of a message, and its frames."""
+        key = "" if slot == NO_SLOT else self.setup.key_name(slot)
+        return Sender(message[0], slot, key), message[1:]
 
     def on_answers(self, arena: Arena, now_ms: int, position: int = 0) -> None:
         """Messages of workers, from a position on: [routing id][frames ..]."""
         while position < arena.count:
             position, stop = self._receive_answers(arena, position, now_ms)
             if stop is not None:
-                self._on_command(arena.message(position), stop, now_ms)
+                self._on_command(arena, position, stop, now_ms)
                 position += 1
 
     def _receive_answers(self, arena: Arena, position: int, now_ms: int) -> tuple[int, Stop | None]:
@@ -169,8 +190,8 @@ class BrokerMachine:
 
     # ---- internal services ----
 
-    def _on_internal_request(self, message: list[bytes], stop: Stop, now_ms: int) -> None:
-        routing_id, *frames = message
+    def _on_internal_request(self, arena: Arena, position: int, stop: Stop, now_ms: int) -> None:
+        sender, frames = self._sent(arena.message(position), _slot_of(arena, position))
         try:
             if stop is not Stop.INTERNAL:
                 raise RemoteProtocolError("not a request of any framing")
@@ -181,22 +202,22 @@ class BrokerMachine:
         if not isinstance(request, codec.Request):
             return  # Internal requests are answered at once, so CREDIT and CANCEL have no effect.
         if self.durable is not None and request.service.startswith(values.TITANIC):
-            body = self._titanic(routing_id, framing, request, now_ms)
+            body = self._titanic(sender, framing, request, now_ms)
             if not body:
                 return  # The answer follows when the store has the request.
         else:
             body = self._internal_answer(request.service, request.body, now_ms)
         final = codec.Final(request.service, request.request_id, body)
-        self.clients.add([routing_id, *codec.encode(final, framing, self.setup.headers)])
+        self.clients.add([sender.routing_id, *codec.encode(final, framing, self.setup.headers)])
         self.counters["own_requests"] += 1
 
     def _titanic(
-        self, routing_id: bytes, framing: Framing, request: codec.Request, now_ms: int
+        self, sender: Sender, framing: Framing, request: codec.Request, now_ms: int
     ) -> list[bytes]:
         """RFC 9: requests that outlive their clients. Empty: the answer follows later."""
         assert self.durable is not None
         if request.service == values.TITANIC_REPLY:
-            return self.durable.titanic_reply(request.body[0])
+            return self.durable.titanic_reply(sender, request.body[0])
         if request.service == values.TITANIC_REQUEST:
             if len(request.body) < 2 or not values.is_service(request.body[0]):
                 return [values.TITANIC_UNKNOWN]
@@ -204,7 +225,7 @@ class BrokerMachine:
                 return [values.TITANIC_NOT_DURABLE]
         elif request.service != values.TITANIC_CLOSE:
             return [values.MMI_NOT_IMPLEMENTED]
-        self.durable.add_request(routing_id, framing, request, now_ms)
+        self.durable.add_request(sender, framing, request, now_ms)
         return []
 
     def _internal_answer(self, service: bytes, body: list[bytes], now_ms: int) -> list[bytes]:
@@ -242,9 +263,13 @@ class BrokerMachine:
 
     # ---- commands of workers ----
 
-    def _on_command(self, message: list[bytes], stop: Stop, now_ms: int) -> None:
-        routing_id, *frames = message
-        if routing_id in self._silenced:
+    def _on_command(self, arena: Arena, position: int, stop: Stop, now_ms: int) -> None:
+        slot, (routing_id, *frames) = _slot_of(arena, position), arena.message(position)
+        known = self._workers.get(routing_id)
+        if known is not None and known.slot != slot:
+            # Its connection has ended, because another key has its routing id.
+            self.on_workers_gone([routing_id], now_ms)
+        if (slot, routing_id) in self._silenced:
             self.counters["silenced"] += 1  # Until it connects by a new socket.
             return
         try:
@@ -259,9 +284,9 @@ class BrokerMachine:
         elif isinstance(command, codec.Disconnect):
             # Specification: no further commands to that worker, even if it sent no READY.
             self._remove_worker(routing_id, now_ms)
-            self._silence(routing_id)
+            self._silence(slot, routing_id)
         elif isinstance(command, codec.WorkerReady) and self._add_worker(
-            routing_id, command, framing, now_ms
+            _Worker(slot, routing_id, framing, command), now_ms
         ):
             self.counters["workers_ready"] += 1
         elif isinstance(command, codec.WorkerReady) and self._is_compatibility_ready(
@@ -270,21 +295,20 @@ class BrokerMachine:
             pass
         else:
             # Specification: DISCONNECT for any valid but unexpected command, then silence.
-            self._disconnect(routing_id, framing, now_ms)
+            self._disconnect(slot, routing_id, framing, now_ms)
 
     def _is_compatibility_ready(self, routing_id: bytes, ready: codec.WorkerReady) -> bool:
         """Whether this is the second READY, without credit, that a worker sends for older
         brokers."""
         known = self._workers.get(routing_id)
-        if known is None or not known.credit:
+        if known is None or not known.ready.credit:
             return False
-        self._workers[routing_id] = ready  # Accept it only once.
-        return known == ready._replace(deadlines=True, credit=True)
+        self._workers[routing_id] = known._replace(ready=ready)  # Accept it only once.
+        return known.ready == ready._replace(deadlines=True, credit=True)
 
-    def _add_worker(
-        self, routing_id: bytes, ready: codec.WorkerReady, framing: Framing, now_ms: int
-    ) -> bool:
+    def _add_worker(self, worker: "_Worker", now_ms: int) -> bool:
         """False: the worker is refused."""
+        slot, routing_id, framing, ready = worker
         if ready.service.startswith(values.RESERVED):
             return False
         if len(self._workers) >= self.setup.workers_max:
@@ -293,11 +317,11 @@ class BrokerMachine:
         wants = Wants.DEADLINE if ready.deadlines else Wants.NOTHING
         if ready.credit:
             wants = Wants.CREDIT
-        worker = NewWorker(routing_id, ready.service, framing, ready.window, wants)
+        new = NewWorker(routing_id, ready.service, framing, ready.window, wants, slot)
         exchange = self._exchanges[ready.service in self._durable_services]
-        if routing_id in self._workers or not exchange.add_worker(worker, now_ms):
+        if routing_id in self._workers or not exchange.add_worker(new, now_ms):
             return False  # It is a worker already, or there is no room.
-        self._workers[routing_id] = ready
+        self._workers[routing_id] = worker
         if framing is not Framing.TEXT:
             self._mdp_workers.add(routing_id)
         return True
@@ -310,18 +334,70 @@ class BrokerMachine:
         self._mdp_workers.discard(routing_id)
         return True
 
-    def _disconnect(self, routing_id: bytes, framing: Framing, now_ms: int) -> None:
+    def _disconnect(self, slot: int, routing_id: bytes, framing: int, now_ms: int) -> None:
         self._remove_worker(routing_id, now_ms)
-        order = codec.encode(codec.Disconnect(), framing, self.setup.headers)
+        order = codec.encode(codec.Disconnect(), Framing(framing), self.setup.headers)
         self.workers.add([routing_id, *order])
-        self._silence(routing_id)
+        self._silence(slot, routing_id)
         self.counters["workers_disconnected"] += 1
 
-    def _silence(self, routing_id: bytes) -> None:
-        self._silenced[routing_id] = None
-        self._silenced.move_to_end(routing_id)
+    def _silence(self, slot: int, routing_id: bytes) -> None:
+        self._silenced[slot, routing_id] = None
+        self._silenced.move_to_end((slot, routing_id))
         while len(self._silenced) > SILENCED_MAX:
             self._silenced.popitem(last=False)
+
+    # ---- keys ----
+
+    def on_denied(self, arena: Arena, now_ms: int, sides: Collection[str] = SIDES) -> None:
+        """Messages that their keys may not send; the arena has their first five frames.
+
+        sides   whose socket they came to. Others get no answer: their routing ids may be those of
+                other connections at the other socket
+        """
+        for position in range(arena.count):
+            routing_id, *frames = arena.message(position)
+            try:
+                header, framing = codec.header_of(frames, self.setup.headers)
+                is_worker = header == "worker"
+                if SIDES[is_worker] not in sides:
+                    self.counters["invalid_requests"] += 1
+                elif is_worker:
+                    slot = _slot_of(arena, position)
+                    if (slot, routing_id) not in self._silenced:
+                        self._disconnect(slot, routing_id, framing, now_ms)
+                else:
+                    self._refuse(routing_id, framing, frames)
+            except (ProtocolError, IndexError, ValueError):  # Malformed: missing frames.
+                self.counters["invalid_requests"] += 1
+
+    def _refuse(self, routing_id: bytes, framing: Framing, frames: list[bytes]) -> None:
+        """Answers 403. MDP has no errors, only codes of the broker's own services."""
+        body, request_id = codec.encode_failure(NOT_ALLOWED), b""
+        _, command, service, *behind = frames
+        if framing is Framing.TEXT:
+            if command != values.CLIENT_REQUEST:
+                return
+            request_id = behind[0]
+        elif service.startswith(values.RESERVED):
+            body = [values.MMI_NOT_ALLOWED]
+        else:
+            return
+        final = codec.Final(service, request_id, body)
+        self.clients.add([routing_id, *codec.encode(final, framing, self.setup.headers)])
+
+    def on_key_changed(
+        self, slot: int, may_offer: Callable[[bytes], bool] | None, now_ms: int
+    ) -> None:
+        """A key has other grants, or was revoked (may_offer is None): then its workers, and its
+        clients with their requests, are lost. ready() gives the workers' requests to others."""
+        for info in self.worker_infos():
+            if info.slot == slot and (may_offer is None or not may_offer(info.service)):
+                self._disconnect(slot, info.routing_id, info.framing, now_ms)
+        if may_offer is None:
+            self.exchange.remove_key(slot, now_ms)
+            if self.durable is not None:
+                self.durable.detach_key(slot)
 
     # ---- effects ----
 
@@ -339,7 +415,7 @@ class BrokerMachine:
         if durable.is_lost:
             # Another broker dispatches their requests, so their answers would be dropped.
             for info in durable.exchange.worker_infos():
-                self._disconnect(info.routing_id, Framing(info.framing), now_ms)
+                self._disconnect(info.slot, info.routing_id, info.framing, now_ms)
             durable.reset_workers()
         for reply in durable.ledger.replies:
             self.clients.add(reply)
@@ -386,7 +462,7 @@ class BrokerMachine:
         if self.durable is not None:
             self.durable.stop(now_ms)
         for info in self.worker_infos():
-            self._disconnect(info.routing_id, Framing(info.framing), now_ms)
+            self._disconnect(info.slot, info.routing_id, info.framing, now_ms)
 
     def status(self) -> dict[str, int]:
         """Counts for `supervisor status`."""
@@ -399,6 +475,11 @@ class BrokerMachine:
             **self.counters,
             **(self.durable.status() if self.durable else {}),
         }
+
+
+def _slot_of(arena: Arena, position: int) -> int:
+    slot = arena.slot(position)
+    return NO_SLOT if slot is None else slot
 
 
 def _exchange_setup(setup: BrokerSetup, durable_services: tuple[bytes, ...]) -> ExchangeSetup:
@@ -415,6 +496,8 @@ def _exchange_setup(setup: BrokerSetup, durable_services: tuple[bytes, ...]) -> 
         setup.service_bytes_max,
         first_number=setup.first_number,
         durable_services=durable_services,
+        key_inflight_max=KEY_SHARE * setup.inflight_max,
+        key_bytes_max=setup.bytes_max // KEY_BYTES_SHARE,
     )
 
 
@@ -422,6 +505,8 @@ def _durable_exchange(setup: BrokerSetup, durable: DurableSetup) -> ExchangeSetu
     """Settings without limits, because the ledger has them."""
     return _exchange_setup(setup, ())._replace(
         inflight_max=_U32_MAX,
+        key_inflight_max=_U32_MAX,
+        key_bytes_max=_U64_MAX,
         request_ttl_ms=durable.request_ttl_ms,
         bytes_max=_U64_MAX,
         service_bytes_max=_U64_MAX,

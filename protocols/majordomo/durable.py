@@ -18,7 +18,7 @@ from ...native.net.messages import Arena
 from . import values
 from .codec import CLIENT_COMMANDS, LATE, Credit, Request, encode_failure
 from .ledger import DurableSetup, Ledger
-from .records import CLOSE, ENDS, REQUESTS, TOKEN_BYTES, DurableRequest, Message, Pair
+from .records import CLOSE, ENDS, REQUESTS, TOKEN_BYTES, DurableRequest, Message, Pair, Sender
 from .values import Framing
 
 LEASE = b"l"  # The owner increases the number while it runs.
@@ -116,7 +116,7 @@ class Durable:
         self._seen = _SeenLease(now_ms)
         self._reading = _Reading()
         self.is_loaded = False
-        self._deferred: list[tuple[bytes, Framing, Request]] = []  # Until the store is read.
+        self._deferred: list[tuple[Sender, Framing, Request]] = []  # Until the store is read.
         self._deferred_bytes = 0
         # Our ownership.
         self.owns = False
@@ -138,39 +138,44 @@ class Durable:
 
     # ---- clients ----
 
-    def add_request(
-        self, routing_id: bytes, framing: Framing, request: Request, now_ms: int
-    ) -> None:
+    def add_request(self, sender: Sender, framing: Framing, request: Request, now_ms: int) -> None:
         """A request for a durable service, titanic.request or titanic.close."""
         if not self.is_loaded:
-            self._defer(routing_id, framing, request)
+            self._defer(sender, framing, request)
         elif request.service == values.TITANIC_REQUEST:
-            self.ledger.add_titanic_request(routing_id, framing, request)
+            self.ledger.add_titanic_request(sender, framing, request)
         else:
-            self.ledger.add_request(routing_id, framing, request, self._unix_ms(now_ms))
+            self.ledger.add_request(sender, framing, request, self._unix_ms(now_ms))
 
-    def add_requests(self, messages: Iterable[Message], now_ms: int) -> None:
-        """Messages of clients for durable services. The exchange has validated them."""
+    def add_requests(self, messages: Iterable[tuple[Sender, Message]], now_ms: int) -> None:
+        """Messages of clients for durable services, without routing ids. The exchange has validated
+        them."""
         header = self.setup.headers.client
-        for message in messages:
-            if message[1] == header:  # The most frequent case.
-                routing_id, _, _, service, request_id, *body = message
-                self.add_request(
-                    routing_id, Framing.TEXT, Request(service, request_id, body), now_ms
-                )
+        for sender, message in messages:
+            if message[0] == header:  # The most frequent case.
+                _, _, service, request_id, *body = message
+                self.add_request(sender, Framing.TEXT, Request(service, request_id, body), now_ms)
             else:
-                framing, command = CLIENT_COMMANDS.decode(message[1:], self.setup.headers)
+                framing, command = CLIENT_COMMANDS.decode(message, self.setup.headers)
                 if isinstance(command, Request):
-                    self.add_request(message[0], framing, command, now_ms)
+                    self.add_request(sender, framing, command, now_ms)
                 elif isinstance(command, Credit):
-                    self.ledger.add_credit((command.name, command.request_id), command.octets)
+                    identity = self.ledger.identity(sender, command.name)
+                    self.ledger.add_credit((identity, command.request_id), command.octets)
                 # CANCEL has no effect: an accepted request is executed.
 
-    def titanic_reply(self, uuid: bytes) -> Message:
+    def titanic_reply(self, sender: Sender, uuid: bytes) -> Message:
         """The answer to titanic.reply."""
-        return self.ledger.titanic_reply(uuid) if self.is_loaded else [values.TITANIC_FAILED]
+        if not self.is_loaded:
+            return [values.TITANIC_FAILED]
+        return self.ledger.titanic_reply(sender, uuid)
 
-    def _defer(self, routing_id: bytes, framing: Framing, request: Request) -> None:
+    def detach_key(self, slot: int) -> None:
+        """A key was revoked: its clients get no answers. What is stored is executed."""
+        self._deferred = [each for each in self._deferred if each[0].slot != slot]
+        self.ledger.detach_key(slot)
+
+    def _defer(self, sender: Sender, framing: Framing, request: Request) -> None:
         """Keeps a request until the store is read, as it may be a repeat. Beyond the limit it is
         dropped, and the client may repeat it."""
         size = DEFERRED_OVERHEAD_BYTES + sum(map(len, request.body))
@@ -178,7 +183,7 @@ class Durable:
             self.ledger.counters["early_dropped"] += 1
             return
         self._deferred_bytes += size
-        self._deferred.append((routing_id, framing, request))
+        self._deferred.append((sender, framing, request))
 
     # ---- results of orders ----
 
@@ -222,8 +227,8 @@ class Durable:
             self._reading.stale = set()
             self.is_loaded = True
             early, self._deferred, self._deferred_bytes = self._deferred, [], 0
-            for routing_id, framing, request in early:
-                self.add_request(routing_id, framing, request, now_ms)
+            for sender, framing, request in early:
+                self.add_request(sender, framing, request, now_ms)
 
     def on_watched(
         self, ticket: int, index: int, changes: Sequence[StoreChange], now_ms: int

@@ -21,7 +21,7 @@ from .codec import (
     encode,
     encode_failure,
 )
-from .records import DurableRequest, Message, Name, Pair, Segment
+from .records import DurableRequest, Message, Name, Pair, Segment, Sender
 from .values import Framing, Headers
 
 UNNAMED = b"\0"  # Begins the identities of clients that have not set a routing id.
@@ -36,6 +36,11 @@ JUNK_KEYS_MAX = 4096  # Bad segments are counted and logged once; so many are re
 
 UNWANTED = -(1 << 62)  # The credit of a client that wants no parts.
 RECHECK_MS = 250  # Before a segment of ends is checked again whose requests still exist.
+
+
+# Clients of a key together have as many requests as so many clients, ...
+KEY_SHARE = 4
+KEY_BYTES_SHARE = 2  # ... and at most this part of all bytes: the half.
 
 
 class DurableSetup(NamedTuple):
@@ -64,9 +69,12 @@ class Ledger:
         self.junk: list[tuple[bytes, str]] = []
         self.size = 0  # Of all records.
         self._requests: dict[Name, DurableRequest] = {}
-        self._closed: Counter[bytes] = Counter()
+        self._closed: Counter[tuple[bytes, bytes]] = Counter()  # By key and uuid.
+        # Requests of clients without a name, by routing id and request id.
+        self._unnamed: dict[tuple[bytes, bytes], DurableRequest] = {}
         self._segments: dict[bytes, Segment] = {}
-        self._inflight: Counter[bytes] = Counter()
+        self._inflight: Counter[bytes] = Counter()  # By client, and by key_of() it.
+        self._key_bytes: Counter[bytes] = Counter()  # Of records, by key.
         self._unwritten: list[DurableRequest] = []  # Requests.
         self._unwritten_ends: list[DurableRequest] = []
         self._queued: deque[DurableRequest] = deque()
@@ -80,41 +88,42 @@ class Ledger:
 
     # ---- requests of clients ----
 
-    def identity(self, routing_id: bytes, name: bytes = b"") -> bytes:
+    def identity(self, sender: Sender, name: bytes = b"") -> bytes:
         """The identity by which a client is recognised: its name, or the routing id that it has
-        set. A routing id of the ROUTER's means nothing to other brokers or later processes."""
-        if name:
-            return name
-        if routing_id.startswith(UNNAMED):
-            return UNNAMED + self.setup.token + routing_id
-        return routing_id
+        set. A routing id of the ROUTER's means nothing to other brokers or later processes. With
+        keys there is one identity for each key's name."""
+        identity = name or sender.routing_id
+        if identity.startswith(UNNAMED):
+            identity = UNNAMED + self.setup.token + identity
+        if not sender.key:
+            return identity
+        return records.key_digest(sender.key) + records.digest(identity)
 
-    def add_request(
-        self, routing_id: bytes, framing: Framing, request: Request, unix_ms: int
-    ) -> None:
+    def add_request(self, sender: Sender, framing: Framing, request: Request, unix_ms: int) -> None:
         """A client's request for a durable service."""
-        identity, request_id = self.identity(routing_id, request.name), request.request_id
+        identity, request_id = self.identity(sender, request.name), request.request_id
         if framing is not Framing.TEXT:
             request_id = self.setup.token + self._next_number()
         name = identity, request_id
         known = self._requests.get(name)
         if known is not None:
             self.counters["repeated"] += 1
-            self._attach_client(known, routing_id, request)
+            self._attach_client(known, sender, request)
+            self._link(known)
             self._send_answers(known)
             return
         record = DurableRequest(name, request.service, framing)
-        self._attach_client(record, routing_id, request)
+        self._attach_client(record, sender, request)
         record.body = request.body
         if request.remaining_ms is not None and request.remaining_ms < 1 << 48:
             record.deadline_unix_ms = unix_ms + request.remaining_ms
         self._add_request(record, identity)
 
-    def add_titanic_request(self, routing_id: bytes, framing: Framing, request: Request) -> None:
+    def add_titanic_request(self, sender: Sender, framing: Framing, request: Request) -> None:
         """titanic.request (RFC 9): the body is a service and its request's body. The answer is 200
         and the uuid, once the store has the request. All brokers derive the same uuid from a
         repeat."""
-        titanic_sender = self.identity(routing_id, request.name), request.request_id
+        titanic_sender = self.identity(sender, request.name), request.request_id
         if framing is not Framing.TEXT:
             titanic_sender = titanic_sender[0], self.setup.token + self._next_number()
         made_of = len(titanic_sender[0]).to_bytes(2, "big") + b"".join(titanic_sender)
@@ -122,20 +131,22 @@ class Ledger:
         known = self._requests.get((TITANIC_CLIENT, uuid))
         if known is not None:
             self.counters["repeated"] += 1
-            known.routing_id = routing_id
+            known.routing_id, known.slot = sender.routing_id, sender.slot
             if known.state != records.WRITING:
                 self._send_uuid(known)
             return
         record = DurableRequest((TITANIC_CLIENT, uuid), request.body[0], framing)
-        record.routing_id = routing_id
+        record.routing_id, record.slot = sender.routing_id, sender.slot
         record.body = request.body[1:]
         record.titanic_sender = titanic_sender
         self._add_request(record, titanic_sender[0])
 
-    def titanic_reply(self, uuid: bytes) -> Message:
-        """The answer to titanic.reply (RFC 9)."""
-        record = self._requests.get((TITANIC_CLIENT, uuid))
-        if record is None or self._closed[uuid]:
+    def titanic_reply(self, sender: Sender, uuid: bytes) -> Message:
+        """The answer to titanic.reply (RFC 9), of the same key."""
+        record, key = self._requests.get((TITANIC_CLIENT, uuid)), records.key_digest(sender.key)
+        if record is None or self._closed[key, uuid]:
+            return [values.TITANIC_UNKNOWN]
+        if records.key_of(self._client_of(record)) != key:
             return [values.TITANIC_UNKNOWN]
         if record.state != records.DONE:
             return [values.TITANIC_PENDING]
@@ -143,12 +154,18 @@ class Ledger:
 
     def _add_request(self, record: DurableRequest, identity: bytes) -> None:
         record.size = records.OVERHEAD_BYTES + sum(map(len, record.body))
-        refusal = None
+        refusal, key = None, records.key_of(identity)
         if record.size > records.RECORD_BYTES_MAX or len(record.body) > records.RECORD_FRAMES_MAX:
             refusal = TOO_LARGE
         elif self.size + record.size > self.setup.bytes_max:
             refusal = STORE_FULL
-        elif self._inflight[identity] >= self.setup.inflight_max:
+        elif self._inflight[identity] >= self.setup.inflight_max or (
+            key
+            and (
+                self._inflight[key] >= KEY_SHARE * self.setup.inflight_max
+                or self._key_bytes[key] + record.size > self.setup.bytes_max // KEY_BYTES_SHARE
+            )
+        ):
             refusal = CLIENT_FULL
         if refusal is None:
             self._index(record)
@@ -164,10 +181,23 @@ class Ledger:
     def _index(self, record: DurableRequest) -> None:
         self._requests[record.name] = record
         self.size += record.size
+        self._add_key_bytes(record, record.size)
         if record.state != records.DONE:
-            self._inflight[self._client_of(record)] += 1
+            client = self._client_of(record)
+            self._inflight.update(filter(None, (client, records.key_of(client))))
         if record.service == records.CLOSE and record.body:
-            self._closed[record.body[0]] += 1
+            self._closed[records.key_of(record.name[0]), record.body[0]] += 1
+        self._link(record)
+
+    def _link(self, record: DurableRequest) -> None:
+        """Its client has no name: detach_client() finds it by its connection."""
+        if record.routing_id and record.credit is None and record.titanic_sender is None:
+            self._unnamed[record.routing_id, record.name[1]] = record
+
+    def _unlink(self, record: DurableRequest) -> None:
+        connection = record.routing_id, record.name[1]
+        if self._unnamed.get(connection) is record:
+            del self._unnamed[connection]
 
     @staticmethod
     def _client_of(record: DurableRequest) -> bytes:
@@ -177,16 +207,26 @@ class Ledger:
         if self._requests.get(record.name) is not record:
             return
         del self._requests[record.name]
+        self._unlink(record)
         self.size -= record.size
+        self._add_key_bytes(record, -record.size)
         if record.state != records.DONE:
             self._release_inflight(record)
         if record.service == records.CLOSE and record.body:
-            self._closed[record.body[0]] -= 1
+            self._closed[records.key_of(record.name[0]), record.body[0]] -= 1
             self._closed += Counter()  # Removes zero counts.
 
     def _resize(self, record: DurableRequest, change: int) -> None:
         record.size += change
         self.size += change
+        self._add_key_bytes(record, change)
+
+    def _add_key_bytes(self, record: DurableRequest, change: int) -> None:
+        key = records.key_of(self._client_of(record))
+        if key:
+            self._key_bytes[key] += change
+            if self._key_bytes[key] <= 0:
+                del self._key_bytes[key]
 
     def _enqueue(self, record: DurableRequest) -> None:
         """The store has the request: it waits for a worker."""
@@ -201,9 +241,10 @@ class Ledger:
     def _release_inflight(self, record: DurableRequest) -> None:
         """The request no longer counts as one of its client's unfinished requests."""
         client = self._client_of(record)
-        self._inflight[client] -= 1
-        if self._inflight[client] <= 0:
-            del self._inflight[client]
+        for each in filter(None, (client, records.key_of(client))):
+            self._inflight[each] -= 1
+            if self._inflight[each] <= 0:
+                del self._inflight[each]
 
     def add_credit(self, name: Name, octets: int) -> None:
         """A client accepts more parts; 0: no further ones."""
@@ -215,18 +256,26 @@ class Ledger:
     def detach_client(self, routing_id: bytes, request_id: bytes) -> bool:
         """Stops sending to a client without a name that has lost a part; returns whether an
         unfinished answer was affected."""
-        record = self._requests.get((self.identity(routing_id), request_id))
-        if record is None or not record.routing_id:
+        record = self._unnamed.pop((routing_id, request_id), None)
+        if record is None:
             return False
         record.routing_id = b""
         return record.state != records.DONE
 
+    def detach_key(self, slot: int) -> None:
+        """Stops sending to the clients of a key."""
+        for record in self._requests.values():
+            if record.slot == slot and record.routing_id:
+                self._unlink(record)
+                record.routing_id = b""
+
     # ---- answers to clients ----
 
-    def _attach_client(self, record: DurableRequest, routing_id: bytes, request: Request) -> None:
+    def _attach_client(self, record: DurableRequest, sender: Sender, request: Request) -> None:
         """Connects a client to a request, possibly again; it then gets all answers from the
         first."""
-        record.routing_id = routing_id
+        self._unlink(record)
+        record.routing_id, record.slot = sender.routing_id, sender.slot
         record.credit = (request.credit or UNWANTED) if request.name else None
         self._restart_answers(record)
 

@@ -4,13 +4,15 @@ A segment is one key of the store with many records, so that a batch of any size
 segments hold requests, `f` segments their ends.
 """
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
 
+from ...native.broker.exchange import NO_SLOT
 from . import values
 from .codec import LATE, encode_failure
 from .values import Framing
@@ -35,6 +37,37 @@ NEVER_DISPATCHED = True, encode_failure(LATE)  # The end of a request that no wo
 Name = tuple[bytes, bytes]  # Identity, and request id.
 Pair = tuple[bytes, bytes]
 Message = list[bytes]
+
+
+class Sender(NamedTuple):
+    """A client of a durable service.
+
+    slot, key   of its key, and the key's name; NO_SLOT and "" at an endpoint without keys
+    """
+
+    routing_id: bytes
+    slot: int = NO_SLOT
+    key: str = ""
+
+
+# The identities of clients with keys: KEYED, digests of the key's name and of the own identity.
+KEYED = b"\1"
+DIGEST_BYTES = 16
+
+
+def digest(text: bytes) -> bytes:
+    return hashlib.blake2b(text, digest_size=DIGEST_BYTES).digest()
+
+
+def key_digest(name: str) -> bytes:
+    """Begins the identities of a key's clients; empty: they have no key."""
+    return KEYED + digest(name.encode()) if name else b""
+
+
+def key_of(identity: bytes) -> bytes:
+    """The key_digest() of an identity."""
+    is_keyed = identity.startswith(KEYED) and len(identity) == len(KEYED) + 2 * DIGEST_BYTES
+    return identity[: len(KEYED) + DIGEST_BYTES] if is_keyed else b""
 
 
 class RequestState(Enum):
@@ -66,6 +99,7 @@ class DurableRequest:
     state: RequestState = WRITING
     exceeds_limit: bool = False  # Its answers exceed RECORD_BYTES_MAX.
     routing_id: bytes = b""  # Of its client; empty: the client is not connected to this broker.
+    slot: int = NO_SLOT  # Of its client's key.
     credit: int | None = None  # For parts; None: the client accepts all parts.
     run: int = 0  # Counts the workers that have had it, for the positions of parts.
     sent_count: int = 0  # Answers that the client was sent.

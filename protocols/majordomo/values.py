@@ -109,6 +109,7 @@ FEATURE_NAMED = b"named"  # Requests of KLKN01 and their extensions.
 OWN_ROWS_MAX = 1000  # Of one answer; a client asks for the next rows after the last one.
 RESERVED = (MMI, TITANIC, OWN)
 MMI_FOUND = b"200"
+MMI_NOT_ALLOWED = b"403"
 MMI_NOT_FOUND = b"404"
 MMI_NOT_IMPLEMENTED = b"501"
 
@@ -118,6 +119,7 @@ ERROR_FRAMES = 2
 ERROR_BYTES_MAX = 4096  # Of the second frame.
 ERROR_TEXT_BYTES_MAX = 1024
 # The codes of errors.
+NOT_ALLOWED = 403  # The client's key has no grant for it.
 BUSY = 429  # Too many requests of this client, or of this service.
 TOO_LARGE = 413  # A durable request or its answers exceed the limit.
 CANCELLED = 499  # The client withdrew the request; workers answer so, and the answer is dropped.

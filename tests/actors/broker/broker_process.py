@@ -5,16 +5,21 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgpack
 import zmq
 
-from kelek.actors.runtime.children import python_command
+from kelek.actors.runtime.fork_server import python_command
 from kelek.actors.runtime.setup import ActorSetup
+from kelek.actors.topology.security import NodeSecurity
 from kelek.actors.topology.settings import BrokerEndpoints, BrokerSettings
+from kelek.net.private_files import replace_file
+from kelek.protocols.access.certificates import encode_key, format_certificate
 from kelek.tests.actors.node_settings import node_settings
+from kelek.tests.clients.curve_gate import new_key, write_key
 from kelek.tests.ports import free_ports
 
 Socket = zmq.Socket[bytes]
@@ -24,9 +29,14 @@ OTHER_KEYS = ("clients_url", "workers_url", "store_urls")  # Not keys of the sec
 
 
 class BrokerProcess:
-    """A broker on free ports. settings: BrokerSettings, the two urls and store_urls."""
+    """A broker on free ports. settings: BrokerSettings, the two urls and store_urls.
 
-    def __init__(self, node: str = "n1", **settings: Any) -> None:
+    keys   with CURVE: grants by the name of a key that it allows
+    """
+
+    def __init__(
+        self, node: str = "n1", keys: Mapping[str, str] | None = None, **settings: Any
+    ) -> None:
         # The path is short: a Unix socket's path has at most 107 bytes.
         self.folder = folder = Path(tempfile.mkdtemp(prefix="k", dir="/tmp"))
         ports = free_ports(2)
@@ -43,10 +53,28 @@ class BrokerProcess:
             "broker": BrokerSettings(**{k: v for k, v in settings.items() if k not in OTHER_KEYS}),
             "store_urls": settings.get("store_urls", ()),
         }
+        self.key, self.keys = new_key(node), {name: new_key(name) for name in keys or ()}
+        (folder / "allowed").mkdir()
+        for name, grants in (keys or {}).items():
+            self.allow(name, grants)
+        if keys is not None:
+            sections["security"] = NodeSecurity(
+                allow=str(folder / "allowed"),
+                enforce=True,
+                key_file=str(write_key(folder, self.key)),
+                node_keys={},
+                server_keys={},
+                insecure=(),
+                foreign_grants="",
+            )
+        node_section = {
+            "broker": BrokerEndpoints(**urls),
+            "server_key": encode_key(self.key.public_key) if keys else "",
+        }
         setup = ActorSetup(
             node, "broker", "broker", "c", str(folder), str(folder),
             f"ipc://{folder}/control", 1, False,
-            node_settings({"broker": BrokerEndpoints(**urls)}, **sections), places,
+            node_settings(node_section, **sections), places,
         )  # fmt: skip
         (folder / "setup.json").write_text(setup.to_json(), encoding="utf-8")
         self.log = (folder / "log").open("wb")
@@ -70,18 +98,34 @@ class BrokerProcess:
                     return dict(msgpack.unpackb(rest[0])) if rest else {}
         raise AssertionError(f"it has ended with {self.process.returncode}")
 
-    def socket(self, kind: int, url: str = "") -> Socket:
+    def socket(self, kind: int, url: str = "", key: str = "", routing_id: bytes = b"") -> Socket:
+        """key: the name of a key that is allowed, or another one; '': without CURVE"""
         socket = self.context.socket(kind)
         self.sockets.append(socket)
+        if key:
+            own = self.keys.get(key) or new_key(key)
+            socket.setsockopt(zmq.CURVE_SERVERKEY, self.key.public_key)
+            socket.setsockopt(zmq.CURVE_PUBLICKEY, own.public_key)
+            socket.setsockopt(zmq.CURVE_SECRETKEY, own.secret_key)
+        if routing_id:
+            socket.setsockopt(zmq.ROUTING_ID, routing_id)
         if url:
             socket.connect(url)
         return socket
 
-    def client(self) -> Socket:
-        return self.socket(zmq.DEALER, self.clients_url)
+    def client(self, key: str = "", routing_id: bytes = b"") -> Socket:
+        return self.socket(zmq.DEALER, self.clients_url, key, routing_id)
 
-    def worker(self) -> Socket:
-        return self.socket(zmq.DEALER, self.workers_url)
+    def worker(self, key: str = "", routing_id: bytes = b"") -> Socket:
+        return self.socket(zmq.DEALER, self.workers_url, key, routing_id)
+
+    def allow(self, name: str, grants: str) -> None:
+        """Writes the file of an allowed key."""
+        public = self.keys[name]._replace(secret_key=b"", metadata={"name": name, "grants": grants})
+        replace_file(self.folder / "allowed" / f"{name}.key", format_certificate(public), 0o644)
+
+    def revoke(self, name: str) -> None:
+        (self.folder / "allowed" / f"{name}.key").unlink()
 
     def kill(self) -> None:
         """Kills the process; call stop() later. This also closes the test's sockets, which would

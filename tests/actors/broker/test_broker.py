@@ -1,10 +1,11 @@
-"""The broker as a process: killed workers, lost clients, malformed messages, secret names."""
+"""The broker as a process: killed workers, lost clients, malformed messages, secret names, keys."""
 
 import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -13,6 +14,7 @@ import msgpack
 import pytest
 import zmq
 
+from kelek.protocols.majordomo.codec import decode_failure
 from kelek.tests.actors.broker.broker_process import BrokerProcess, Socket
 from kelek.tests.ports import free_ports
 
@@ -70,9 +72,11 @@ def test_each_request_is_answered_once_while_workers_are_killed(broker: BrokerPr
         assert [position for _, position in answers].count(2) == 1, f"{request_id!r}: one FINAL"
         assert [position for _, position in answers[-3:]] == [0, 1, 2], f"{request_id!r}: in order"
     assert not client.poll(0), "no message follows the last FINAL"
-    while (finals := broker.wait_for("status")["finals"]) < 900:
+    while (finals := (status := broker.wait_for("status"))["finals"]) < 900:
         pass
     assert finals == 900
+    assert sum(status["latency"]["call"][1:]) == 900
+    assert 0 < status["latency"]["call"][0] < 900 * 60_000_000
 
 
 def test_queued_requests_of_a_lost_client_are_cancelled(broker: BrokerProcess) -> None:
@@ -208,3 +212,164 @@ def test_an_address_in_use_is_reported() -> None:
     assert broker.stop() == 2
     assert "broker.clients_url" in log
     assert "is in use" in log
+
+
+# ---- keys ----
+
+KEYS = {
+    "caller": "services:echo",
+    "worker": "worker:echo",
+    "thief": "services:other worker:other,echo",
+    "watcher": "observer",
+    "second": "worker:echo services:echo",
+}
+SILENT_MS = 200  # Nothing is expected.
+REVOKED_S = 3.0  # 0.75 s, on a machine that does nothing else.
+
+
+@pytest.fixture(params=["two addresses", "one address"])
+def secured(request: pytest.FixtureRequest) -> Iterator[BrokerProcess]:
+    """A broker whose heartbeats remove no worker in the time of a test."""
+    urls: dict[str, str] = {}
+    if request.param == "one address":
+        url = f"tcp://127.0.0.1:{free_ports(1)[0]}"
+        urls = {"clients_url": url, "workers_url": url}
+    process = BrokerProcess(keys=KEYS, heartbeat_interval_ms=DEADLINE_MS, **urls)
+    process.wait_for("ready")
+    yield process
+    assert process.stop() == 0
+
+
+def ask(client: Socket, service: bytes, request_id: bytes = b"1") -> None:
+    client.send_multipart([C, b"\1", service, request_id, b"x"])
+
+
+def offer(worker: Socket, service: bytes = b"echo") -> Socket:
+    worker.send_multipart([b"KLKW01", b"\1", service])
+    return worker
+
+
+def answer(worker: Socket, body: bytes) -> None:
+    """Receives a request and answers it."""
+    _, _, address, empty, request_id, *_ = receive(worker)
+    worker.send_multipart([b"KLKW01", b"\4", address, empty, request_id, body])
+
+
+def code_of(message: list[bytes]) -> int:
+    failure = decode_failure(message[4:])
+    assert failure is not None
+    return failure.code
+
+
+def wait_for_workers(broker: BrokerProcess, count: int) -> None:
+    while broker.wait_for("status")["workers"] != count:
+        pass
+
+
+def test_a_key_has_the_services_of_its_grants(secured: BrokerProcess) -> None:
+    caller, watcher, thief = (secured.client(key) for key in ("caller", "watcher", "thief"))
+    unknown, bare = secured.client("unknown"), secured.client()
+    for client in (unknown, bare):
+        ask(client, b"echo")
+    worker = offer(secured.worker("worker"))
+    for client, service, request_id in (
+        (caller, b"other", b"1"),
+        (caller, b"klk.services", b"2"),
+        (watcher, b"echo", b"3"),
+        (thief, b"echo", b"4"),
+        (thief, b"titanic.request", b"5"),
+    ):
+        client.send_multipart([C, b"\1", service, request_id, b"echo", b"x"])
+        message = receive(client)
+        assert message[:4] == [C, b"\3", service, request_id]
+        assert code_of(message) == 403
+    ask(caller, b"echo", b"6")
+    answer(worker, b"yes")
+    assert receive(caller)[3:] == [b"6", b"yes"]
+    watcher.send_multipart([C, b"\1", b"klk.services", b"7", b""])
+    assert msgpack.unpackb(receive(watcher)[4])["name"] == "echo"
+    assert not any(client.poll(0) for client in (unknown, bare)), "refused keys get no answer"
+    while not (status := secured.wait_for("status"))["requests"]:
+        pass
+    assert status["requests"] == 1
+    assert status["counters"]["denied"] == 5
+    assert b"not-allowed key=" in (secured.folder / "log").read_bytes()
+
+
+def test_a_worker_without_the_grant_is_refused_once(secured: BrokerProcess) -> None:
+    refused = offer(secured.worker("worker"), b"other")
+    assert receive(refused) == [b"KLKW01", b"\6"]
+    for frames in ([b"KLKW01", b"PING"], [b"KLKW01", b"\1", b"echo"]):
+        refused.send_multipart(frames)
+    worker, caller = offer(secured.worker("second")), secured.client("caller")
+    wait_for_workers(secured, 1)
+    ask(caller, b"echo")
+    answer(worker, b"yes")
+    assert receive(caller)[4] == b"yes"
+    assert not refused.poll(SILENT_MS)
+
+
+def test_a_stolen_routing_id_has_nothing_of_its_owner(secured: BrokerProcess) -> None:
+    worker, caller = secured.worker("worker", b"worker's id"), secured.client("caller", b"id")
+    offer(worker)
+    ask(caller, b"echo")
+    _, _, address, empty, request_id, _ = receive(worker)
+    forged = [b"KLKW01", b"\4", address, empty, request_id, b"forged"]
+    # A routing id belongs to its first connection.
+    early = secured.worker("thief", b"worker's id")
+    early.send_multipart(forged)
+    assert not caller.poll(SILENT_MS)
+    early.close(0)
+    worker.close(0)
+    thief = secured.worker("thief", b"worker's id")
+    thief.send_multipart(forged)
+    while not thief.poll(SILENT_MS):  # libzmq may still know the old connection.
+        thief.close(0)
+        thief = secured.worker("thief", b"worker's id")
+        thief.send_multipart(forged)
+    assert receive(thief) == [b"KLKW01", b"\6"]
+    answer(offer(secured.worker("second")), b"right")
+    assert receive(caller)[4] == b"right"
+
+
+@pytest.mark.parametrize("secured", ["two addresses"], indirect=True)
+def test_a_refused_message_ends_no_connection_of_the_other_address(secured: BrokerProcess) -> None:
+    worker, caller = secured.worker("worker", b"same id"), secured.client("caller")
+    offer(worker)
+    offer(secured.client("caller", b"same id"))
+    while not secured.wait_for("status").get("counters", {}).get("denied"):
+        pass
+    ask(caller, b"echo")
+    answer(worker, b"yes")
+    assert receive(caller)[4] == b"yes"
+
+
+def test_a_revoked_key_loses_its_workers_and_requests(secured: BrokerProcess) -> None:
+    revoked, caller = offer(secured.worker("second")), secured.client("caller")
+    ask(caller, b"echo")
+    _, _, address, empty, request_id, _ = receive(revoked)
+    ask(secured.client("second"), b"echo", b"waits for a worker")
+    while secured.wait_for("status")["held"] < 2:
+        pass
+    secured.revoke("second")
+    began_s = time.monotonic()
+    wait_for_workers(secured, 0)
+    assert time.monotonic() - began_s < REVOKED_S
+    revoked.send_multipart([b"KLKW01", b"\4", address, empty, request_id, b"late"])
+    worker = offer(secured.worker("worker"))
+    answer(worker, b"right")
+    assert receive(caller)[4] == b"right"
+    assert not worker.poll(SILENT_MS), "the request of the revoked key is gone"
+    assert secured.wait_for("status")["held"] == 0
+
+
+def test_a_worker_that_loses_its_grant_is_disconnected(secured: BrokerProcess) -> None:
+    worker, other = offer(secured.worker("second")), offer(secured.worker("worker"))
+    wait_for_workers(secured, 2)
+    secured.allow("second", "services:echo")
+    assert receive(worker) == [b"KLKW01", b"\6"]
+    wait_for_workers(secured, 1)
+    caller = secured.client("second")  # Its other grant holds.
+    ask(caller, b"echo")
+    answer(other, b"yes")
+    assert receive(caller)[4] == b"yes"

@@ -16,7 +16,7 @@ import pytest
 import zmq
 
 import kelek
-from kelek.actors.runtime.children import python_command
+from kelek.actors.runtime.fork_server import python_command
 from kelek.clients.broker.broker import Future
 from kelek.protocols.majordomo.codec import decode_failure
 from kelek.tests.actors.broker.broker_process import BrokerProcess, Socket
@@ -155,7 +155,7 @@ def test_workers_and_clients_reconnect_to_a_restarted_broker() -> None:
 
 
 def test_a_repeated_request_joins_the_one_in_work() -> None:
-    """As docs/services.md says for services that are not durable."""
+    """As docs/guides/services.md says for services that are not durable."""
     a = BrokerProcess(heartbeat_interval_ms=DEADLINE_MS)  # A slow test must not expire the worker.
     a.wait_for("ready")
     try:

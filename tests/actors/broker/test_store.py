@@ -191,6 +191,9 @@ class ManualWorker:
 
     def __init__(self, broker: BrokerProcess) -> None:
         self.socket = broker.worker()
+        self._register()
+
+    def _register(self) -> None:
         self.socket.send_multipart([W, b"\1", b"work", b"\0\x10"])
 
     def receive(self, wait_ms: int) -> list[bytes]:
@@ -199,6 +202,8 @@ class ManualWorker:
             _, command, *rest = self.socket.recv_multipart()
             if command == b"\2":
                 return rest
+            if command == b"\6":  # Disconnected: the test was silent for too long.
+                self._register()
         self.socket.send_multipart([W, b"PING"])
         return []
 

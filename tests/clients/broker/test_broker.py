@@ -100,6 +100,10 @@ def test_errors_of_the_broker_are_raised_or_retried(
         broker_thread.refuse.append(Failure(504, "no worker took it in time"))
         with pytest.raises(kelek.BrokerTimeout, match="no worker took it in time"):
             broker.call("echo")
+        broker_thread.refuse.append(Failure(403, "the key has no grant for it"))
+        with pytest.raises(kelek.NotAllowed, match="no grant") as denied:
+            broker.call("echo")
+        assert isinstance(denied.value, kelek.ServiceRefused)
         broker_thread.refuse.append(Failure(429, "too much"))
         assert broker.call("echo", b"x") == b"x", "the client retries"
         assert broker.counters["busy"] == 1

@@ -46,11 +46,13 @@ class QueuedRequest(NamedTuple):
     name: bytes = b""
     credit: int = 0
     command: bytes = b"\1"
+    slot: int = exchange.NO_SLOT
 
 
 class ClientTwin:
-    def __init__(self, route: bytes, name: bytes, number: int) -> None:
+    def __init__(self, route: bytes, name: bytes, number: int, slot: int) -> None:
         self.route = route
+        self.slot = slot
         self.name = name
         self.address = number.to_bytes(8, "big")
         self.previous_route = b""
@@ -131,9 +133,12 @@ class ExchangeTwin:
 
     # ---- requests ----
 
-    def receive_request(self, message: Message, now_ms: int) -> exchange.Stop | None:
+    def receive_request(
+        self, message: Message, now_ms: int, slot: int = exchange.NO_SLOT
+    ) -> exchange.Stop | None:
         try:
-            self._receive_request(self._read_request(message, now_ms), now_ms)
+            parsed = self._read_request(message, now_ms)._replace(slot=slot)
+            self._receive_request(parsed, now_ms)
         except Stopped as stopped:
             return stopped.stop
         return None
@@ -179,8 +184,14 @@ class ExchangeTwin:
     def _known_clients(self) -> set[ClientTwin]:
         return {request.client for request in self.requests.values()}
 
-    def _find_client(self, route: bytes, name: bytes) -> ClientTwin | None:
-        known = self._known_clients()
+    def _find_client(self, parsed: QueuedRequest, now_ms: int) -> ClientTwin | None:
+        route, name = parsed.client, parsed.name
+        self._lose(
+            {it for it in self._known_clients() if it.route == route}
+            - {it for it in self._known_clients() if it.slot == parsed.slot},
+            now_ms,
+        )
+        known = [client for client in self._known_clients() if client.slot == parsed.slot]
         for client in known:
             if (client.route, client.name) == (route, name):
                 return client
@@ -192,7 +203,7 @@ class ExchangeTwin:
         return None
 
     def _receive_request(self, parsed: QueuedRequest, now_ms: int) -> None:
-        client = self._find_client(parsed.client, parsed.name)
+        client = self._find_client(parsed, now_ms)
         if client is not None:
             client.gone_ms, client.last_seen_ms = None, now_ms
         if parsed.command != b"\1":
@@ -200,7 +211,7 @@ class ExchangeTwin:
                 self._receive_command(parsed, self.requests[client, parsed.request_id])
             return
         if client is None:
-            client = ClientTwin(parsed.client, parsed.name, self.next_client)
+            client = ClientTwin(parsed.client, parsed.name, self.next_client, parsed.slot)
             client.last_seen_ms = client.sent_ms = now_ms
             self.next_client += 1
         if parsed.framing != TEXT:
@@ -212,7 +223,11 @@ class ExchangeTwin:
         elif (client, parsed.request_id) in self.requests:
             self._repeat(parsed, self.requests[client, parsed.request_id])
             return
-        if sum(key[0] is client for key in self.requests) >= self.setup.inflight_max:
+        of_key = sum(key[0].slot == client.slot != exchange.NO_SLOT for key in self.requests)
+        if (
+            sum(key[0] is client for key in self.requests) >= self.setup.inflight_max
+            or of_key >= self.setup.key_inflight_max
+        ):
             self._refuse(parsed, parsed.client, 0)
             self.counters["refused"] += 1
             return
@@ -316,14 +331,16 @@ class ExchangeTwin:
 
     # ---- answers ----
 
-    def receive_answer(self, message: Message, now_ms: int) -> exchange.Stop | None:
+    def receive_answer(
+        self, message: Message, now_ms: int, slot: int = exchange.NO_SLOT
+    ) -> exchange.Stop | None:
         try:
-            self._receive_answer(message, now_ms)
+            self._receive_answer(message, now_ms, slot)
         except Stopped as stopped:
             return stopped.stop
         return None
 
-    def _receive_answer(self, message: Message, now_ms: int) -> None:
+    def _receive_answer(self, message: Message, now_ms: int, slot: int) -> None:
         sender, *frames = message
         if frames[:2] == [b"", MDP_WORKERS[MDP1]]:
             framing, frames = MDP1, frames[2:]
@@ -333,6 +350,8 @@ class ExchangeTwin:
             frames = frames[1:]
         kind = KINDS[framing].get(frames[0] if frames else b"none", "")
         worker = self.known.get(sender)
+        if worker is not None and worker.new.slot != slot:
+            worker = None
         require(bool(kind))
         require(worker is None or worker.new.framing == framing or kind == "bye")
         frames = frames[1:]
@@ -455,7 +474,13 @@ class ExchangeTwin:
         return count
 
     def remove_client(self, routing_id: bytes, now_ms: int) -> int:
-        found = [each for each in self.requests.values() if each.client.route == routing_id]
+        return self._lose({it for it in self._known_clients() if it.route == routing_id}, now_ms)
+
+    def remove_key(self, slot: int, now_ms: int) -> int:
+        return self._lose({it for it in self._known_clients() if it.slot == slot}, now_ms)
+
+    def _lose(self, clients: set[ClientTwin], now_ms: int) -> int:
+        found = [each for each in self.requests.values() if each.client in clients]
         queued = [
             each
             for each in found

@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from kelek.native.broker.exchange import (
+    NO_SLOT,
     PROBE_MS,
     Exchange,
     ExchangeSetup,
@@ -22,12 +23,15 @@ from kelek.tests.native.broker.exchange_twin import (
     TEXT,
     ExchangeTwin,
     Message,
+    WorkerTwin,
 )
 
 REFUSALS = (b"client", b"queue", b"expired")
 DURABLE = (b"kept", b"kept, too")
 HEADERS = (b"KLKC01", b"KLKW01", b"KLKD01", b"KLKN01")
-SETUP = ExchangeSetup(HEADERS, REFUSALS, 3, request_ttl_ms=500, durable_services=DURABLE)
+SETUP = ExchangeSetup(
+    HEADERS, REFUSALS, 3, request_ttl_ms=500, durable_services=DURABLE, key_inflight_max=6
+)
 SERVICES = (b"echo", b"a service", b"mmi.service", b"sum", b"kept")
 JUNK = (
     b"",
@@ -122,14 +126,23 @@ class History:
     """Makes the same calls to both, and compares the results."""
 
     def __init__(self, seed: int) -> None:
-        self.rng = Random(seed)
+        self.rng, self.has_keys = Random(seed), seed % 2 == 0
         self.exchange = Exchange(SETUP)
         self.twin = ExchangeTwin(SETUP)
         self.now_ms = 1000
         self.sent: Counter[str] = Counter()
 
+    def random_slot(self, worker: WorkerTwin | None = None) -> int:
+        """Mostly that of the worker's key, or the one that most have."""
+        if not self.has_keys:
+            return NO_SLOT
+        usual = 0 if worker is None else worker.new.slot
+        return 1 - usual if self.rng.random() < 0.03 else usual
+
     def batch(self, messages: list[Message], requests: bool) -> None:
-        arena, position = Arena.from_messages(messages), 0
+        known = self.twin.known.get(messages[0][0])
+        slots = [self.random_slot(known if not requests else None) for _ in messages]
+        arena, position = Arena.from_messages(messages, slots if self.has_keys else None), 0
         stops: dict[int, Stop] = {}
         receive = self.exchange.receive_requests if requests else self.exchange.receive_answers
         while position < arena.count:
@@ -142,7 +155,10 @@ class History:
                 stops[position] = stop
                 position += 1
         twin_receive = self.twin.receive_request if requests else self.twin.receive_answer
-        twins = {i: twin_receive(message, self.now_ms) for i, message in enumerate(messages)}
+        twins = {
+            i: twin_receive(message, self.now_ms, slot)
+            for i, (message, slot) in enumerate(zip(messages, slots, strict=True))
+        }
         assert stops == {i: stop for i, stop in twins.items() if stop}
 
     def step(self) -> None:
@@ -157,7 +173,7 @@ class History:
                 for _ in range(rng.randint(1, 4)):
                     self.batch([mutated(rng, random_answer(rng, self.twin))], False)
             case 4:
-                new = random_worker(rng)
+                new = random_worker(rng)._replace(slot=self.random_slot())
                 added = self.exchange.add_worker(new, now_ms)
                 assert added == self.twin.add_worker(new, now_ms)
             case 5 if rng.random() < 0.5:
@@ -168,6 +184,10 @@ class History:
                 name = b"c%d" % rng.randint(1, 4)
                 ended = self.exchange.remove_client(name, now_ms)
                 assert ended == self.twin.remove_client(name, now_ms)
+            case 6 if rng.random() < 0.05:
+                slot = self.random_slot()
+                ended = self.exchange.remove_key(slot, now_ms)
+                assert ended == self.twin.remove_key(slot, now_ms)
             case 7:
                 for each in (self.exchange, self.twin):
                     each.expire(now_ms)
@@ -216,9 +236,9 @@ class History:
             for name, service in twin.services.items()
         }
         infos = exchange.worker_infos()
-        loads = [(info.routing_id, info.number, info.load, info.done) for info in infos]
+        loads = [(info.routing_id, info.number, info.load, info.done, info.slot) for info in infos]
         assert loads == [
-            (n, worker.number, len(worker.requests), worker.done)
+            (n, worker.number, len(worker.requests), worker.done, worker.new.slot)
             for n, worker in twin.known.items()
         ]
         for each in (exchange.clients, exchange.workers, twin.clients, twin.workers):
@@ -228,10 +248,35 @@ class History:
 @pytest.mark.parametrize("seed", range(40))
 def test_a_history_is_its_twins(seed: int) -> None:
     history = History(seed)
-    for _ in range(500):
+    for _ in range(700 if history.has_keys else 500):  # Other keys' clients are lost more often.
         history.step()
         history.check()
     assert history.twin.counters["finals"] > 10
     assert history.twin.counters["resent"] > 3
     own = ("to client 04", "to client 05", "to client 06", "to worker 07", "to worker 08")
     assert sum(history.sent[each] for each in own) > 5, history.sent
+
+
+def test_the_clients_of_a_key_have_a_limit_together() -> None:
+    """Also of bytes. Other keys, and clients without keys, go on."""
+    setup = SETUP._replace(inflight_max=10, key_inflight_max=4, key_bytes_max=100_000)
+    exchange = Exchange(setup)
+
+    def ask(route: bytes, request_id: bytes, slot: int | None, size: int = 1) -> bool:
+        """Whether the request is taken."""
+        message = [route, b"KLKC01", b"\1", b"echo", request_id, bytes(size)]
+        exchange.receive_requests(Arena.from_messages([message], slot), 0, 0)
+        answers = list(exchange.clients.messages())
+        exchange.clients.clear()
+        assert all(answer[0] == route and answer[-1] == b"client" for answer in answers)
+        return not answers
+
+    assert [ask(b"c%d" % i, b"id", 2) for i in range(5)] == [True] * 4 + [False]
+    assert ask(b"other", b"id", 7)
+    assert [ask(b"none", b"%d" % i, None) for i in range(6)] == [True] * 6
+    assert exchange.remove_key(2, 0) == 4
+    assert ask(b"c9", b"id", 2), "the key has room again"
+    assert ask(b"large", b"1", 7, 90_000)
+    assert not ask(b"more", b"2", 7, 10_000)
+    assert ask(b"none", b"large", None, 200_000)
+    assert exchange.counters["refused"] == 2

@@ -8,7 +8,7 @@ import pytest
 from kelek.protocols.majordomo import records, values
 from kelek.protocols.majordomo.codec import LATE, Request, decode_failure, encode_failure
 from kelek.protocols.majordomo.ledger import DurableSetup, Ledger
-from kelek.protocols.majordomo.records import ENDS, REQUESTS, Pair
+from kelek.protocols.majordomo.records import ENDS, REQUESTS, Pair, Sender
 from kelek.protocols.majordomo.values import Framing
 
 NOW = 1_700_000_000_000
@@ -30,7 +30,7 @@ def taken(ledger: Ledger) -> list[list[bytes]]:
 
 
 def ask(ledger: Ledger, request_id: bytes, client: bytes = ME) -> None:
-    ledger.add_request(client, Framing.TEXT, Request(b"work", request_id, [b"x"]), NOW)
+    ledger.add_request(Sender(client), Framing.TEXT, Request(b"work", request_id, [b"x"]), NOW)
 
 
 def written(ledger: Ledger) -> list[Pair]:
@@ -89,7 +89,7 @@ def named_ask(
     ledger: Ledger, credit: int, where: bytes = b"here", request_id: bytes = b"1"
 ) -> None:
     request = Request(b"work", request_id, [b"x"], None, NAMED, credit)
-    ledger.add_request(where, Framing.TEXT, request, NOW)
+    ledger.add_request(Sender(where), Framing.TEXT, request, NOW)
 
 
 def places(replies: list[list[bytes]]) -> list[tuple[bytes, bytes, int, bytes]]:
@@ -213,7 +213,7 @@ def test_clients_of_mdp_have_one_answer_and_no_ids() -> None:
     ledger = a_ledger()
     for framing in (Framing.MDP01, Framing.MDP02):
         for _ in range(2):
-            ledger.add_request(ME, framing, Request(b"work", b"", [b"x"]), NOW)
+            ledger.add_request(Sender(ME), framing, Request(b"work", b"", [b"x"]), NOW)
     written(ledger)
     for record in ledger.pop_queued():
         ledger.answer(record.name, False, [b"part"])
@@ -249,6 +249,32 @@ def test_what_finds_no_room_is_refused(bytes_max: int, inflight_max: int) -> Non
     failure = decode_failure(reply[5:])
     assert failure is not None
     assert failure.code == 429
+
+
+@pytest.mark.parametrize(
+    ("bytes_max", "inflight_max", "most"),
+    [(10 * (records.OVERHEAD_BYTES + 300), 10, 5), (1 << 20, 2, 8)],
+)
+def test_the_clients_of_a_key_have_a_limit_together(
+    bytes_max: int, inflight_max: int, most: int
+) -> None:
+    """Of requests, or of bytes. Other keys go on; what has ended leaves room."""
+    ledger = a_ledger(bytes_max=bytes_max, inflight_max=inflight_max)
+
+    def is_taken(number: int, key: str) -> bool:
+        request = Request(b"work", b"1", [bytes(300)])
+        ledger.add_request(Sender(b"c%d" % number, 1, key), Framing.TEXT, request, NOW)
+        return not taken(ledger)
+
+    assert [is_taken(number, "ann") for number in range(most + 1)] == [True] * most + [False]
+    assert not is_taken(98, "ann")
+    assert is_taken(99, "bob")
+    written(ledger)
+    for record in list(ledger.pop_queued()):
+        ledger.answer(record.name, True, [])
+    written(ledger)
+    taken(ledger)
+    assert is_taken(101, "ann"), "the stored answers have no body"
 
 
 def test_answers_beyond_the_limit_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,3 +329,72 @@ def test_junk_in_the_store_is_counted() -> None:
     for number, bad in enumerate(wrong):
         ledger.load(key + (1000 + number).to_bytes(4, "big"), msgpack.packb(bad))
     assert ledger.counters["junk"] - before == len(wrong)
+
+
+# ---- keys ----
+
+
+def test_a_stored_answer_belongs_to_the_name_of_its_key() -> None:
+    ledger = a_ledger()
+    mine = Sender(b"here", 1, "mine")
+    request = Request(b"work", b"1", [b"x"], None, NAMED, 1 << 20)
+    ledger.add_request(mine, Framing.TEXT, request, NOW)
+    written(ledger)
+    (record,) = ledger.pop_queued()
+    ledger.answer(record.name, True, [b"secret"])
+    written(ledger)
+    assert [reply[0] for reply in taken(ledger)] == [b"here"]
+    for thief in (Sender(b"here", 2, "other"), Sender(b"here"), Sender(NAMED, 2, "other")):
+        ledger.add_request(thief, Framing.TEXT, request, NOW)  # A request of its own.
+        ledger.add_credit((ledger.identity(thief, NAMED), b"1"), 1 << 20)
+        assert taken(ledger) == []
+    after_rotation = Sender(b"there", 3, "mine")  # Another key of the same name.
+    ledger.add_request(after_rotation, Framing.TEXT, request, NOW)
+    assert [(reply[0], reply[-1]) for reply in taken(ledger)] == [(b"there", b"secret")]
+
+
+def test_identities_of_keys_fit_the_store_and_keep_them_apart() -> None:
+    ledger = a_ledger()
+    senders = [
+        Sender(rid, 1, key) for rid in (b"a", b"x" * 255, b"\0auto") for key in ("", "k", "n" * 128)
+    ]
+    identities = {ledger.identity(sender) for sender in senders}
+    assert len(identities) == len(senders)
+    assert all(len(each) <= records.NAME_BYTES_MAX for each in identities)
+    for sender in senders:
+        assert records.key_of(ledger.identity(sender)) == records.key_digest(sender.key)
+
+
+def test_titanic_answers_belong_to_their_key() -> None:
+    ledger = a_ledger()
+    mine, other = Sender(b"c", 1, "mine"), Sender(b"c", 2, "other")
+    request = Request(values.TITANIC_REQUEST, b"1", [b"work", b"x"])
+    ledger.add_titanic_request(mine, Framing.TEXT, request)
+    written(ledger)
+    uuid = taken(ledger)[0][-1]
+    (record,) = ledger.pop_queued()
+    ledger.answer(record.name, True, [b"secret"])
+    written(ledger)
+    assert ledger.titanic_reply(other, uuid) == [b"400"]
+    assert ledger.titanic_reply(Sender(b"c"), uuid) == [b"400"]
+    assert ledger.titanic_reply(Sender(b"d", 3, "mine"), uuid) == [b"200", b"secret"]
+    close = Request(values.TITANIC_CLOSE, b"2", [uuid])
+    ledger.add_request(other, Framing.TEXT, close, NOW)
+    assert ledger.titanic_reply(mine, uuid) == [b"200", b"secret"]
+    ledger.add_request(mine, Framing.TEXT, close, NOW)
+    assert ledger.titanic_reply(mine, uuid) == [b"400"]
+
+
+def test_clients_of_a_revoked_key_get_no_answers() -> None:
+    ledger = a_ledger()
+    for slot in (1, 2):
+        sender = Sender(b"client %d" % slot, slot, "k")
+        ledger.add_request(sender, Framing.TEXT, Request(b"work", b"%d" % slot, [b"x"]), NOW)
+    ledger.detach_key(1)
+    written(ledger)
+    for record in ledger.pop_queued():
+        ledger.answer(record.name, True, [b"answer"])
+    written(ledger)
+    assert [reply[0] for reply in taken(ledger)] == [b"client 2"]
+    assert not ledger.detach_client(b"client 1", b"1")
+    assert ledger.detach_client(b"client 2", b"2") is False  # It has ended.
