@@ -9,14 +9,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import msgpack
 import zmq
 
 from ...mapping.mapper_process import engine_of
 from ...native.net.messages import Arena, Frames
 from ...native.tables.mapper import pack_records
 from ...net.clock import earliest, wall_ms
+from ...net.libc import keep_freed_memory
 from ...net.sockets import Socket
+from ...protocols.access.grants import Right
+from ...protocols.access.zap import AllowedKey, KeyChange
 from ...protocols.zerodb.server import jobs as job
+from ...protocols.zerodb.server.clients import Clients, decode_client, may_hold
 from ...protocols.zerodb.server.context import features_of
 from ...protocols.zerodb.server.jobs import (
     JobFailed,
@@ -38,7 +43,6 @@ from ...storage.worker.job_store import ApidCounter, StatisticsFile
 from ...storage.worker.lease_folder import FOLDER, LeaseFolder
 from ...version import __version__
 from ..runtime.actor import Actor
-from ..runtime.libc import keep_freed_memory
 from .map_jobs import THREADS_MAX, JobPort, MapJobs, MapSpec
 from .shared_leases import SharedLeases
 from .spark_maps import JobServerParts, SparkMaps
@@ -57,6 +61,21 @@ class Requester(NamedTuple):
     ticket: int | None
     routing_id: bytes
     envelope: bool  # Whether a REQ socket's empty frame follows the routing id.
+    client: AllowedKey | None = None  # None: its endpoint has no CURVE.
+
+    @property
+    def owner(self) -> str | None:
+        """The owner of what this client makes."""
+        return None if self.client is None else self.client.name
+
+    @property
+    def limited(self) -> str | bytes:
+        """What has limits: all connections of a key together, or this connection."""
+        return self.routing_id if self.client is None else self.client.name
+
+
+def _observes(requester: Requester) -> bool:
+    return requester.client is None or requester.client.grants.may(Right.OBSERVE)
 
 
 class WaitingRequest(NamedTuple):
@@ -81,7 +100,7 @@ class JobServer(Actor):
     asks       PUSH    [header][table][path]                      asks it for a snapshot
                PUSH    [header][table][packed operations]         asks it to write
                PUSH    [header][table][packed operations][reqid]  asks it for a log entry about a
-                                                                  lease; the reqid may be empty
+                      ..[owner]                                   lease; both may be empty
 
     Headers and tags are PIPE_HEADER and ANSWER_TAG of protocols/zerodb.
     """
@@ -105,7 +124,9 @@ class JobServer(Actor):
         known = len(job.Statistics._fields)  # A later version may have stored more fields.
         self.table.restore([job.Statistics(*one[:known]) for one in self._statistics.loaded])
         self.lease_folder = LeaseFolder(disk.full_path(FOLDER))
-        self._local = frozenset(settings.local_tables)
+        # zerodb_server relays keyed requests also where this process has no endpoint with CURVE.
+        security = self.settings.security
+        self.clients = Clients(security is None or security.enforce)
         self._waiting: dict[int, WaitingRequest] = {}
         self._requests: deque[tuple[Requester, list[bytes]]] = deque()
         self._unstored: list[job.Statistics] = []
@@ -139,19 +160,38 @@ class JobServer(Actor):
             message_bytes_max=values.MAPPER_BYTES_MAX + (1 << 20),
         )  # fmt: skip
         self.listen(self._clients, self._on_clients)
+        if self.access is not None:
+            self.clients.attach(self.access.keyring)
 
     # ---- what comes in ----
 
     def _on_clients(self, arena: Arena) -> None:
-        for routing_id, *frames in arena.messages():
-            self._enqueue(Requester(None, routing_id, frames[:1] == [b""]), frames)
+        for number, (routing_id, *frames) in enumerate(arena.messages()):
+            client = self.clients.of(arena, number)
+            self._enqueue(Requester(None, routing_id, frames[:1] == [b""], client), frames)
+
+    def on_denied(self, socket: Socket, arena: Arena) -> None:
+        super().on_denied(socket, arena)
+        for denial in self.clients.denials(arena, routed=True):
+            if denial.answer:
+                self._answers.add(denial.answer)
+            self.log_rarely("request-denied", **denial.fields())
+
+    def on_keys_changed(self, changes: Sequence[KeyChange]) -> None:
+        for name in {name for _, name in changes}:
+            self._on_key_changed(self.clients.current(name))
 
     def _on_incoming(self, arena: Arena) -> None:
         for head, frames in self.unpacked(arena, PIPE_HEADER, "requests"):
             kind, flags, _, code, log_index, ticket = head
             if kind == pipe.REQUEST and frames:
-                envelope = bool(flags & pipe.ENVELOPE)
-                self._enqueue(Requester(ticket, frames[0], envelope), frames[1:])
+                client = decode_client(frames.pop()) if flags & pipe.KEYED else None
+                requester = Requester(ticket, frames[0], bool(flags & pipe.ENVELOPE), client)
+                self._enqueue(requester, frames[1:])
+            elif kind == pipe.OWNERS and len(frames) == 1:
+                self.clients.owners = msgpack.unpackb(frames[0], strict_map_key=False)
+            elif kind == pipe.KEY_CHANGED and len(frames) == 1:
+                self._on_key_changed(decode_client(frames[0]))
             elif (
                 kind == pipe.CHECKPOINT
                 and len(frames) == 2
@@ -242,13 +282,16 @@ class JobServer(Actor):
                 statistics = self.table.statistics(apid)
                 if statistics is None:
                     raise JobRefused(job.UNKNOWN.format(apid=apid))
+                if not _observes(requester):
+                    self._check_job(requester, request, apid)
                 return answers.STATUS.encode(request, statistics.fields())
             case requests.ListJobs():
-                found = self.table.list_jobs(request.running, request.most)
+                owner = None if _observes(requester) else requester.owner
+                found = self.table.list_jobs(request.running, request.most, owner)
                 return answers.JOBS.encode(request, ((one.apid, one.fields()) for one in found))
             case requests.EndJob():
-                self.table.cancel(request.apid, wall_ms())
-                self.maps.cancel(request.apid)
+                self._check_job(requester, request, request.apid)
+                self._cancel(request.apid)
                 return answers.encode_ok(request)
             case requests.ServerInfo():
                 return answers.encode_server_info(request, self.features, f"kelek {__version__}")
@@ -258,6 +301,47 @@ class JobServer(Actor):
                     values.PROTOCOL_ERROR, values.ERROR, text, request.extension
                 )
         return None
+
+    def _cancel(self, apid: int) -> None:
+        self.table.cancel(apid, wall_ms())
+        self.maps.cancel(apid)
+
+    # ---- owners ----
+
+    def _check_job(self, requester: Requester, request: requests.Request, apid: int) -> None:
+        """Raises RequestError if the job, running or ended, is of another key."""
+        found = self.table.statistics(apid)
+        if found is not None:
+            self._check_owner(requester, request, found.owner, f"data job {apid}")
+
+    def _check_owner(
+        self, requester: Requester, request: requests.Request, owner: str | None, what: str
+    ) -> None:
+        if not self.clients.may_use(requester.client, owner, what):
+            text = f"{what} is of another key"
+            raise answers.not_allowed(type_of(request), request.extension, text)
+
+    def _on_key_changed(self, key: AllowedKey) -> None:
+        """Ends what a key has and its grants no longer allow: as for a client that is lost."""
+        for apid, one in list(self.table.jobs.items()):
+            if one.owner == key.name and not may_hold(key, one.table, one.target):
+                self._cancel(apid)
+        for lease in self.table.leases:
+            owner = self.clients.owners.get(lease.number, lease.owner)
+            if owner == key.name and not may_hold(key, lease.table):
+                self._release(lease.number)
+        for ticket, (requester, request, table, _) in list(self._waiting.items()):
+            target = getattr(request, "target", None)
+            if requester.owner == key.name and not may_hold(key, table, target):
+                del self._waiting[ticket]
+                error = answers.not_allowed(type_of(request), request.extension)
+                self._answer(requester, answers.encode_refusal(error))
+
+    def _release(self, number: int) -> None:
+        if values.is_shared(number):
+            self.shared.request(self._apids.next(), ops.LeaseEnd(0, number))
+        else:
+            self.table.release(number)
 
     def _refuse(
         self,
@@ -276,6 +360,7 @@ class JobServer(Actor):
     def _send_chunk(self, requester: Requester, request: requests.ClientData) -> int:
         """Answers with a chunk; returns its size in bytes. Raises RequestError."""
         apid, extension = request.apid or 0, request.extension
+        self._check_job(requester, request, apid)
         try:
             chunk = self.table.chunk(apid, self.now_ms, wall_ms(), extension.bytes_max)
         except (JobFailed, StorageError) as error:
@@ -291,29 +376,46 @@ class JobServer(Actor):
 
     def _on_lease(self, requester: Requester, request: requests.Lease) -> list[bytes] | None:
         if request.action == requests.LEASE_OPEN:
-            if request.table in self._local:
+            if request.table in self.settings.zerodb.local_tables:
                 raise JobRefused(f"table {request.table} is local, each node's own")
             self.table.check_room(shared=True)
+            self._check_client(requester, jobs=0, leases=1)
             ticket = self._add_waiting(requester, request, request.table)
             opened = ops.LeaseOpen(request.table, wall_ms())
-            self.shared.request(ticket, opened, request.extension.reqid)
+            self.shared.request(ticket, opened, request.extension.reqid, requester.owner)
             return None
         if request.action == requests.LEASE_RENEW:
-            self._lease(request.lease)
+            self._lease(requester, request, request.lease)
             self.table.renew(request.lease, self.now_ms)
         elif values.is_shared(request.lease):
+            self._check_release(requester, request)
             ticket = self._add_waiting(requester, request, 0)
             self.shared.request(ticket, ops.LeaseEnd(0, request.lease), request.extension.reqid)
             return None
         else:
+            self._lease(requester, request, request.lease)
             self.table.release(request.lease)
         return answers.encode_ok(request)
 
-    def _lease(self, number: int) -> Lease:
-        """Returns the lease. Raises JobRefused if it does not exist, and StorageError."""
+    def _lease(self, requester: Requester, request: requests.Request, number: int) -> Lease:
+        """Returns the lease. Raises JobRefused if it does not exist, RequestError if it is of
+        another key, and StorageError."""
         if values.is_shared(number):
             self.shared.adopt(number, self.now_ms)
-        return self.table.lease(number)
+        lease = self.table.lease(number)
+        owner = self.clients.owners.get(number) if values.is_shared(number) else lease.owner
+        if owner is not None or not values.is_shared(number):
+            self._check_owner(requester, request, owner, f"lease {number}")
+        return lease
+
+    def _check_release(self, requester: Requester, request: requests.Lease) -> None:
+        """Raises RequestError if a lease of all nodes is of another key, JobRefused if its owner is
+        not known here yet."""
+        owner, client = self.clients.owners.get(request.lease), requester.client
+        is_admin = client is None or client.grants.may(Right.ADMIN)
+        if owner is None and self.clients.enforces and not is_admin:
+            raise JobRefused(f"the owner of lease {request.lease} is not known here", retry=True)
+        self._check_owner(requester, request, owner, f"lease {request.lease}")
 
     def _on_lease_applied(self, what: int, number: int) -> None:
         with self._logged("lease-not-read"):
@@ -352,6 +454,9 @@ class JobServer(Actor):
             raise JobRefused(
                 f"entry {log_index} opens a lease, but this node has no snapshot of it"
             )
+        if waiting.requester.owner is not None:
+            self.clients.owners = {**self.clients.owners, lease.number: waiting.requester.owner}
+        self.table.set_client(lease.number, waiting.requester.limited)
         self._answer(waiting.requester, answers.LEASE.encode(request, self._lease_answer(lease)))
 
     def _lease_answer(self, lease: Lease) -> answers.SnapshotLease:
@@ -366,12 +471,13 @@ class JobServer(Actor):
     ) -> None:
         extension = request.extension
         if extension.flags & values.WITH_LEASE and extension.lease:
-            lease = self._lease(extension.lease)
+            lease = self._lease(requester, request, extension.lease)
             if (
                 request.table != lease.table
                 and request.table not in self.lease_folder.tables(lease.number).tables()
             ):
                 raise JobRefused(f"lease {lease.number} does not hold table {request.table}")
+            self._check_client(requester, jobs=1, leases=0)
             self._scan(WaitingRequest(requester, request, request.table, 0), lease)
         else:
             self._request_snapshot(requester, request, request.table)
@@ -403,7 +509,24 @@ class JobServer(Actor):
     ) -> None:
         """Asks for a snapshot of the table as it is after this request."""
         self.table.check_room()
+        self._check_client(requester, jobs=1, leases=1)
         self._port.request_snapshot(self._add_waiting(requester, request, table), table)
+
+    def _check_client(self, requester: Requester, jobs: int, leases: int) -> None:
+        """Raises JobRefused if a client can't have so many more jobs and leases here."""
+        limits, client = self.settings.limits, requester.limited
+        waiting = sum(each.requester.limited == client for each in self._waiting.values())
+        named = {number for number, owner in self.clients.owners.items() if owner == client}
+        held = waiting + len(named | self.table.leases_of(client))
+        running = waiting + self.table.jobs_of(client)
+        text = ""
+        if held + leases > limits.client_leases_max:
+            text = f"this client has {held} snapshots already; release one"
+        elif running + jobs > limits.client_jobs_max:
+            text = f"this client has {running} data jobs already; wait until one has ended"
+        if text:
+            self.counters["client_limit_refused"] += 1
+            raise JobRefused(text)
 
     def _add_waiting(self, requester: Requester, request: requests.Request, table: int) -> int:
         """Stores the waiting request and returns the ticket of its snapshot."""
@@ -447,7 +570,9 @@ class JobServer(Actor):
         if waiting is None:  # Too late: no request waits for it.
             self.lease_folder.remove(ticket)
             return
-        lease = Lease(ticket, waiting.table, self.lease_folder.path(ticket), log_index, term)
+        path, owner = self.lease_folder.path(ticket), waiting.requester.owner
+        client = waiting.requester.limited
+        lease = Lease(ticket, waiting.table, path, log_index, term, owner, client)
         keeps = bool(waiting.request.extension.flags & values.WITH_LEASE)
         self.table.add_lease(lease, keeps, self.now_ms)
         try:
@@ -479,7 +604,11 @@ class JobServer(Actor):
         range_ = request.table, request.start, job.end_exclusive(request.end)
         pairs = tables.pieces(*range_, not request.extension.flags & values.KEYS_ONLY)
         request_type = type_of(request)
-        scan = JobScan(request_type, request.table, lease.number, chunk, limit)
+        owner = waiting.requester.owner
+        client = waiting.requester.limited
+        scan = JobScan(
+            request_type, request.table, lease.number, chunk, limit, owner=owner, client=client
+        )
         apid = self.table.start(scan, pairs, self.now_ms, wall_ms())
         shown = None
         if request.extension.flags & values.WITH_LEASE:
@@ -501,7 +630,11 @@ class JobServer(Actor):
         bounds = (request.start, request.end) if isinstance(request, requests.CopyTable) else ()
         pairs = tables.pieces(request.source, *bounds)
         kind = type_of(request)
-        scan = JobScan(kind, request.source, lease.number, target=spec.target)
+        owner = waiting.requester.owner
+        client = waiting.requester.limited
+        scan = JobScan(
+            kind, request.source, lease.number, target=spec.target, owner=owner, client=client
+        )
         apid = self.table.start(scan, pairs, self.now_ms, wall_ms())
 
         def on_started(problem: str) -> None:
@@ -538,6 +671,7 @@ class JobServer(Actor):
         for lease in self.table.pop_freed():
             self.lease_folder.remove(lease.number)
         self._store(now_ms)
+        self.write_audit(self.clients.trail)
         if self._clients is not None:
             self.send_batch(self._clients, self._answers)
         for socket in (self._incoming, self._clients):

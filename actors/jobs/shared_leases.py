@@ -63,9 +63,14 @@ class SharedLeases:
         elif event == LEASE_ENDED:
             self._table.on_lease_released(number)
 
-    def request(self, ticket: int, op: LeaseOperation, reqid: bytes) -> None:
-        """Requests an entry about a lease; this node need not hold the lease."""
-        self._port.request(LEASE, ticket, op.table, ops.pack([op]), reqid)
+    def request(
+        self, ticket: int, op: LeaseOperation, reqid: bytes = b"", owner: str | None = None
+    ) -> None:
+        """Requests an entry about a lease; this node need not hold the lease.
+
+        owner   the key that owns an opened lease; None: it has no owner
+        """
+        self._port.request(LEASE, ticket, op.table, ops.pack([op]), reqid, (owner or "").encode())
 
     def on_written(self, ticket: int) -> bool:
         """Handles an applied entry; returns False if this object did not request it."""
@@ -91,7 +96,7 @@ class SharedLeases:
         for number in self._table.due_renewals(now_ms):
             ticket = self._port.next_ticket()
             self.renewals[ticket] = number
-            self.request(ticket, ops.LeaseKeep(0, number), b"")
+            self.request(ticket, ops.LeaseKeep(0, number))
         if self._table.shared and now_ms >= self._disk_check_due_ms:
             self._disk_check_due_ms = now_ms + DISK_CHECK_MS
             if self._folder.free() < FREE_BYTES_MIN:

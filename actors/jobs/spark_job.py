@@ -89,7 +89,12 @@ class SparkJob(Actor):
         self._pipes = ChildPipes(self, self._process)
         name = f"kelek {self.setup.cluster} {self.setup.node}"
         url = self.settings.table_endpoints.url
-        setup = Setup(name, url, str(folder), spark.master, spark.memory_bytes)
+        security = self.settings.security
+        server_key = security.server_keys[url] if security else ""
+        key_file = security.key_file if security and server_key else ""
+        setup = Setup(
+            name, url, str(folder), spark.master, spark.memory_bytes, key_file, server_key
+        )
         self._send_to_driver(map_orders.encode(map_orders.SETUP, 0, setup))
 
     def _await_check(self) -> None:

@@ -17,10 +17,12 @@ import zmq
 from ...native.broker.budget import ANSWERS_BYTES_MAX, Budget
 from ...native.broker.relay import heads, send_messages
 from ...native.errors import NativeError
+from ...native.latency import monotonic_us, sum_of
 from ...native.net.messages import Arena, Frames
-from ...net.clock import earliest
+from ...net.clock import earliest, wall_ms
 from ...net.poll_loop import Pipe
 from ...net.sockets import SUBSCRIPTION_BYTES_MAX, Socket
+from ...protocols.access.zap import KeyChange
 from ...protocols.zerodb.server.context import Now, SessionSetup
 from ...protocols.zerodb.server.outbox import INFO, KEY_PREFIX
 from ...protocols.zerodb.server.session import Session
@@ -37,6 +39,7 @@ from ...protocols.zerodb.wire.worker_pipe import (
     COMPLETED,
     HELLO,
     JOB_SERVER,
+    KEY_CHANGED,
     NEXT_EXPIRY,
     ONE_WAY_FAILURE,
     PAIRS,
@@ -49,6 +52,7 @@ from ...protocols.zerodb.wire.worker_pipe import (
     decode_outcomes,
     decode_owners,
     decode_tables,
+    encode_ranges,
 )
 from ...protocols.zmqraft.client.client import LogClientMachine, LogClientSetup, WindowLimits
 from ...protocols.zmqraft.wire.values import MACHINE_BYTES, make_reqids
@@ -103,7 +107,7 @@ class ZerodbServer(Actor):
         )
         client = LogClientMachine(setup, lambda: self._new_reqids(1)[0], self.now_ms)
         self.session = Session(self._session_setup(), client, self._new_reqids)
-        self._link = LeaderLink(self, client)
+        self._link = LeaderLink(self, client, keys=self.client_keys)
         self._open_pipes()
         self._open_client_sockets()
         self.ready()
@@ -175,6 +179,9 @@ class ZerodbServer(Actor):
             self._logs = self._client_socket(
                 zmq.PUB, "events_url", message_bytes_max=SUBSCRIPTION_BYTES_MAX
             )
+        if self.access is not None and self.settings.security is not None:
+            self.session.clients.enforces = self.settings.security.enforce
+            self.session.clients.attach(self.access.keyring)
 
     def _client_socket(self, kind: int, key: str, **options: Any) -> Socket:
         limits = {
@@ -188,13 +195,30 @@ class ZerodbServer(Actor):
     # ---- messages ----
 
     def _now(self) -> Now:
-        return Now(self.now_ms, time.time_ns() // 1_000_000)
+        return Now(self.now_ms, wall_ms(), monotonic_us())
 
     def _on_clients(self, arena: Arena) -> None:
         self.session.on_requests(arena, self._now())
 
     def _on_one_way(self, arena: Arena) -> None:
         self.session.on_one_way(arena, self._now())
+
+    def on_denied(self, socket: Socket, arena: Arena) -> None:
+        super().on_denied(socket, arena)
+        for denial in self.session.on_denied(arena, socket is self._clients):
+            self.log_rarely("request-denied", **denial.fields())
+
+    def on_keys_changed(self, changes: Sequence[KeyChange]) -> None:
+        """Ends sessions and jobs of keys that are no longer allowed."""
+        clients = self.session.clients
+        keys = [clients.current(name) for name in {name for _, name in changes}]
+        self.session.writes.end_sessions([key.name for key in keys if not key.grants.rights])
+        for key in keys:
+            self.session.jobs.on_key_changed(key)
+        for change in changes:  # Reads of workers last seconds if a message is lost.
+            head = PIPE_HEADER.pack(KEY_CHANGED, 0, change.slot.number + 1, 0, 0, 0)
+            for _, socket in self._work:
+                self.send(socket, [head, encode_ranges(clients.readable(change))])
 
     def _on_asks(self, arena: Arena) -> None:
         for head, frames in self.unpacked(arena, PIPE_HEADER, "asks"):
@@ -258,6 +282,8 @@ class ZerodbServer(Actor):
         """Sends answers. Clients that do not read neither delay others nor fill the memory."""
         if self._clients is None:
             return
+        if len(self.session.audit):
+            self.session.audit.on_answers(messages, skip)
         unsent = self.budget.send(self._clients, messages, skip)
         self.recheck(self._clients)
         self.counters["answers_dropped"] += len(unsent.full) + len(unsent.gone)
@@ -303,6 +329,10 @@ class ZerodbServer(Actor):
             channel.status = status._replace(tables=tables, local=local)
             if number == OWNER_TABLE % len(self.session.channels):
                 self.session.writes.checks.ownership.owners = owners
+                names = {each: name.decode() for each, name in decode_owners(frames[3]).items()}
+                if names != self.session.clients.owners:
+                    self.session.clients.owners = names
+                    self.session.jobs.send_owners()
         elif kind == WRITE_STATUS:
             refusal = frames[0].decode(errors="replace") if code else ""
             channel.status = status._replace(refusal=refusal)
@@ -311,14 +341,14 @@ class ZerodbServer(Actor):
         elif kind == NEXT_EXPIRY:
             self.session.writes.on_expiry(number, index)
         elif kind == COMPLETED:
-            channel.on_handled(index)
+            channel.on_handled(index, monotonic_us())
         channel.reported_kinds.add(kind)
 
     # ---- one wake ----
 
     def on_wake(self, now_ms: int) -> None:
         session = self.session
-        session.ready(Now(now_ms, time.time_ns() // 1_000_000))
+        session.ready(Now(now_ms, wall_ms(), monotonic_us()))
         self._link.act(now_ms, session.has_log_requests)
         for channel, socket in self._work:
             if channel.must_send_hello(now_ms):
@@ -330,6 +360,8 @@ class ZerodbServer(Actor):
             self._send_jobs()
         for frames in session.outbox.pop_answers():
             self._send_answers(frames)
+        self.report_own_bytes(session.inflight_bytes + self._jobs_bytes)
+        self.write_audit(session.clients.trail)
         self._note_leader()
         self._publish_events()
         for socket in self._client_sockets:
@@ -374,6 +406,7 @@ class ZerodbServer(Actor):
 
     def _on_jobs_back(self) -> None:
         self._jobs_lost = False
+        self.session.jobs.send_owners()
 
     def _note_leader(self) -> None:
         leader = self.session.client.leader
@@ -410,5 +443,9 @@ class ZerodbServer(Actor):
             "leader": self._names.get(session.client.leader or ""),
             "inflight": session.inflight,
             "applied_index": min(each.status.applied_index for each in session.channels),
+            "latency": {
+                "read": sum_of(each.latency.values() for each in session.channels),
+                "write": session.writes.proposals.latency.values(),
+            },
             **session.outbox.counters,
         }

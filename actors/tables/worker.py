@@ -7,6 +7,7 @@ import os
 
 import zmq
 
+from ...native.latency import IndexLatency
 from ...native.net.messages import Arena
 from ...native.net.sockets import send_batch
 from ...net.clock import wall_ms
@@ -81,6 +82,7 @@ class TableWorker(Actor):
         self._leases = SharedLeases(self._directory, leases, 1000 * options.job_idle_s)
         self._opened_leases = 0
         self._credit = Credit()
+        self._apply_latency = IndexLatency()  # From the notice of a commit.
         databases = Databases(
             self.setup.name, owner, self._directory.replicated, self._directory.local
         )
@@ -89,6 +91,7 @@ class TableWorker(Actor):
             options.request_timeout_ms,
             options.open_on_the_fly,
             len(self.settings.members) == 1,
+            self.settings.limits.client_watches_max,
         )
         parts = WorkerParts(self._directory, self._reader, self, self._open_lease, self._unpack)
         self._worker = Worker(databases, limits, self.setup.epoch, parts)
@@ -146,6 +149,7 @@ class TableWorker(Actor):
     def _on_commits(self, arena: Arena) -> None:
         for (_, index, term, _, tables_from), _ in self.unpacked(arena, COMMIT, "commits"):
             self._worker.on_commit((index, term), tables_from)
+            self._apply_latency.begin(index)
 
     def _on_work(self, arena: Arena) -> None:
         messages = self.unpacked(arena, PIPE_HEADER, "work")
@@ -173,6 +177,7 @@ class TableWorker(Actor):
     def on_wake(self, now_ms: int) -> None:
         worker = self._worker
         worker.run(now_ms, wall_ms())
+        self._apply_latency.reach(worker.applier.applied[0])
         self._send_barrier_replies()
         self._send_job_results()
         self._stop_if_damaged()
@@ -251,6 +256,7 @@ class TableWorker(Actor):
             "applied_index": applied,
             "commit_index": commit,
             "lag": commit - applied,
+            "latency": {"apply": self._apply_latency.values()},
             "tables": len(directory.replicated.tables()),
             **worker.applier.counts,
             "restored": worker.restored,

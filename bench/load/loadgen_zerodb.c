@@ -1,5 +1,5 @@
-/* The load generator's ZeroDB driver: Put, Read and Scan in the text framing, and packed scans
- * (docs/protocols/zerodb.md).
+/* The load generator's ZeroDB driver: Put, Read and Scan in the text framing, packed scans, and
+ * with --columns packed puts and reads (docs/protocols/zerodb.md).
  *
  * `window` requests of `batch` rows are outstanding on each connection. All of them are of one type
  * and about one table, so a connection's answers come in the order of its requests; with several
@@ -14,10 +14,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { KEY_SIZE = 16, WINDOW_MAX = 1 << 12, HEADER_MAX = 64 };
 enum { TYPE_READ = 0x10, TYPE_SCAN = 0x13, TYPE_PUT = 0x20, PARTSYNC = 1 };
-enum { EXTENSION_SIZE = 25, PACKED = 2, PACKED_BYTES_MAX = 8 << 20 };
+enum { EXTENSION_SIZE = 25, REQID_SIZE = 12, PACKED = 2, PACKED_BYTES_MAX = 8 << 20 };
 
 struct client {
     void *socket;
@@ -39,6 +40,10 @@ struct answer {
 static struct client clients[LOAD_CLIENTS_MAX];
 static zmq_message message;
 static uint8_t *value;
+/* --columns: the offsets and items of a request */
+static uint32_t *key_offsets, *value_offsets;
+static char *column_keys;
+static uint8_t *column_values, reqid[REQID_SIZE];
 static uint64_t keys_used, requests, outstanding;
 
 /* Each number below `keys` has a place of its own: the factor is odd, the sum modulo 2^64. */
@@ -63,12 +68,12 @@ static size_t write_header(uint8_t *header) {
     default:
         header[2] = TYPE_SCAN;
     }
-    if (load_options.op == LOAD_PACKED) {
+    if (load_options.op == LOAD_PACKED || load_options.columns) {
         const uint32_t bytes_max = PACKED_BYTES_MAX;
         memset(header + size, 0, EXTENSION_SIZE);
         memcpy(header + size, "\x6b\x4c\x4b\x01", 4);
         header[size + 4] = PACKED;
-        memset(header + size + 9, 'r', 12); /* The reqid: no read needs one of its own. */
+        memcpy(header + size + 9, reqid, REQID_SIZE);
         memcpy(header + size + 21, &bytes_max, sizeof bytes_max);
         size += EXTENSION_SIZE;
     }
@@ -89,6 +94,19 @@ static void send_rows(struct client *client) {
     }
 }
 
+static void send_columns(struct client *client) {
+    size_t rows = (size_t)load_options.batch, offsets = (rows + 1) * sizeof *key_offsets;
+    bool put = load_options.op == LOAD_PUT;
+    for (size_t i = 0; i < rows; i++)
+        write_key(column_keys + i * KEY_SIZE, keys_used++);
+    load_send_frame(client->socket, key_offsets, offsets, true);
+    load_send_frame(client->socket, column_keys, rows * KEY_SIZE, put);
+    if (!put)
+        return;
+    load_send_frame(client->socket, value_offsets, offsets, true);
+    load_send_frame(client->socket, column_values, rows * load_options.size, false);
+}
+
 static void send_scan(struct client *client) {
     uint64_t limit = (uint64_t)load_options.batch;
     load_send_frame(client->socket, &limit, sizeof limit, true); /* Little endian, as we are. */
@@ -99,10 +117,14 @@ static void send_scan(struct client *client) {
 static void send_request(struct client *client, uint64_t now) {
     uint8_t header[HEADER_MAX];
     uint32_t table = (uint32_t)(load_options.table + requests++ % load_options.tables);
+    for (int i = 0; i < 3; i++) /* Seconds and process, from set_up(), and this counter. */
+        reqid[9 + i] = (uint8_t)(requests >> (16 - 8 * i));
     load_send_frame(client->socket, header, write_header(header), true);
     load_send_frame(client->socket, &table, sizeof table, true);
     if (load_options.op >= LOAD_SCAN)
         send_scan(client);
+    else if (load_options.columns)
+        send_columns(client);
     else
         send_rows(client);
     client->sent_at[client->next++ % WINDOW_MAX] = now;
@@ -133,6 +155,7 @@ static uint64_t scan_on(struct client *client, const struct answer *answer) {
 
 static void on_answer(struct client *client, const struct answer *answer) {
     uint64_t now = load_now_ns(), batch = (uint64_t)load_options.batch, rows = batch;
+    uint64_t wanted = load_options.op != LOAD_GET ? 0 : load_options.columns ? 3 : batch;
     if (client->done == client->next) {
         load_counters.stray++;
         return;
@@ -146,7 +169,7 @@ static void on_answer(struct client *client, const struct answer *answer) {
     if (load_options.op >= LOAD_SCAN) {
         rows = scan_on(client, answer);
         load_counters.sent -= batch - rows;
-    } else if (answer->frames != (load_options.op == LOAD_GET ? batch : 0)) {
+    } else if (answer->frames != wanted) {
         load_counters.malformed++;
     }
     load_commit(sent_at, now, rows);
@@ -185,6 +208,28 @@ static bool drain(struct client *client) {
     return any;
 }
 
+/* The offsets and values of all requests, and what their reqids have in common. */
+static void set_up_columns(void) {
+    size_t rows = (size_t)load_options.batch, size = load_options.size;
+    key_offsets = malloc((rows + 1) * sizeof *key_offsets);
+    value_offsets = malloc((rows + 1) * sizeof *value_offsets);
+    column_keys = malloc(rows * KEY_SIZE);
+    column_values = malloc(rows * size);
+    if (!key_offsets || !value_offsets || !column_keys || !column_values)
+        load_die("out of memory");
+    for (size_t i = 0; i <= rows; i++) {
+        key_offsets[i] = (uint32_t)(i * KEY_SIZE);
+        value_offsets[i] = (uint32_t)(i * size);
+    }
+    for (size_t i = 0; i < rows; i++)
+        memcpy(column_values + i * size, value, size);
+    uint32_t seconds = (uint32_t)time(NULL);
+    for (int i = 0; i < 4; i++)
+        reqid[i] = (uint8_t)(seconds >> (24 - 8 * i));
+    uint64_t now = load_now_ns();
+    memcpy(reqid + 4, &now, 5);
+}
+
 static void set_up(void) {
     if (load_options.batch < 1 || load_options.window > WINDOW_MAX || load_options.keys < 1 ||
         load_options.tables < 1)
@@ -198,6 +243,7 @@ static void set_up(void) {
     uint64_t seed = load_now_ns();
     for (size_t i = 0; i < load_options.size; i++) /* Half of it random: compressible by half. */
         value[i] = i % 2 ? 'v' : (uint8_t)((seed = seed * 6364136223846793005u + 1) >> 56);
+    set_up_columns();
     load_zmq.msg_init(&message);
     for (int i = 0; i < load_options.clients; i++)
         clients[i].socket =

@@ -3,10 +3,11 @@
 The others are in reads.py, writes.py and jobs.py.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
+from ...net.client_keys import ServerKeys
 from ...net.clock import monotonic_ms
 from ...net.links import LinkLimits
 from ...protocols.errors import RemoteProtocolError
@@ -26,12 +27,14 @@ from ..errors import (
     SessionEnded,
     TableError,
     TableJobLost,
+    TableNotAllowed,
     TableRefused,
     TableTimeout,
     TableUnavailable,
     TableUnsupported,
 )
 from ..io.driver import ClientBase
+from ..io.keys import KeyPath, checked_keys
 from ..io.links import Links, LinkSettings
 from ..io.operations import Operation, Wait, operation
 from ..io.reqids import new_reqid
@@ -49,6 +52,10 @@ from .arguments import (
 T = TypeVar("T")
 
 DEFAULT_OPTIONS = TableOptions()
+REFUSALS: Mapping[int, type[TableRefused]] = {
+    values.SESSION_ENDED: SessionEnded,
+    values.NOT_ALLOWED: TableNotAllowed,
+}
 TIMEOUT_MS = 30_000
 # The largest response that a topology allows, and any number of small values.
 TABLE_LINKS = LinkSettings(LinkLimits(1 << 30, 1 << 18), columnar_frames_min=1 << 8)
@@ -96,6 +103,8 @@ class TableOperations(ClientBase):
         sync: str = "partsync",
         stale: bool = False,
         tuning: TableTuning | None = None,
+        key: KeyPath | None = None,
+        server_keys: ServerKeys | None = None,
     ) -> None:
         self.timeout_ms = timeout_ms
         self._client = make_client(urls, tuning)
@@ -103,7 +112,8 @@ class TableOperations(ClientBase):
         self._write_flags = sync_flags(sync)
         self._read_flags = PACKED | STALE if stale else PACKED
         self._own_jobs: dict[int, str] = {}  # APID -> url: each server numbers its own jobs.
-        self._own(partial(Links, self._client, TABLE_LINKS))
+        keys = checked_keys(key, server_keys, self._client.setup.urls)
+        self._own(partial(Links, self._client, TABLE_LINKS._replace(keys=keys)))
 
     # ---- the table ----
 
@@ -162,7 +172,11 @@ class TableOperations(ClientBase):
     @operation
     def server(self) -> Operation[ServerInfo]:
         """The server that this client uses: url, features, name and version."""
-        yield Wait(lambda: self._client.server is not None)
+        self._client.server_waits += 1
+        try:
+            yield Wait(lambda: self._client.server is not None)
+        finally:
+            self._client.server_waits -= 1
         assert self._client.server is not None
         return self._client.server
 
@@ -189,7 +203,7 @@ class TableOperations(ClientBase):
     def _finish(self, exchange: Exchange) -> Operation[Answer]:
         """Waits for the answer.
 
-        Raises TableRefused, SessionEnded, TableUnsupported, TableJobLost.
+        Raises TableRefused, SessionEnded, TableNotAllowed, TableUnsupported, TableJobLost.
         """
         yield from self._wait(exchange)
         return self._answer(exchange)
@@ -207,8 +221,7 @@ class TableOperations(ClientBase):
         assert answer is not None
         if not answer.failed:
             return answer
-        kind = SessionEnded if answer.code == values.SESSION_ENDED else TableRefused
-        raise kind(answer.code, answer.text)
+        raise REFUSALS.get(answer.code, TableRefused)(answer.code, answer.text)
 
     def _ask(self, request: Request, bound: str = "") -> Operation[tuple[Exchange, Answer]]:
         exchange = self._begin(request, bound)

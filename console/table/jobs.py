@@ -24,6 +24,7 @@ from ...protocols.zerodb.wire.values import (
     THREADS_MAX,
 )
 from ..cli_errors import FAILED, INTERRUPTED, CliError
+from ..client_keys import of_urls
 from ..loading import read_file
 from ..options import DATA, TABLE, KeyRange, OutputOptions, ServerOptions, argument, command, option
 from ..render import progress_line, show, show_json, show_table
@@ -129,8 +130,8 @@ def map_(options: OutputOptions, job: JobRequest, request: MapRequest) -> None:
     """Makes a node run the program in the file MAPPER over a snapshot of TABLE.
 
     The node writes the program's output to the table TARGET. MAPPER is WebAssembly, compiled or as
-    text (.wat), or LLVM bitcode: see docs/mapper.md. The job continues when you interrupt the
-    command: see `kelek table jobs`.
+    text (.wat), or LLVM bitcode: see docs/guides/mapper.md. The job continues when you interrupt
+    the command: see `kelek table jobs`.
     """
     mapper = read_mapper(request.mapper)
     node = serving_node(job, options)
@@ -150,7 +151,7 @@ def read_mapper(name: str) -> bytes:
         return data
     if not data.lstrip().startswith((b"(", b";;")):
         forms = "WebAssembly, its text (.wat) or LLVM bitcode"
-        raise CliError(f"{name}: not a mapper; a mapper is {forms} (docs/mapper.md)")
+        raise CliError(f"{name}: not a mapper; a mapper is {forms} (docs/guides/mapper.md)")
     return compile_text(name, data)
 
 
@@ -341,8 +342,9 @@ def query_all(
 
     async def query_node(node: JobNode) -> None:
         timeout_ms = min(REACH_MS, node.options.timeout_ms)
+        urls = node.options.urls
         try:
-            async with AsyncTable(node.options.urls, timeout_ms=timeout_ms) as table:
+            async with AsyncTable(urls, timeout_ms=timeout_ms, **of_urls(urls)) as table:
                 answers.append((node, await query(table)))
         except TableError as error:
             errors.append((node, error))

@@ -10,7 +10,7 @@ from ...protocols.failover.limits import REACH_MS
 from ...protocols.zre import services
 from ..cli_errors import FAILED, CliError
 from ..options import ServerOptions
-from ..targets import Target, resolve
+from ..targets import Target, fitting, resolve
 
 
 def resolve_tables(options: ServerOptions) -> Target:
@@ -56,6 +56,7 @@ def open_table(number: int | None, options: ServerOptions, owner: bytes = b"") -
             sync=options.sync,
             stale=options.stale,
             tuning=TableTuning(owner=owner),
+            **target.keys,
         ) as table,
         report_table_errors(target, number),
     ):
@@ -71,7 +72,7 @@ def report_table_errors(target: Target, number: int | None) -> Iterator[None]:
         yield
     except TableUnavailable as error:  # It names the urls.
         prefix = f"{target.source}: " if target.topology else ""
-        raise CliError(f"{prefix}{error}{target.start}", FAILED) from error
+        raise CliError(f"{prefix}{error}{fitting(target.start, error)}", FAILED) from error
     except TableTooLarge as error:
         raise CliError(str(error)) from error
     except TableError as error:

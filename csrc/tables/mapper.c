@@ -1,4 +1,4 @@
-/* Input and output of mappers, by the batch (docs/mapper.md). */
+/* Input and output of mappers, by the batch (docs/guides/mapper.md). */
 #include "api.h"
 #include "bytes.h"
 #include "table_mark.h"

@@ -273,7 +273,9 @@ int klk_requests_forward(const struct klk_messages *arena, const struct klk_requ
         struct frames frames = frames_of(arena, request);
         uint32_t id_size, bytes = frames.offsets[frames.count] - frames.offsets[0];
         const uint8_t *id = klk_messages_at(arena, request->message, 0, &id_size);
-        uint8_t head[HEAD_BYTES] = {kind, request->header == 2};
+        uint32_t client = arena->slots ? arena->slots[request->message] + 1 : 0;
+        uint8_t head[HEAD_BYTES] = {kind, request->header == 2, (uint8_t)client,
+                                    (uint8_t)(client >> 8)};
         if (!request->header) id_size = 0;
         if (!klk_messages_fit(out, (uint64_t)HEAD_BYTES + id_size + bytes, 2ull + frames.count))
             return KLK_EFULL;

@@ -1,5 +1,5 @@
-/* The part of api.h about RocksDB's files of sorted keys (docs/disk-format.md, "Files of the
- * tables"), for the compiler and for cffi. */
+/* The part of api.h about RocksDB's files of sorted keys (docs/reference/disk-format.md, "Files of
+ * the tables"), for the compiler and for cffi. */
 #ifndef KLK_SST_H
 #define KLK_SST_H
 #include <stddef.h>

@@ -1,4 +1,4 @@
-"""Packs and cuts the batches of a mapper in C, without a call for each record (docs/mapper.md)."""
+"""Packs and cuts the batches of a mapper in C, not record by record (docs/guides/mapper.md)."""
 
 from array import array
 from collections.abc import Sequence

@@ -98,7 +98,8 @@ class Requests:
 
     def forward(self, positions: Sequence[int], kind: int, out: Frames) -> None:
         """Adds [PIPE_HEADER][routing id][request frames ..] for the rows at these positions. The
-        header is <BBHIQQ: kind, 1 if there was the empty frame of a REQ, zeros."""
+        header is <BBHIQQ: kind, 1 if there was the empty frame of a REQ, the slot of the client's
+        key + 1 (0: without CURVE), zeros."""
         numbers, done = self._numbers(positions)
         asked = self._arena._struct, self._structs, numbers, len(positions), done
         out.fill(lib.klk_requests_forward, *asked, kind, out._struct)

@@ -107,6 +107,7 @@ class TableClientMachine:
         self._info = 0, ""  # Features and software of the server that answers.
         self.reason = ""  # Why the server could not serve the last request.
         self._refused = 0  # Number of such answers in a row.
+        self.server_waits = 0  # Calls that wait for a server, before they have a request.
         self.failover.search(0)
 
     # ---- requests ----
@@ -139,6 +140,10 @@ class TableClientMachine:
     def on_disconnected(self, url: str, now_ms: int) -> None:
         """The connection is lost. If it is that of the server in use, the search begins at once."""
         self.failover.on_disconnected(url, now_ms)
+
+    def on_refused(self, url: str, problem: str, way_out: str) -> None:
+        """The connection is not made: a key is missing or refused."""
+        self.failover.on_refused(url, problem, way_out)
 
     def on_frames(self, url: str, frames: Sequence[bytes], now_ms: int) -> None:
         """A message has arrived; a malformed one is counted and dropped."""
@@ -219,7 +224,7 @@ class TableClientMachine:
         return (self.failover.heard_ms if window.sent else None), window.sent_bytes
 
     def waits(self) -> str | None:
-        return self.reason if len(self._requests) else None
+        return self.reason if len(self._requests) or self.server_waits else None
 
     # ---- actions ----
 

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from ...zmqraft.client.client import LogClientMachine
 from ..wire import values
+from .clients import Clients
 from .outbox import Outbox
 from .worker_channel import WorkerChannel
 
@@ -14,7 +15,7 @@ def features_of(open_on_the_fly: bool) -> int:
 
 
 class SessionSetup(NamedTuple):
-    """Settings of the topology (docs/topology.md, `zerodb`)."""
+    """Settings of the topology (docs/reference/topology.md, `zerodb`)."""
 
     software: str
     workers: int = 1
@@ -30,10 +31,11 @@ class SessionSetup(NamedTuple):
 
 
 class Now(NamedTuple):
-    """The two clocks."""
+    """The clocks."""
 
     ms: int  # Monotonic.
     unix_ms: int
+    us: int = 0  # Of latency.monotonic_us(), for durations.
 
 
 class ServerContext:
@@ -47,6 +49,7 @@ class ServerContext:
             for number in range(setup.workers)
         ]
         self.outbox = Outbox(setup.workers)
+        self.clients = Clients()
         self.now = Now(0, 0)
         self.backlog_ms = 0  # Added to deadlines for the writes that wait already.
 

@@ -4,8 +4,13 @@ entries about leases (docs/internals/tables.md)."""
 from collections.abc import Sequence
 from functools import partial
 
+import msgpack
+
+from ...access.zap import AllowedKey
 from ..wire import worker_pipe as pipe
+from ..wire.values import is_shared
 from ..wire.worker_pipe import PIPE_HEADER, Message
+from .clients import encode_client
 from .context import ServerContext
 from .proposals import ALL_WORKERS, ProposedWrite
 from .reads import ReadRequests
@@ -16,7 +21,7 @@ from .writes import WriteRequests
 _FRAMES = {
     pipe.CHECKPOINT: 2,
     pipe.JOB_WRITE: 2,
-    pipe.LEASE: 3,
+    pipe.LEASE: 4,
 }  # Of a request of job_server, by its kind.
 
 
@@ -31,12 +36,15 @@ class JobRequests:
         self.is_full = False  # job_server has too many requests.
         self._ticket = context.setup.first_ticket
 
-    def forward_to_jobs(self, prefix: Message, frames: Message) -> None:
+    def forward_to_jobs(self, prefix: Message, frames: Message, client: AllowedKey | None) -> None:
         """Gives a client's request to job_server."""
-        envelope = pipe.ENVELOPE if len(prefix) > 1 else 0
-        head = PIPE_HEADER.pack(pipe.REQUEST, envelope, 0, 0, 0, self._ticket)
+        flags = pipe.ENVELOPE if len(prefix) > 1 else 0
+        keyed = [] if client is None else [encode_client(client)]
+        head = PIPE_HEADER.pack(
+            pipe.REQUEST, flags | pipe.KEYED * len(keyed), 0, 0, 0, self._ticket
+        )
         self._ticket += 1
-        message = [head, prefix[0], *frames]
+        message = [head, prefix[0], *frames, *keyed]
         if self.is_full:
             text = "the job_server has too many requests to do already"
             self._outbox.fail_forwarded(message, text)
@@ -49,6 +57,18 @@ class JobRequests:
         if message[0][0] == pipe.REQUEST:
             self._outbox.fail_forwarded(message, "no job_server runs on this node now")
 
+    def on_key_changed(self, client: AllowedKey) -> None:
+        """A key's grants have changed: job_server ends what it may no longer have."""
+        head = PIPE_HEADER.pack(pipe.KEY_CHANGED, 0, 0, 0, 0, 0)
+        self._outbox.jobs.add([head, encode_client(client)])
+
+    def send_owners(self) -> None:
+        """Gives job_server the owners of the leases of all nodes."""
+        owners = self._context.clients.owners.items()
+        leases = {number: owner for number, owner in owners if is_shared(number)}
+        head = PIPE_HEADER.pack(pipe.OWNERS, 0, 0, 0, 0, 0)
+        self._outbox.jobs.add([head, msgpack.packb(leases)])
+
     def on_job_request(self, head: Sequence[int], frames: Message) -> None:
         """Handles a request of job_server."""
         kind, ticket = head[0], head[5]
@@ -59,9 +79,10 @@ class JobRequests:
         if kind == pipe.LEASE:
             # With the client's reqid, so that a repeat at another node gets the same lease.
             write = ProposedWrite(
-                frames[2:], [], context.deadline(), None, ALL_WORKERS, job_ticket=ticket
+                frames[2:3], [], context.deadline(), None, ALL_WORKERS, job_ticket=ticket
             )
             self._writes.propose(frames[1], table, write)
+            self._writes.on_lease(ticket, frames[1], frames[3])
         elif table in context.setup.local:
             header = PIPE_HEADER.pack(kind, 0, 0, 0, 0, ticket)
             context.channel_of(table).add_job_request([header, b"", *frames], context.now.ms)

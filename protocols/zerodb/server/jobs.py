@@ -56,6 +56,8 @@ class Lease(NamedTuple):
     path: str  # Its folder, which programs on this machine may read.
     log_index: int  # Last entry in it; 0 for local tables.
     term: int
+    owner: str | None = None  # The key of its client; None: it has none, or is not known here.
+    client: str | bytes = b""  # What has limits: the owner, or a connection; empty: not known here.
 
 
 class JobScan(NamedTuple):
@@ -67,6 +69,8 @@ class JobScan(NamedTuple):
     chunk_pairs: int | None = None
     limit: int | None = None  # Of all pairs.
     target: int | None = None  # The table that is written.
+    owner: str | None = None  # The key of its client; None: it has none.
+    client: str | bytes = b""  # As of a Lease.
 
 
 class Chunk(NamedTuple):
@@ -96,6 +100,7 @@ class Statistics(NamedTuple):
     tasks: int | None = None  # Its parts; 0: not known yet.
     tasks_done: int | None = None
     staged: int | None = None  # Operations in the fresh table, which are written at the end.
+    owner: str | None = None  # The name of its client's key; None: it has none.
 
     def fields(self) -> dict[str, str]:
         """Names and values of the answer to 0x48; times in ms since 1970."""
@@ -175,6 +180,19 @@ class JobTable:
             raise JobRefused(
                 f"{self.limits.shared_max} leases are shared by the nodes already; release some"
             )
+
+    def jobs_of(self, client: str | bytes) -> int:
+        """How many jobs of a client run."""
+        return sum(job.scan.client == client for job in self._jobs.values())
+
+    def leases_of(self, client: str | bytes) -> set[int]:
+        """The leases of a client that are known here."""
+        return {number for number, held in self._leases.items() if held.lease.client == client}
+
+    def set_client(self, number: int, client: str | bytes) -> None:
+        """The client of a shared lease that it has opened at this node."""
+        held = self._leases[number]
+        held.lease = held.lease._replace(client=client)
 
     def add_lease(self, lease: Lease, keeps: bool, now_ms: int) -> None:
         """Adds a lease. Without `keeps` it ends with its last job."""
@@ -291,8 +309,9 @@ class JobTable:
             raise JobRefused(f"{len(self._jobs)} data jobs run already; wait until one has ended")
         apid = self._next_apid()
         statistics = Statistics(
-            apid, scan.request_type, scan.table, RUNNING, started_ms=unix_ms, target=scan.target
-        )
+            apid, scan.request_type, scan.table, RUNNING, started_ms=unix_ms,
+            target=scan.target, owner=scan.owner,
+        )  # fmt: skip
         self._jobs[apid] = _Job(scan, pairs, statistics)
         held.jobs.add(apid)
         self._renew(self._jobs[apid], now_ms)
@@ -395,10 +414,15 @@ class JobTable:
         job = self._jobs.get(apid)
         return job.statistics if job is not None else self._ended.get(apid)
 
-    def list_jobs(self, running: bool, most: int) -> list[Statistics]:
-        """Jobs by number, the newest first: all known ones, or those that run."""
+    def list_jobs(self, running: bool, most: int, owner: str | None = None) -> list[Statistics]:
+        """Jobs by number, the newest first: all known ones, or those that run.
+
+        owner   whose; None: of all clients
+        """
         found = {} if running else dict(self._ended)
         found.update(self.jobs)
+        if owner is not None:
+            found = {apid: one for apid, one in found.items() if one.owner == owner}
         return [found[apid] for apid in sorted(found, reverse=True)[:most]]
 
     def _renew(self, job: _Job, now_ms: int) -> None:

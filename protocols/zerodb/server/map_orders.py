@@ -38,6 +38,13 @@ class Setup(NamedTuple):
     folder: str  # For the driver's files, among them the numbers of fresh tables.
     master: str  # Spark's master; empty: as Spark is configured.
     memory_bytes: int  # Heap of the JVM.
+    key_file: str = ""  # The node's key; empty: `url` has no CURVE.
+    server_key: str = ""  # Its public key, Z85.
+
+    @property
+    def client_keys(self) -> dict[str, Any]:
+        """Arguments of clients."""
+        return {"key": self.key_file or None, "server_keys": self.server_key or None}
 
 
 class MapOrder(NamedTuple):

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from ....native.latency import Latency
 from ....native.net.messages import Frames
 from ...zmqraft.client.client import LogClientMachine, PendingUpdates
 from ..wire.worker_pipe import Message, OperationResult
@@ -74,6 +75,7 @@ class WritePack:
     __slots__ = (
         "answers",
         "applied_before",
+        "arrived_us",
         "awaiting_results",
         "count",
         "deadline_ms",
@@ -88,8 +90,9 @@ class WritePack:
         "workers",
     )
 
-    def __init__(self, deadline_ms: int) -> None:
+    def __init__(self, deadline_ms: int, arrived_us: int = 0) -> None:
         self.deadline_ms = deadline_ms
+        self.arrived_us = arrived_us  # When its first write has arrived.
         self.reqids: list[bytes] = []
         self.entries: list[bytes] = []
         self.size = 0
@@ -160,6 +163,8 @@ class Proposals:
 
     def __init__(self, client: LogClientMachine) -> None:
         self._client = client
+        self.now_us = 0  # As Now.us.
+        self.latency = Latency()  # From the arrival of writes until they are applied here.
         self._open: WritePack | None = None  # The last pack, which still grows.
         self._queued: deque[WritePack] = deque()
         self._proposed: deque[WritePack] = deque()  # In the window of the log client.
@@ -206,9 +211,9 @@ class Proposals:
             pack.add(write)
             return
         self._close_pack()
-        last = WritePack(write.deadline_ms)
+        last = WritePack(write.deadline_ms, self.now_us)
         for part in range(len(write.entries) - 1):  # Parts are large: each has its own pack.
-            pack = WritePack(_NEVER)
+            pack = WritePack(_NEVER, self.now_us)
             reqids, entries = [write.reqids[part]], [write.entries[part]]
             pack.add(ProposedWrite(reqids, entries, _NEVER, None, write.worker))
             pack.last_part = last
@@ -244,7 +249,7 @@ class Proposals:
     def _new_pack(self, deadline_ms: int) -> WritePack:
         """Starts a new last pack."""
         self._close_pack()
-        self._open = WritePack(deadline_ms)
+        self._open = WritePack(deadline_ms, self.now_us)
         self._due_ms = min(self._due_ms, deadline_ms)
         return self._open
 
@@ -398,6 +403,7 @@ class Proposals:
 
     def _complete(self, pack: WritePack) -> None:
         """Answers an applied pack."""
+        self.latency.add(self.now_us - pack.arrived_us, pack.count)
         if not (self.unclaimed_results or pack.awaiting_results or pack.job_tickets):
             if pack.answers.count:
                 self.answers.append(pack.answers)

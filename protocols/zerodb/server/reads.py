@@ -19,13 +19,14 @@ from .worker_channel import add_request
 class ReadRound:
     """The reads and checkpoints of one question."""
 
-    __slots__ = ("checkpoints", "deadline_ms", "frames", "read")
+    __slots__ = ("arrived_us", "checkpoints", "deadline_ms", "frames", "read")
 
     def __init__(self) -> None:
         self.frames: dict[int, Frames] = {}  # Reads by worker.
         self.checkpoints: list[tuple[int, int, Message]] = []  # (worker, ticket, frames)
         self.read = PendingRead(WAIT_CONFIRMED)
         self.deadline_ms = 0
+        self.arrived_us = 0  # When they have arrived.
 
     def frames_of(self, worker: int) -> Frames:
         """Where the worker's reads are added."""
@@ -65,8 +66,14 @@ class ReadRequests:
     def end_rows(self, rows: Requests) -> None:
         """Moves the messages of the added rows."""
         for worker, positions in self._rows.items():
-            rows.forward(positions, REQUEST, self.new.frames_of(worker))
+            rows.forward(positions, REQUEST, self._frames_of(worker))
         self._rows.clear()
+
+    def _frames_of(self, worker: int) -> Frames:
+        """Where the worker's reads of this wake are added."""
+        if not self.new.frames:
+            self.new.arrived_us = self._context.now.us
+        return self.new.frames_of(worker)
 
     def _is_stale(self, extension_flags: int) -> bool:
         """Whether a read skips the round."""
@@ -83,7 +90,7 @@ class ReadRequests:
             immediate = True
         for worker in workers:
             channel = self._context.channels[worker]
-            out = channel.new_frames() if immediate else self.new.frames_of(worker)
+            out = channel.new_frames() if immediate else self._frames_of(worker)
             add_request(out, REQUEST, prefix, frames)
 
     def start(self) -> bool:
@@ -108,7 +115,7 @@ class ReadRequests:
             round_ = rounds.popleft()
             index = round_.read.index or next(it.read.index for it in rounds if it.read.index)
             for worker, frames in round_.frames.items():
-                channels[worker].add(frames, index, now_ms)
+                channels[worker].add(frames, index, now_ms, round_.arrived_us)
             for worker, ticket, rest in round_.checkpoints:
                 header = PIPE_HEADER.pack(CHECKPOINT, 0, 0, 0, index, ticket)
                 channels[worker].add_job_request([header, *rest], now_ms)

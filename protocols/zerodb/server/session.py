@@ -13,10 +13,13 @@ from collections.abc import Callable, Sequence
 
 from ....native.net.messages import Arena
 from ....native.tables.requests import READ, WRITE, Requests
+from ...access.table_audit import TableAudit, is_audited
+from ...access.zap import AllowedKey
 from ...zmqraft.client.client import LogClientMachine
 from ..wire import answers, requests, values
 from ..wire.requests import RequestError, decode_request, peek
 from ..wire.worker_pipe import ONE_WAY, REQUEST, Message
+from .clients import Denial
 from .context import Now, ServerContext, SessionSetup, features_of
 from .job_requests import JobRequests
 from .reads import ReadRequests
@@ -47,6 +50,8 @@ class Session:
         self._context = ServerContext(setup, client)
         self.channels = self._context.channels
         self.outbox = self._context.outbox
+        self.clients = self._context.clients
+        self.audit = TableAudit(self.clients.trail)
         self.writes = WriteRequests(self._context, new_reqids)
         self.reads = ReadRequests(self._context)
         self.jobs = JobRequests(self._context, self.writes, self.reads)
@@ -69,7 +74,11 @@ class Session:
                 self._end_rows(rows)
                 message = arena.message(row.message)
                 behind = 2 if len(message) > 1 and not message[1] else 1
-                self._on_request(message[:behind], message[behind:])
+                client = self.clients.of(arena, row.message)
+                if is_audited(message[behind:]):
+                    sender = self.clients.sender_of(arena, row.message)
+                    self.audit.begin(message[:behind], message[behind:], sender)
+                self._on_request(message[:behind], message[behind:], client)
         self._end_rows(rows)
 
     def on_one_way(self, arena: Arena, now: Now) -> None:
@@ -81,11 +90,23 @@ class Session:
                 frames = arena.message(row.message)
                 request_type = peek(frames)[0]
                 if request_type in values.ONE_WAY_TYPES:
-                    self._on_request([], frames)
+                    if is_audited(frames):
+                        self.audit.begin([], frames, self.clients.sender_of(arena, row.message))
+                    self._on_request([], frames, self.clients.of(arena, row.message))
                 else:
                     text = f"a request of type {request_type:#04x} over PULL or SUB"
                     self.outbox.drop_write(text)
         self._end_rows(rows)
+
+    def on_denied(self, arena: Arena, routed: bool) -> list[Denial]:
+        """Answers messages that their clients' keys do not allow. PULL and SUB get no answer."""
+        denials = list(self.clients.denials(arena, routed))
+        for denial in denials:
+            if denial.answer:
+                self.outbox.answer(denial.answer[:1], denial.answer[1:])
+            elif not routed:
+                self.outbox.drop_write("the key has no grant for it")
+        return denials
 
     def on_job_request(self, head: Sequence[int], frames: Message, now: Now) -> None:
         """Handles a request of job_server."""
@@ -113,7 +134,7 @@ class Session:
         self.reads.end_rows(rows)
         self.writes.end_rows(rows)
 
-    def _on_request(self, prefix: Message, frames: Message) -> None:
+    def _on_request(self, prefix: Message, frames: Message, client: AllowedKey | None) -> None:
         """Handles a request that C code does not recognise. Without a prefix it is not answered."""
         request_type, table = peek(frames)
         if table is not None and self._bypasses_log(request_type, table):
@@ -124,7 +145,7 @@ class Session:
             out = self._context.channel_of(table).new_frames()
             add_request(out, ONE_WAY if one_way else REQUEST, prefix or [b""], frames)
         elif request_type in values.JOB_TYPES:
-            self.jobs.forward_to_jobs(prefix, frames)
+            self.jobs.forward_to_jobs(prefix, frames, client)
         else:
             try:
                 request = decode_request(frames)
@@ -138,7 +159,7 @@ class Session:
             elif isinstance(request, requests.ReadRequest):
                 self.reads.on_read(prefix, frames, request)
             else:
-                self.writes.on_write(prefix, frames, request)
+                self.writes.on_write(prefix, frames, request, client)
 
     def _bypasses_log(self, request_type: int, table: int) -> bool:
         """Whether the worker handles the request alone, without the log and the leader."""
@@ -169,7 +190,7 @@ class Session:
         self.has_log_requests = existence.ask_leader(self._context.deadline()) or asks_reads
         self.reads.finish()
         for channel in self.channels:
-            channel.end_batch(now_ms)
+            channel.end_batch(now_ms, now.us)
         if not writes.proposals.is_idle:
             writes.collect()
             self.has_log_requests |= writes.proposals.propose()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from ....native.broker.relay import stamp
+from ....native.latency import Latency
 from ....native.net.messages import Arena, Frames
 from ....native.tables.requests import Requests
 from ..wire import values
@@ -28,12 +29,22 @@ SERVER_WAITS_MS = 500  # Interval of SERVER_WAITS messages.
 class RequestBatch:
     """Requests that are sent together: [PIPE_HEADER][routing id][request frames ..]."""
 
-    __slots__ = ("answered", "frames", "from_job", "index", "position", "since_ms", "ticket")
+    __slots__ = (
+        "answered", "arrived_us", "frames", "from_job", "index", "position", "since_ms", "ticket",
+    )  # fmt: skip
 
-    def __init__(self, frames: Frames, index: int, since_ms: int, from_job: bool = False) -> None:
+    def __init__(
+        self,
+        frames: Frames,
+        index: int,
+        since_ms: int,
+        from_job: bool = False,
+        arrived_us: int = 0,
+    ) -> None:
         self.frames = frames
         self.index = index
         self.since_ms = since_ms
+        self.arrived_us = arrived_us  # When its requests have arrived.
         self.from_job = from_job  # Sent unchanged; job_server retries it.
         self.ticket = 0
         self.position = 0  # Number of sent messages.
@@ -61,6 +72,7 @@ class WorkerChannel:
     def __init__(self, number: int, timeout_ms: int, first_ticket: int = 1) -> None:
         self.number = number
         self.status = WorkerStatus()
+        self.latency = Latency()  # From the arrival of requests to their answers.
         self.reported_kinds: set[int] = set()  # Since it or its pipe was lost.
         self._helloed_ms: int | None = None
         self._waits_due_ms = 0
@@ -128,16 +140,16 @@ class WorkerChannel:
             self._new = Frames()
         return self._new
 
-    def end_batch(self, now_ms: int) -> None:
+    def end_batch(self, now_ms: int, arrived_us: int = 0) -> None:
         """Adds the requests of this wake behind all others."""
         if self._new is not None:
-            self.add(self._new, 0, now_ms)
+            self.add(self._new, 0, now_ms, arrived_us)
             self._new = None
 
-    def add(self, frames: Frames, index: int, now_ms: int) -> None:
+    def add(self, frames: Frames, index: int, now_ms: int, arrived_us: int = 0) -> None:
         """Adds a batch behind all others."""
         if frames.count:
-            self._unsent.append(RequestBatch(frames, index, now_ms))
+            self._unsent.append(RequestBatch(frames, index, now_ms, arrived_us=arrived_us))
 
     def add_job_request(self, message: Message, now_ms: int) -> None:
         """Adds a request of job_server, which has a ticket of its own."""
@@ -169,10 +181,12 @@ class WorkerChannel:
                 self._sent.append(batch)
         return True
 
-    def on_handled(self, ticket: int) -> None:
+    def on_handled(self, ticket: int, now_us: int = 0) -> None:
         """All requests up to this ticket are answered."""
         while self._sent and self._sent[0].ticket <= ticket:
-            del self._sent_by_ticket[self._sent.popleft().ticket]
+            batch = self._sent.popleft()
+            del self._sent_by_ticket[batch.ticket]
+            self.latency.add(now_us - batch.arrived_us, batch.frames.count)
 
     def on_answer(self, epoch: int, place: int, ticket: int) -> bool:
         """Whether the answer with this tag goes to the client. False: the client has got another

@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from typing import NamedTuple
 
 from ....native.log.reads import WAIT_CONFIRMED
+from ...access.zap import AllowedKey
 from ...zmqraft.client.client import LogClientMachine, PendingRead
 from ..wire import ops, requests, values
 from ..wire.answers import is_acknowledged_first
 from ..wire.requests import Request, RequestError, error_code, type_of
 from ..wire.values import NEW_TABLES_MAX, TABLES_MAX
 from ..wire.worker_pipe import Message
+from .clients import KEY_SESSIONS_MAX
 from .context import ServerContext
 from .outbox import FencedError, UnacknowledgedError
 from .ownership import Ownership
@@ -51,7 +53,12 @@ class WriteChecks:
         self.fence = RetryFence()
 
     def check_write(
-        self, prefix: Message, frames: Message, request: Request, resume: Callable[[str], None]
+        self,
+        prefix: Message,
+        frames: Message,
+        request: Request,
+        client: AllowedKey | None,
+        resume: Callable[[str], None],
     ) -> AdmittedWrite | None:
         """Checks a decoded write. None: it waits, and resume() is called once. Raises
         RequestError."""
@@ -63,6 +70,19 @@ class WriteChecks:
         local = tables & setup.local
         if len(tables) > 1:
             self._check_one_batch(request, tables, local)
+        sessions = requests.sessions_of(request)
+        if existence.must_ask_owner(not context.clients.unknown(client, sessions), ()):
+            existence.add(WaitingWrite(tables, sum(map(len, frames)), resume))
+            return None
+        foreign = context.clients.foreign(client, sessions)
+        if foreign is not None:
+            text = f"session {foreign} is of another key"
+            raise UnacknowledgedError(type_of(request), values.NOT_ALLOWED, text, request.extension)
+        opens = isinstance(request, requests.Session) and request.action == requests.SESSION_OPEN
+        if opens and not context.clients.may_open_session(client):
+            context.outbox.counters["client_limit_refused"] += 1
+            text = f"the key has {KEY_SESSIONS_MAX} sessions already; end one"
+            raise UnacknowledgedError(type_of(request), values.ERROR, text, request.extension)
         reserved = self.ownership.reserved(tables)
         if reserved:
             owner = request.extension.owner

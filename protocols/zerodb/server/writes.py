@@ -8,15 +8,16 @@
    was acknowledged after step 1.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import NamedTuple
 
 from ....native.net.messages import Frames
 from ....native.tables.requests import WRITE, Requests, Row
+from ...access.zap import AllowedKey
 from ..wire import answers, ops, requests, values
 from ..wire import worker_pipe as pipe
-from ..wire.requests import Request, RequestError, decode_request, error_code
+from ..wire.requests import Request, RequestError, decode_request, error_code, type_of
 from ..wire.worker_pipe import PIPE_HEADER, Message
 from .context import ServerContext
 from .proposals import ALL_WORKERS, AppliedWrite, Failure, Proposals, ProposedWrite, WriteRun
@@ -27,6 +28,7 @@ WAITING_FLAGS = {values.PARTSYNC, values.FULLSYNC, values.PARTSYNC | values.FULL
 PART_BYTES_MAX = 1 << 20  # Of a large write: larger messages would delay heartbeats.
 EXPIRE_RETRY_MS = 100
 EXPIRE_DEPUTY_MS = 2000
+LEASE_OWNER_TTL_MS = 24 * 3600 * 1000  # Leases that no client releases end within minutes.
 
 
 class WriteRows(NamedTuple):
@@ -53,12 +55,14 @@ class WriteRequests:
         self._expiries: dict[int, int] = {}  # Unix ms by worker.
         self._first_expiry = 0
         self._expire_retry_ms = 0
+        self._lease_owners: dict[int, bytes] = {}  # By ticket, of leases that entries open.
 
     # ---- arrival ----
 
     def start_receive(self) -> None:
         """Messages have arrived."""
         self._context.backlog_ms = self.proposals.size // values.BYTES_A_MS
+        self.proposals.now_us = self._context.now.us
         self.checks.fence.expire(self._context.now.ms)
         self._entries = None
 
@@ -138,11 +142,13 @@ class WriteRequests:
         workers = {rows.tables[position] % count for position in writes.positions}
         return WriteRun(reqids, entries, writes.deadline_ms, workers, writes.awaited, acknowledge)
 
-    def on_write(self, prefix: Message, frames: Message, request: Request) -> None:
+    def on_write(
+        self, prefix: Message, frames: Message, request: Request, client: AllowedKey | None = None
+    ) -> None:
         """Handles a decoded write. Without a prefix the client gets no answer."""
         try:
-            resume = partial(self._resume, prefix, frames)
-            write = self.checks.check_write(prefix, frames, request, resume)
+            resume = partial(self._resume, prefix, frames, client)
+            write = self.checks.check_write(prefix, frames, request, client, resume)
         except RequestError as error:
             self._outbox.refuse(prefix, frames, error)
             return
@@ -155,16 +161,21 @@ class WriteRequests:
             out = self._context.channel_of(write.table).new_frames()
             add_request(out, kind, prefix or [b""], frames)
         elif write.operations:
-            self._propose_request(prefix, request, write)
+            self._propose_request(prefix, request, write, client)
 
-    def _resume(self, prefix: Message, frames: Message, problem: str) -> None:
+    def _resume(
+        self, prefix: Message, frames: Message, client: AllowedKey | None, problem: str
+    ) -> None:
         """Continues a write that has waited for the existence of its tables.
 
         problem   why that is unknown, or an empty text
         """
         request = decode_request(frames)
-        if not problem:
-            self.on_write(prefix, frames, request)
+        if not self._context.clients.is_allowed(client):
+            error = answers.not_allowed(type_of(request), request.extension)
+            self._outbox.answer(prefix, answers.encode_refusal(error))
+        elif not problem:
+            self.on_write(prefix, frames, request, client)
         elif not prefix or answers.is_acknowledged_first(frames[0]):
             self._outbox.refuse(prefix, frames, refusal_of(request, problem))
         else:
@@ -173,10 +184,14 @@ class WriteRequests:
 
     # ---- proposals ----
 
-    def _propose_request(self, prefix: Message, request: Request, write: AdmittedWrite) -> None:
+    def _propose_request(
+        self, prefix: Message, request: Request, write: AdmittedWrite, client: AllowedKey | None
+    ) -> None:
         answer = None
         if not write.acknowledged_first:
             answer = [*prefix, *answers.success(request)]
+            if client is not None and isinstance(request, requests.Session):
+                answer.append(client.name.encode())  # For _note_owner().
         first = write.operations[0]
         has_result = isinstance(first, ops.Transaction) or isinstance(request, requests.Session)
         worker = ALL_WORKERS if write.is_for_all else write.table % self._context.setup.workers
@@ -197,6 +212,42 @@ class WriteRequests:
             reqids = [*self._new_reqids(len(entries) - 1), whole]
         self.proposals.add(write._replace(reqids=reqids, entries=entries))
         self._outbox.counters["writes"] += 1
+
+    def _note_owner(self, number: int, owner: bytes, answer: Message | None = None) -> None:
+        """Proposes the owner of a session, or of a lease of all nodes: a key of OWNER_TABLE, which
+        ends with the session.
+
+        owner    the name of the client's key
+        answer   for the client, when all nodes know the owner
+        """
+        extension = values.Extension(lease=number)
+        if values.is_shared(number):
+            extension = values.Extension(ttl_ms=LEASE_OWNER_TTL_MS)
+        name = number.to_bytes(8, "big")
+        put = requests.Put(values.OWNER_TABLE, [name], [owner], extension=extension)
+        self._propose_owner(requests.operations(put, self._context.now.unix_ms), answer)
+
+    def on_lease(self, ticket: int, data: bytes, owner: bytes) -> None:
+        """job_server has proposed an entry about a lease; the owner of one that it opens."""
+        if owner:
+            self._lease_owners[ticket] = owner
+        ended = [op.lease for op in ops.unpack(data) if isinstance(op, ops.LeaseEnd)]
+        known = [lease for lease in ended if lease in self._context.clients.owners]
+        if known:
+            keys = [lease.to_bytes(8, "big") for lease in known]
+            self._propose_owner([ops.Delete(values.OWNER_TABLE, keys)], None)
+
+    def _propose_owner(self, operations: list[ops.Op], answer: Message | None) -> None:
+        worker = values.OWNER_TABLE % self._context.setup.workers
+        write = ProposedWrite([], [], self._context.deadline(), answer, worker)
+        self.propose(ops.pack(operations), values.OWNER_TABLE, write)
+
+    def end_sessions(self, owners: Collection[str]) -> None:
+        """Ends the sessions of keys that are no longer allowed."""
+        found = self._context.clients.owners.items()
+        for number in [it for it, owner in found if owner in owners and not values.is_shared(it)]:
+            write = ProposedWrite([], [], self._context.deadline(), None, ALL_WORKERS)
+            self.propose(ops.pack([ops.SessionEnd(0, number)]), 0, write)
 
     def on_expiry(self, worker: int, unix_ms: int) -> None:
         """A worker has reported when its next key or session ends; 0: none does."""
@@ -227,6 +278,7 @@ class WriteRequests:
     def collect(self) -> None:
         """Answers writes that are committed and applied, and writes that have expired."""
         proposals, context = self.proposals, self._context
+        proposals.now_us = context.now.us
         proposals.collect([channel.status for channel in context.channels])
         if proposals.deadline_ms is not None and proposals.deadline_ms <= context.now.ms:
             proposals.expire(context.now.ms, context.reason)
@@ -241,7 +293,10 @@ class WriteRequests:
                 self._answer_failure(failure)
         for ticket, index, results in proposals.job_results:
             refused = next((result for result in results if result.code), None)
+            owner = self._lease_owners.pop(ticket, b"")
             if refused is None:
+                if owner:
+                    self._note_owner(values.shared_lease(index), owner)
                 self._outbox.jobs.add([PIPE_HEADER.pack(pipe.JOB_WRITE, 0, 0, 0, index, ticket)])
             else:
                 text = refused.data.decode(errors="replace")
@@ -252,6 +307,7 @@ class WriteRequests:
     def _answer_failure(self, failure: Failure) -> None:
         code = values.DATABASE_ERROR if failure.database else values.ERROR
         if failure.job_ticket is not None:
+            self._lease_owners.pop(failure.job_ticket, None)
             self._outbox.fail_job(failure.job_ticket, failure.text, failure.retry, code)
         elif failure.answer is None:
             self._outbox.drop_write(failure.text)
@@ -278,7 +334,8 @@ class WriteRequests:
             head = PIPE_HEADER.pack(pipe.RESULT_QUERY, envelope, 0, 0, 0, 0)
             frames.add([head, prefix[0], lost.reqid, header])
             channel = self._context.channels[lost.worker]
-            channel.add(frames, lost.log_index, self._context.now.ms)
+            now = self._context.now
+            channel.add(frames, lost.log_index, now.ms, now.us)
         else:
             text = f"entry {lost.log_index} is applied, what came of it is no longer known"
             self._answer_failure(Failure(lost.answer, None, text, False))
@@ -289,8 +346,13 @@ class WriteRequests:
         if header[2] != values.SESSION:
             self._outbox.answer(prefix, answers.result_answer(header, found))
             return
+        _, session, *owner = answer[len(prefix) :]
         if len(found) == 1:  # It was kept, or is ended: 1 or 0.
-            found = answer[-1] if found == b"\1" else bytes(8)
+            found = session if found == b"\1" else bytes(8)
+        elif owner:
+            opened = int.from_bytes(found, "little")
+            self._note_owner(opened, owner[0], [*prefix, header, found])
+            return
         self._outbox.answer(prefix, [header, found])
 
     @property

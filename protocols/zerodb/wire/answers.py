@@ -170,6 +170,16 @@ def request_of(frames: Message) -> tuple[int, Extension]:
         return peek(frames)[0], error.extension
 
 
+def not_allowed(
+    request_type: int, extension: Extension, text: str = "the key has no grant for this request"
+) -> RequestError:
+    """The error for a client whose key does not allow the request. The answer to 0x50 has no place
+    for a code and a text, so its error is that of an unknown request."""
+    chunk = request_type == values.CLIENT_DATA
+    answered = values.PROTOCOL_ERROR if chunk else request_type
+    return RequestError(answered, values.NOT_ALLOWED, text, extension)
+
+
 def too_much_unread(answer: Message) -> tuple[Message, Message]:
     """The prefix and the error for a client that reads its answers too slowly."""
     prefix, header = split(answer)

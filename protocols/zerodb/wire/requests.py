@@ -659,6 +659,19 @@ def operations(request: Request, now_ms: int) -> list[ops.Op]:
             raise ValueError(f"{type(request).__name__} writes nothing")
 
 
+def sessions_of(request: Request) -> set[int]:
+    """The sessions that a write uses."""
+    found = set()
+    if isinstance(request, Put | Transaction) and request.extension.lease:
+        found.add(request.extension.lease)
+    if isinstance(request, Session) and request.action != SESSION_OPEN:
+        found.add(request.session)
+    if isinstance(request, Transaction):
+        keys = [compare.key for compare in request.compares if compare.kind == ops.ALIVE]
+        found |= {int.from_bytes(key, "little") for key in keys}
+    return found
+
+
 def _while_alive(request: Put, operations: list[ops.Op]) -> list[ops.Op]:
     """A put with a session becomes a transaction: once the session has ended, nothing changes."""
     session = request.extension.lease

@@ -4,6 +4,7 @@ extension (docs/protocols/zerodb.md)."""
 import struct
 from typing import NamedTuple
 
+from ...limits import TABLE_MAX as TABLE_MAX
 from ...zmqraft.wire.values import REQID_BYTES
 
 MAGIC = 0x31
@@ -54,6 +55,7 @@ ERROR = 0x01
 DATABASE_ERROR = 0x02
 GONE = 0x03  # kelek: a watch asks for changes that are no longer kept.
 SESSION_ENDED = 0x04  # kelek: the session of the write has ended; nothing was written.
+NOT_ALLOWED = 0x05  # kelek: the client's key has no grant for the request, which did nothing.
 REQUEST_ERROR = 0x10
 
 # Flags of write requests.
@@ -98,7 +100,6 @@ PAIR_BYTES_MAX = KEY_BYTES_MAX + VALUE_BYTES_MAX  # An answer may hold one pair 
 REQUEST_BYTES_MAX = 128 << 20  # Of all frames.
 REQUEST_FRAMES_MAX = 1 << 20
 BYTES_A_MS = 4 << 10  # A busy server receives at least this; larger requests get more time.
-TABLE_MAX = 2**32 - 1
 TABLES_MAX = 10_000  # Of a cluster, without local ones; servers make no more.
 NEW_TABLES_MAX = 1024  # Made by one write.
 LIMIT_MAX = 2**64 - 1

@@ -5,7 +5,7 @@ Every answer that passes zerodb_server on its way to a client begins with ANSWER
 """
 
 import struct
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import msgpack
@@ -15,9 +15,10 @@ from .values import TableOptions
 Message = list[bytes]
 
 # Its fields, by the direction of the message:
-#   request to a worker     kind, flags, 0, the worker's epoch, index to apply first, ticket
+#   request to a worker     kind, flags, client, the worker's epoch, index to apply first, ticket
 #   report of a worker      kind, code, 0, the worker's number, index, the worker's epoch
 #   message to job_server   kind, flags, 0, code, index, ticket
+# A client is the slot of its key + 1, or 0.
 PIPE_HEADER = struct.Struct("<BBHIQQ")
 # The worker's number, 0 or PAIRS, the worker's epoch, position within the ticket, ticket.
 ANSWER_TAG = struct.Struct("<HHIIQ")
@@ -36,6 +37,10 @@ HELLO = 5  # The server has started: the worker repeats all reports.
 SERVER_WAITS = 6  # The server waits until writes are applied.
 RESULT_QUERY = 7  # Repeat the result of an applied transaction, by its reqid.
 LEASE = 8  # job_server asks for an entry about a lease; the worker reports that it is applied.
+# The grants of a key have changed. To job_server: the frame is the key (server/clients.py). To a
+# worker: the header names the client, and the frame has the tables that it may read.
+KEY_CHANGED = 9
+OWNERS = 10  # To job_server: the keys that own leases of all nodes.
 
 # Codes of a worker's LEASE message; its ticket is the lease.
 LEASE_OPENED = 0
@@ -44,7 +49,7 @@ LEASE_ENDED = 2
 
 # Kinds of a worker's reports.
 PROGRESS = 0  # The applied index, and outcomes of operations.
-TABLES = 1  # Replicated and local tables, and owners of reserved ones.
+TABLES = 1  # Replicated and local tables, owners of reserved ones, of sessions and leases.
 ONE_WAY_FAILURE = 2  # Text: a one-way request failed.
 WRITE_STATUS = 3  # Code 1 and the reason: the database refuses writes. Code 0: it accepts them.
 NEXT_EXPIRY = 4  # The index is the unix time in ms of the next expiry; 0: there is none.
@@ -53,6 +58,7 @@ COMPLETED = 6  # The index is a ticket: all requests up to it are completed.
 # Flags.
 ENVELOPE = 1  # The answer has a REQ socket's empty frame behind the routing id.
 RETRYABLE = 2  # A failed request may succeed later.
+KEYED = 4  # To job_server: the last frame is the client's key (server/clients.py).
 
 _OUTCOME = struct.Struct("<QII")  # Log index, position of the operation in its entry, size.
 _DONE, _REFUSED = b"\0", b"\2"
@@ -63,6 +69,19 @@ class OperationResult(NamedTuple):
 
     code: int  # 0, or not 0: all nodes refused the operation; data is the reason.
     data: bytes
+
+
+_RANGE = struct.Struct("<II")
+
+
+def encode_ranges(ranges: Iterable[tuple[int, int]]) -> bytes:
+    """The frame of KEY_CHANGED to a worker: first and last table of each range."""
+    return b"".join(_RANGE.pack(*each) for each in ranges)
+
+
+def decode_ranges(packed: bytes) -> list[tuple[int, int]]:
+    """Raises struct.error."""
+    return list(_RANGE.iter_unpack(packed))
 
 
 def encode_outcome(log_index: int, position: int, data: bytes, problem: str) -> bytes:
@@ -95,12 +114,14 @@ def decode_tables(packed: bytes) -> dict[int, TableOptions]:
     return {table: TableOptions(*options) for table, options in unpacked.items()}
 
 
-def encode_owners(pairs: Collection[tuple[bytes, bytes]]) -> bytes:
-    """The last frame of a TABLES report: the pairs of OWNER_TABLE."""
-    owners = {int.from_bytes(key, "big"): value for key, value in pairs if len(key) == 4}
+def encode_owners(pairs: Collection[tuple[bytes, bytes]], key_bytes: int) -> bytes:
+    """A frame of a TABLES report: the pairs of OWNER_TABLE with keys of 4 bytes (tables), or of 8
+    (sessions and leases of all nodes)."""
+    owners = {int.from_bytes(key, "big"): value for key, value in pairs if len(key) == key_bytes}
     return bytes(msgpack.packb(owners))
 
 
 def decode_owners(packed: bytes) -> dict[int, bytes]:
-    """Hashes of owners' tokens by table. Raises ValueError, TypeError."""
+    """Hashes of owners' tokens by table, or names of keys by session or lease. Raises ValueError,
+    TypeError."""
     return dict(msgpack.unpackb(packed, strict_map_key=False))

@@ -111,7 +111,7 @@ class Reporter:
             tables = [
                 pipe.encode_tables(databases.replicated.tables()),
                 pipe.encode_tables({} if local is None else local.tables()),
-                self._owners(requests),
+                *self._owners(requests),
             ]
             self._add(reports, pipe.TABLES, tuple(tables), applied, tables)
         problem = problem or ("" if local is None else local.problem)
@@ -134,13 +134,13 @@ class Reporter:
             )
         return reports
 
-    def _owners(self, requests: TableRequests) -> bytes:
-        """Owners of reserved tables, if this worker holds the table that lists them."""
+    def _owners(self, requests: TableRequests) -> list[bytes]:
+        """Owners of reserved tables, and of sessions and leases, if this worker holds the table
+        that lists them."""
         databases = requests.databases
         tables: Tables = databases.replicated
-        return pipe.encode_owners(
-            list(tables.scan(OWNER_TABLE)) if databases.owner.owns(OWNER_TABLE) else []
-        )
+        pairs = list(tables.scan(OWNER_TABLE)) if databases.owner.owns(OWNER_TABLE) else []
+        return [pipe.encode_owners(pairs, 4), pipe.encode_owners(pairs, 8)]
 
     def _add(
         self,

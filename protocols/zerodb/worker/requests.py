@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, get_args
 
 from ....native.net.messages import Frames
 from ...errors import StorageFailure
+from ...host.client_shares import ClientShares
 from ..tables.recent_changes import RecentChanges
 from ..tables.tables import Outcome, TableEntry, TablePartition, Tables
 from ..wire import answers, ops, requests, values
@@ -27,6 +28,7 @@ OUT_BYTES = 8 << 20  # Of answers; then run() returns, so that the owner sends t
 # A watch is answered after it: the server keeps the requests of its ticket until then.
 WATCH_MS_MAX = 1000
 LOCAL_WATCH_MS = 60_000  # Changes of local tables are kept for so long after the last watch.
+WATCH_PAGES = 8  # Of the log, read for watches in one run(): the rest waits for the next one.
 WATCH_BYTES = 4 << 20  # Of changes in an answer, plus the page that exceeds it.
 GET_BYTES = 8 << 20  # Of values that one call of the database should return.
 GET_KEYS_MAX = 4096  # In one call.
@@ -53,6 +55,7 @@ class TableRequestLimits(NamedTuple):
     timeout_ms: int
     open_on_the_fly: bool
     alone: bool = False  # The cluster has no other node.
+    client_watches_max: int = 4096
 
 
 class QueuedRequest(NamedTuple):
@@ -65,6 +68,7 @@ class QueuedRequest(NamedTuple):
     answered: bool = True  # False: the client expects no answer.
     envelope: bool = False  # The answer needs a REQ socket's empty frame.
     tag: bytes = b""  # ANSWER_TAG, the first frame of the answer.
+    client: int = 0  # The slot of its key + 1; 0: without CURVE.
 
 
 class ResultQuery(NamedTuple):
@@ -90,6 +94,11 @@ class _Pending:
         """The keys of a read."""
         assert isinstance(self.request, _GETS)
         return self.request.keys
+
+    @property
+    def client(self) -> int | bytes:
+        """What has limits: all connections of a key together, or this connection."""
+        return self.queued.client or self.queued.route
 
     @property
     def table(self) -> int:
@@ -164,6 +173,7 @@ class TableRequests:
         self._ready: dict[bytes, None] = {}  # Connections to look at, in order.
         self.running: deque[tuple[_Pending, Slices]] = deque()
         self._watches: list[_PendingWatch] = []
+        self._watch_shares = ClientShares(limits.client_watches_max)
         self.log_changes = LogChanges(databases.owner, read_log)
         self._tickets = OpenTickets()
         self._out_bytes = 0
@@ -335,7 +345,13 @@ class TableRequests:
             self._ready[route] = None
             return
         if isinstance(pending.request, requests.Watch) and pending.request.from_index:
-            self._watches.append(_PendingWatch(pending, pending.request))
+            if self._watch_shares.take(pending.client):
+                self._watches.append(_PendingWatch(pending, pending.request))
+            else:
+                self._ready[route] = None
+                self.counts["watches_refused"] += 1
+                most = self._watch_shares.each_max
+                self._fail(pending, f"this client has {most} watches already; end one")
             return
         try:
             slices = self._slices(pending)
@@ -424,13 +440,17 @@ class TableRequests:
             self._local_index = local.recent.next_index
             if now_ms >= self._local_watch_ms + LOCAL_WATCH_MS:
                 local.recent = None
+        late: list[_PendingWatch] = []  # They are first the next time.
         still: list[_PendingWatch] = []
         for watch in self._watches:
-            if self._out_bytes >= OUT_BYTES:
-                still.append(watch)
+            is_due = now_ms >= watch.pending.due_ms
+            has_page = self._is_read(watch) or self.log_changes.pages_read < WATCH_PAGES
+            if self._out_bytes >= OUT_BYTES or not (has_page or is_due):
+                late.append(watch)
                 continue
             try:
-                self._read_changes(watch)
+                if has_page:
+                    self._read_changes(watch)
             except ChangesGone:
                 text = f"the changes from entry {watch.next_index} on are no longer kept"
                 frames = answers.encode_error(watch.request, values.GONE, text)
@@ -440,17 +460,20 @@ class TableRequests:
             else:
                 # Indexes of local changes are above `_applied`: local changes are always read.
                 seen = watch.next_index > self._applied
-                if (
-                    (watch.changes and seen)
-                    or _size_of(watch.changes) >= WATCH_BYTES
-                    or (now_ms >= watch.pending.due_ms)
-                ):
+                if (watch.changes and seen) or _size_of(watch.changes) >= WATCH_BYTES or is_due:
                     self._answer(watch.pending, self._encode_changes(watch))
                 else:
                     still.append(watch)
                     continue
+            self._watch_shares.release(watch.pending.client)
             self._resume_queue(watch.pending)
-        self._watches = still
+        self._watches = late + still
+
+    def _is_read(self, watch: _PendingWatch) -> bool:
+        """Whether its next changes cost no page of the log."""
+        is_local = watch.request.table in self.databases.owner.local
+        is_new = watch.next_index > self._applied or watch.empty_at == self._applied
+        return is_local or is_new or self.log_changes.has_page(watch.next_index)
 
     def _encode_changes(self, watch: _PendingWatch) -> list[bytes]:
         """The answer: the changes that fit, and the index at which the next watch begins."""
@@ -494,6 +517,35 @@ class TableRequests:
         while self.running:
             pending, _ = self.running.popleft()
             self._fail(pending, "the tables are being restored from a snapshot", retry=True)
+            self._resume_queue(pending)
+
+    def end_denied(self, client: int, readable: Sequence[tuple[int, int]]) -> None:
+        """Refuses the waiting and running reads of a client whose grants have changed.
+
+        readable   first and last table of each range that it may still read
+        """
+
+        def is_denied(pending: _Pending) -> bool:
+            if pending.queued.client != client or isinstance(pending.request, ResultQuery):
+                return False
+            return not any(first <= pending.table <= last for first, last in readable)
+
+        watches = [watch for watch in self._watches if is_denied(watch.pending)]
+        running = [each for each in self.running if is_denied(each[0])]
+        self._watches = [watch for watch in self._watches if watch not in watches]
+        self.running = deque(each for each in self.running if each not in running)
+        for watch in watches:
+            self._watch_shares.release(watch.pending.client)
+        denied = [watch.pending for watch in watches] + [pending for pending, _ in running]
+        for route, queue in self._queues.items():
+            queued = [pending for pending in queue if is_denied(pending)]
+            if queued:
+                self._queues[route] = deque(each for each in queue if each not in queued)
+                self._blocked.discard(route)
+                self._ready[route] = None
+                denied += queued
+        for pending in denied:
+            self._fail(pending, "the key has no grant for this request", code=values.NOT_ALLOWED)
             self._resume_queue(pending)
 
     def _resume_queue(self, pending: _Pending) -> None:

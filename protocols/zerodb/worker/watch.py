@@ -43,6 +43,14 @@ class LogChanges:
         self._pages: dict[int, _LogPage | None] = {}
         self.tables_from = 0  # See find_entries().
 
+    @property
+    def pages_read(self) -> int:
+        """Since drop_pages()."""
+        return len(self._pages)
+
+    def has_page(self, index: int) -> bool:
+        return index in self._pages
+
     def drop_pages(self) -> None:
         """Drops the pages; later reads may find more entries."""
         self._pages.clear()

@@ -312,12 +312,14 @@ class Worker:
             ):
                 table = int.from_bytes(frames[1], "little")
                 self._jobs.add(JobRequest(kind, index, ticket, table, frames[2]))
+            elif kind == pipe.KEY_CHANGED and len(frames) == 1:
+                self.requests.end_denied(header[2], pipe.decode_ranges(frames[0]))
             elif kind != pipe.SERVER_WAITS:
                 malformed.append(kind)
         return malformed
 
     def _on_request(self, header: tuple[int, ...], message: Message, now_ms: int) -> None:
-        kind, flags, _, epoch, index, ticket = header
+        kind, flags, client, epoch, index, ticket = header
         own_epoch = self._epoch & pipe.EPOCH_MASK
         if epoch != own_epoch:  # For this worker's predecessor; the server sends it again.
             self._parts.log.counters["foreign_epoch"] += 1
@@ -328,8 +330,9 @@ class Worker:
         number = self.requests.databases.owner.number
         tag = pipe.ANSWER_TAG.pack(number, 0, own_epoch, self._position, ticket)
         request = QueuedRequest(
-            route, frames, index, ticket, kind != pipe.ONE_WAY, bool(flags & pipe.ENVELOPE), tag
-        )
+            route, frames, index, ticket, kind != pipe.ONE_WAY, bool(flags & pipe.ENVELOPE), tag,
+            client,
+        )  # fmt: skip
         if kind != pipe.RESULT_QUERY:
             self.requests.add(request, now_ms)
         elif len(frames) == 2:

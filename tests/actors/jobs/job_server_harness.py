@@ -1,7 +1,7 @@
 """A job_server in the test's thread: the test is its client, zerodb_server and table_worker."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,8 @@ ROWS = 25
 class JobServerHarness(ActorHarness):
     """A job_server between a client and the tables, all in one thread."""
 
+    sections: Mapping[str, Any] = {}  # Further sections of its settings.
+
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
         super().__init__()
         self.folder = folder
@@ -49,7 +51,7 @@ class JobServerHarness(ActorHarness):
 
     def start(self, jobs_url: str) -> None:
         endpoints = TableEndpoints(jobs_url=jobs_url)
-        settings = node_settings({"zerodb": endpoints}, zerodb=self.settings)
+        settings = node_settings({"zerodb": endpoints}, zerodb=self.settings, **self.sections)
         self.actor = self.start_actor(JobServer, str(self.folder), 7, settings)
         self.client = self.socket(zmq.DEALER)
         self.client.connect(jobs_url)

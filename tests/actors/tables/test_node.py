@@ -150,7 +150,8 @@ def test_local_tables_are_not_replicated(node: TableNode) -> None:
 def test_a_multicast_socket_needs_libzmq_with_pgm(shell: Any) -> None:
     zerodb = "zerodb: {sub_url: 'epgm://lo;239.192.1.1:5555'}"
     urls = "url: 'tcp://127.0.0.1:7201', peer_url: 'tcp://127.0.0.1:7221'"
-    text = f"cluster: tables\ndata: var\nnodes: {{n1: {{{urls}, {zerodb}}}}}\n"
+    open_ = "insecure: [zerodb.sub_url]"
+    text = f"cluster: tables\ndata: var\nnodes: {{n1: {{{urls}, {zerodb}, {open_}}}}}\n"
     (shell.folder / "node.yaml").write_text(shell.translate(text))
     done = shell.run("supervisor start --one-process node.yaml")
     assert done.returncode == 2

@@ -64,7 +64,7 @@ class TableServerHarness(ActorHarness):
         self.done = self.connect("zerodb_server.done")
         self.reports = self.connect("zerodb_server.reports")
         self.report(PROGRESS)
-        self.report(TABLES, EMPTY, EMPTY, EMPTY)
+        self.report(TABLES, *(4 * [EMPTY]))
         self.run_until(lambda: self.actor.session.channels[0].reported_kinds >= {PROGRESS, TABLES})
 
     def client(self) -> Socket:

@@ -19,15 +19,26 @@ from kelek.bench.tables.peers import Redis
 POLL_MS = 20
 JOIN_S = 60
 TABLE = 7
+PUT, SCAN = 0x20, 0x13
 PACKED = b"kLK\1\2"  # Our extension, with the flag for a packed answer.
+
+
+def column(items: list[bytes]) -> list[bytes]:
+    ends = itertools.accumulate(map(len, items), initial=0)
+    return [b"".join(end.to_bytes(4, "little") for end in ends), b"".join(items)]
+
+
+def interleaved(columns: list[bytes]) -> list[bytes]:
+    """The keys of one column, or the keys and values of two."""
+    lists = []
+    for offsets, items in zip(columns[::2], columns[1::2], strict=True):
+        ends = [int.from_bytes(offsets[i : i + 4], "little") for i in range(0, len(offsets), 4)]
+        lists.append([items[a:b] for a, b in itertools.pairwise(ends)])
+    return [item for row in zip(*lists, strict=True) for item in row]
 
 
 def packed(pairs: list[bytes], rows: dict[bytes, bytes]) -> list[bytes]:
     """Offsets, keys, offsets, values, and the key to go on from."""
-
-    def column(items: list[bytes]) -> list[bytes]:
-        ends = itertools.accumulate(map(len, items), initial=0)
-        return [b"".join(end.to_bytes(4, "little") for end in ends), b"".join(items)]
 
     keys = pairs[::2]
     left = sorted(key for key in rows if keys and key > keys[-1])
@@ -42,6 +53,7 @@ class LoadedServer(threading.Thread):
         self.refuses = refuses
         self.rows: dict[bytes, bytes] = {}
         self.tables: set[int] = set()
+        self.reqids: list[bytes] = []  # Of requests in columns.
         self.stopped = threading.Event()
         self.socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
         self.socket.setsockopt(zmq.LINGER, 0)
@@ -53,8 +65,13 @@ class LoadedServer(threading.Thread):
                 client, header, table, *frames = self.socket.recv_multipart()
                 assert header[:2] == b"\x31\x01"
                 self.tables.add(int.from_bytes(table, "little"))
-                answer = self.answer(header[2:4], frames)
-                if header[3:8] == PACKED:
+                if columns := PACKED in header and header[2] != SCAN:
+                    self.reqids.append(header[-16:-4])
+                    frames = interleaved(frames)
+                answer = self.answer(header[2:4] if header[2] == PUT else header[2:3], frames)
+                if columns and answer:
+                    answer = [*column(answer), b"\1" * len(answer)]
+                elif header[3:8] == PACKED and not columns:
                     answer = packed(answer, self.rows)
                 code = b"\1" if self.refuses else b"\0"
                 self.socket.send_multipart([client, header[:3] + code, *answer])
@@ -109,6 +126,15 @@ def test_puts_write_every_key_and_reads_ask_for_them(
     asked = drive(generator, server, load, op="get", batch=10, keys=300)
     assert_sound(asked, 300)
     assert_sound(drive(generator, server, Load(1, 1, updates=7), op="put", keys=7), 7)
+
+
+def test_columns(generator: Generator, server: LoadedServer) -> None:
+    load = Load(2, 4, size=10, updates=300)
+    for op in ("put", "get"):
+        result = drive(generator, server, load, op=op, batch=10, keys=300, columns=1)
+        assert_sound(result, 300)
+    assert {(len(key), len(value)) for key, value in server.rows.items()} == {(16, 10)}
+    assert (len(server.rows), len(server.reqids), len(set(server.reqids))) == (300, 60, 60)
 
 
 @pytest.mark.parametrize("op", ["scan", "packed"])

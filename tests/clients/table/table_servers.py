@@ -7,6 +7,7 @@ from typing import Any
 from kelek.protocols.zerodb.wire import answers, ops, requests, values
 from kelek.protocols.zerodb.wire.requests import Request, RequestError, decode_request
 from kelek.protocols.zerodb.wire.values import KEYS_ONLY, NO_EXTENSION, PACKED, REVERSE
+from kelek.tests.clients.curve_gate import CurveGate
 from kelek.tests.clients.router_thread import RouterThread
 from kelek.tests.protocols.zerodb.wire import messages
 
@@ -302,9 +303,17 @@ class FakeTableServer:
 
 
 class TableServers(RouterThread[FakeTableServer]):
-    """Three servers of the same tables, on ipc."""
+    """Servers of the same tables, three on ipc."""
 
-    def __init__(self, folder: Path, features: int = FEATURES) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        features: int = FEATURES,
+        urls: Sequence[str] = (),
+        gate: CurveGate | None = None,
+    ) -> None:
+        """urls: in place of those on ipc; gate: they have CURVE"""
         self.store = TableStore()
         self.servers = [FakeTableServer(self.store, f"s{i}", features) for i in range(3)]
-        super().__init__({f"ipc://{folder}/{server.name}": server for server in self.servers})
+        urls = urls or [f"ipc://{folder}/{server.name}" for server in self.servers]
+        super().__init__(dict(zip(urls, self.servers, strict=False)), gate)

@@ -20,6 +20,7 @@ from kelek.protocols.zerodb.wire.answers import Answer
 from kelek.protocols.zerodb.wire.values import (
     FULLSYNC,
     KEYS_ONLY,
+    NOT_ALLOWED,
     PACKED,
     PARTSYNC,
     WITH_LEASE,
@@ -498,6 +499,11 @@ def test_refusals_have_the_text_of_the_server(cluster: TableServers) -> None:
             table.put_many(PAIRS)
         assert error.value.code == 2
         assert error.value.written == 0
+        for server in cluster.servers:
+            server.error = NOT_ALLOWED, "the key has no grant"
+        with pytest.raises(kelek.NotAllowed, match="the key has no grant") as denied:
+            table.get(b"k")
+        assert isinstance(denied.value, kelek.TableRefused)
         for server in cluster.servers:
             server.error = None
         table.put(b"k", b"v")

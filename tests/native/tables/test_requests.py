@@ -17,6 +17,7 @@ from kelek.protocols.zerodb.wire.values import (
     Extension,
     decode_extension,
 )
+from kelek.protocols.zerodb.wire.worker_pipe import PIPE_HEADER
 from kelek.tests.protocols.zerodb.wire import messages
 
 ENTRY_MAX = 4000
@@ -109,6 +110,16 @@ def test_without_routing_ids_it_is_the_same_twin(batch: list[list[bytes]]) -> No
     out = Frames()
     found.forward(usual, 1, out)
     assert out.messages() == [[b"\1" + bytes(23), b"", *batch[i]] for i in usual]
+
+
+@given(st.lists(USUALLY, min_size=1, max_size=3), st.sampled_from([0, 7, 4095]))
+def test_a_forwarded_request_has_the_slot_of_its_key(batch: list[list[bytes]], slot: int) -> None:
+    found = Requests(Arena.from_messages([[b"id", *it] for it in batch], slot), True, ENTRY_MAX)
+    usual = [i for i, row in enumerate(found.rows) if row.shape != OTHER]
+    out = Frames()
+    found.forward(usual, 1, out)
+    heads = [PIPE_HEADER.unpack(message[0]) for message in out.messages()]
+    assert heads == [(1, 0, slot + 1, 0, 0, 0)] * len(usual)
 
 
 def test_limits() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from itertools import count
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -54,7 +55,7 @@ class TableJobs:
         self.table.add_lease(Lease(number, 7, f"lease.{number}", 5, 1), keeps, now_ms)
         return number
 
-    def job(self, rows: Iterator[tuple[bytes, bytes]], now_ms: int = 0, **scan: int) -> int:
+    def job(self, rows: Iterator[tuple[bytes, bytes]], now_ms: int = 0, **scan: Any) -> int:
         lease = scan.pop("lease", None) or self.lease(now_ms=now_ms)
         return self.table.start(JobScan(0x42, 7, lease, **scan), PairChunks(rows), now_ms, 111)
 

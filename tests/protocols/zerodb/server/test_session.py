@@ -735,10 +735,9 @@ def test_an_entry_about_a_lease_is_answered_when_all_workers_have_applied_it() -
     harness = led(workers=2, local=frozenset({0}), open_on_the_fly=False)
     entry = ops.pack([ops.LeaseOpen(7, 1)])
     harness.applies = False
-    harness.session.on_job_request((LEASE, 0, 0, 0, 0, 77), [TABLE, entry, b"r" * 12], harness.now)
-    harness.session.on_job_request(
-        (LEASE, 0, 0, 0, 0, 78), [bytes(4), ops.pack([]), b""], harness.now
-    )
+    opened, changed = [TABLE, entry, b"r" * 12, b""], [bytes(4), ops.pack([]), b"", b""]
+    harness.session.on_job_request((LEASE, 0, 0, 0, 0, 77), opened, harness.now)
+    harness.session.on_job_request((LEASE, 0, 0, 0, 0, 78), changed, harness.now)
     harness.run(lambda: len(harness.log.records) == 2 and not harness.client.window.items)
     harness.workers[1].report(1, 2, harness.now_ms)
     assert not harness.session.outbox.jobs.count

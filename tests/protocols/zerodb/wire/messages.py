@@ -110,13 +110,15 @@ def _requests(layout: RequestLayout) -> st.SearchStrategy[Any]:
 _USUAL_WRITE = st.one_of(
     [_requests(layout) for layout in LAYOUTS if values.PUT <= layout.kind <= values.DELETE_LIMITED]
 )
-_REQUEST = _USUAL_WRITE | st.one_of([_requests(layout) for layout in LAYOUTS])
+_BY_VALUE = {layout.value: _requests(layout) for layout in LAYOUTS}
+_REQUEST = _USUAL_WRITE | st.one_of([*_BY_VALUE.values()])
 
 
 # Functions, because hypothesis prints the parts of strategies.
 @st.composite
-def request(draw: st.DrawFn) -> Any:
-    return draw(_REQUEST)
+def request(draw: st.DrawFn, kind: type[Any] | None = None) -> Any:
+    """Any request, or one of this class."""
+    return draw(_REQUEST if kind is None else _BY_VALUE[kind])
 
 
 @st.composite

@@ -712,3 +712,55 @@ def test_current_values_of_changes_are_bounded(monkeypatch: pytest.MonkeyPatch) 
     ((_, header, *_),) = rig.run_all(3)
     assert header[3] == values.GONE
     assert sum(call == "get 5 2" for call in rig.tables.calls) == 2
+
+
+# ---- keys whose grants have changed ----
+
+ANN, BOB = 3, 4  # Clients.
+
+
+def refused(answers_: list[list[bytes]]) -> list[bytes]:
+    """The connections that were told that their key has no grant."""
+    found = [(route, answers.decode_answer(frames)) for route, *frames in answers_]
+    return [route for route, answer in found if answer.code == values.NOT_ALLOWED]
+
+
+def test_the_waiting_reads_of_a_revoked_key_end() -> None:
+    rig = RequestRig()
+    rig.put(5, ROWS)
+    watch = requests.Watch(5, b"", b"", rig.tables.applied[0] + 1, with_id(1))
+    rig.ask(watch, b"watch of ann", client=ANN)
+    rig.ask(watch, b"watch of bob", client=BOB)
+    rig.ask(watch, b"without a key")
+    rig.ask(requests.Count(5), b"count of ann", client=ANN)
+    rig.ask(requests.Read(5, [b"k"]), b"waits for the log", client=ANN, log_index=2)
+    rig.ask(requests.Read(5, [b"k"]), b"of bob", client=BOB, log_index=2)
+    assert rig.run(1) == []
+    rig.requests.end_denied(ANN, [])
+    ended = rig.run(1)
+    assert refused(ended) == [b"watch of ann", b"count of ann", b"waits for the log"]
+    assert len(ended) == 3
+    rig.put(5, [(b"new", b"row")])
+    left = [route for route, *_ in rig.run_all(2)]
+    assert left == [b"of bob", b"watch of bob", b"without a key"]
+
+
+def test_reads_of_tables_that_a_key_may_still_read_go_on() -> None:
+    rig = RequestRig()
+    for table in (5, 6):
+        rig.ask(requests.Watch(table, b"", b"", 1, with_id(1)), b"watch %d" % table, client=ANN)
+    assert rig.run(0) == []
+    rig.requests.end_denied(ANN, [(6, 9)])
+    assert refused(rig.run(0)) == [b"watch 5"]
+    assert rig.requests.is_waiting
+
+
+def test_the_next_request_of_a_connection_starts_behind_a_refused_one() -> None:
+    rig = RequestRig()
+    rig.ask(requests.Watch(5, b"", b"", 1), client=ANN)
+    rig.ask(requests.Read(6, [b"k"]), client=ANN)
+    assert rig.run(0) == []
+    rig.requests.end_denied(ANN, [(6, 6)])
+    first, second = rig.run_all(0)
+    assert refused([first, second]) == [b"c1"]
+    assert answers.decode_answer(second[1:]).request_type == values.READ

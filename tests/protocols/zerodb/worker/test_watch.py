@@ -1,0 +1,55 @@
+"""Limits of watches: of one client, and of the log that one run reads for them."""
+
+from kelek.protocols.raft.messages import EntryBatch
+from kelek.protocols.zerodb.wire import answers, requests, values
+from kelek.protocols.zerodb.worker import requests as table_requests
+from kelek.protocols.zerodb.worker.watch import LogChanges
+from kelek.tests.protocols.zerodb.worker.test_requests import LIMITS, RequestRig, with_id
+
+
+def test_the_watches_of_a_client_are_limited() -> None:
+    """All connections of a key count together; without keys each counts alone."""
+    rig = RequestRig(LIMITS._replace(client_watches_max=2))
+    rig.put(5, [(b"b", b"1")])
+    for number, (route, key) in enumerate([(b"a", 3), (b"b", 3), (b"c", 3), (b"d", 0), (b"e", 4)]):
+        watch = requests.Watch(5, b"b", b"d", 2, with_id(number, deadline_ms=60_000))
+        rig.ask(watch, route, client=key)
+    ((route, *frames),) = rig.run_all(1)
+    answer = answers.decode_answer(frames)
+    assert (route, answer.code) == (b"c", values.REQUEST_ERROR)
+    assert answer.text == "this client has 2 watches already; end one"
+    assert rig.requests.counts["watches_refused"] == 1
+    rig.put(5, [(b"b", b"2")])
+    assert {message[0] for message in rig.run_all(2)} == {b"a", b"b", b"d", b"e"}
+    watch = requests.Watch(5, b"b", b"d", 2, with_id(9))
+    rig.ask(watch, b"c", client=3)
+    assert [message[0] for message in rig.run_all(2)] == [b"c"], "the others have ended"
+
+
+def test_watches_far_behind_take_turns() -> None:
+    """Each needs its own page of the log: one run must not read them all."""
+    rig = RequestRig()
+    for number in range(400):
+        rig.put(6, [(b"b", b"%d" % number)])
+    rig.put(5, [(b"b", b"end")])
+    pages: list[int] = []
+    read = rig.read_log
+
+    def read_log(index: int) -> list[EntryBatch] | None:
+        pages.append(index)
+        return read(index)
+
+    rig.requests.log_changes = LogChanges(rig.requests.databases.owner, read_log)
+    for number in range(100):
+        watch = requests.Watch(5, b"b", b"d", 1 + 3 * number, with_id(number))
+        rig.ask(watch, b"%d" % number)
+    answered = []
+    runs = 0
+    while rig.requests.has_work:
+        pages.clear()
+        answered += [message[0] for message in rig.run(401)]
+        assert len(pages) <= table_requests.WATCH_PAGES
+        runs += 1
+    assert {*answered} == {b"%d" % number for number in range(100)}
+    assert len(answered) == 100
+    assert runs > 100 // table_requests.WATCH_PAGES
