@@ -27,6 +27,7 @@ class Listen(NamedTuple):
     subscription: Any  # The key that the machine gets back with each message.
     url: str
     topic: bytes
+    named_by: str = ""  # The url of the server that gave this one, as an address of its own.
 
 
 class Unlisten(NamedTuple):
@@ -52,4 +53,7 @@ class ClientMachine(Protocol):
     def ready(self, now_ms: int) -> Sequence[ClientAction]: ...
     def on_connected(self, url: str, now_ms: int) -> None: ...
     def on_disconnected(self, url: str, now_ms: int) -> None: ...
+    def on_refused(self, url: str, problem: str, way_out: str) -> None:
+        """The connection is not made, for a reason that does not pass by itself."""
+
     def on_frames(self, url: str, frames: Sequence[bytes], now_ms: int) -> None: ...

@@ -1,4 +1,4 @@
-"""The codec of log records and blocks (docs/disk-format.md). Disk and peers use the same bytes.
+"""The codec of log records and blocks (docs/reference/disk-format.md): of disk and peers alike.
 
 The first receiver frames and checksums a block once. Every later receiver checks it. The codec
 never interprets a record's data.

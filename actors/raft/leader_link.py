@@ -4,12 +4,15 @@ that of ZeroDB asks a table server.
 clients/io/links.py does the same with a poller of its own.
 """
 
+from functools import partial
+
 import zmq
 
 from ...native.net.messages import Arena
-from ...net.links import ARENA_BYTES, Link, LinkLimits, link_options
-from ...net.poll_loop import PollLoop
+from ...net.client_keys import ClientKeys, UnpinnedServer
+from ...net.links import ARENA_BYTES, Link, LinkLimits, LinkProblem, link_options
 from ...protocols.connections import ClientMachine, Connect, Disconnect, Send
+from ..runtime.process_loop import ProcessLoop
 
 LIMITS = LinkLimits()
 
@@ -22,8 +25,16 @@ class LeaderLink:
     monitors   PAIR    libzmq's events: connected, disconnected   of each link
     """
 
-    def __init__(self, loop: PollLoop, client: ClientMachine, limits: LinkLimits = LIMITS) -> None:
+    def __init__(
+        self,
+        loop: ProcessLoop,
+        client: ClientMachine,
+        limits: LinkLimits = LIMITS,
+        keys: ClientKeys | None = None,
+    ) -> None:
+        """keys: None: connections without CURVE"""
         self.client = client
+        self._keys = keys
         self._limits = limits
         self._loop = loop
         self._links: dict[str, Link] = {}
@@ -68,8 +79,13 @@ class LeaderLink:
         return lost
 
     def _connect(self, url: str) -> None:
-        socket = self._loop.socket(zmq.DEALER, link_options(self._limits))
-        link = Link(socket)
+        try:
+            curve = None if self._keys is None else self._keys.curve(url)
+        except UnpinnedServer as error:
+            self._on_refused(url, LinkProblem(error.problem, error.way_out))
+            return
+        socket = self._loop.socket(zmq.DEALER, link_options(self._limits, curve))
+        link = Link(socket, url, curve is not None)
         self._links[url] = link
 
         def on_arena(arena: Arena) -> None:
@@ -79,27 +95,26 @@ class LeaderLink:
 
         # Messages are read before the monitor: they arrived before the loss.
         self._loop.listen(socket, on_arena, ARENA_BYTES)
-        self._loop.watch(link.monitor, lambda: self._on_events(url, link))
+        self._loop.watch_link(link, partial(self._on_event, url), partial(self._on_refused, url))
         try:
-            socket.connect(url)
+            link.connect()
         except zmq.ZMQError:
             return  # A peer gave an invalid address: it counts as a peer that never answers.
 
-    def _on_events(self, url: str, link: Link) -> None:
+    def _on_event(self, url: str, connected: bool) -> None:
         self._has_input = True
-        for connected in link.events():
-            if connected:
-                self.client.on_connected(url, self._loop.now_ms)
-            else:
-                self.client.on_disconnected(url, self._loop.now_ms)
+        report = self.client.on_connected if connected else self.client.on_disconnected
+        report(url, self._loop.now_ms)
+
+    def _on_refused(self, url: str, problem: LinkProblem) -> None:
+        self._has_input = True
+        self._loop.on_link_refused(url, problem)
+        self.client.on_refused(url, *problem)
 
     def _disconnect(self, url: str) -> None:
         link = self._links.pop(url, None)
         if link is None:
             return
-        self._loop.unwatch(link.monitor)
-        link.socket.disable_monitor()
-        link.monitor.close()
         self._loop.close_socket(link.socket)
 
     def close(self) -> None:

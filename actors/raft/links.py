@@ -6,16 +6,29 @@ from functools import partial
 import zmq
 
 from ...native.net.messages import Arena, Frames
+from ...net.client_keys import UnpinnedServer
 from ...net.sockets import RECONNECT_MS, SocketOptions
 from ..runtime.actor import Actor
+
+# After a cut TCP waits as long as the cut took before it repeats its data. A new connection does
+# not; the messages that are lost with the old one are repeated by Raft.
+UNACKNOWLEDGED_MS = 2000
 
 
 class PeerLinks:
     """One DEALER for each link of the peer's machine."""
 
-    def __init__(self, actor: Actor, on_answers: Callable[[str, Arena], None], hwm: int) -> None:
-        """on_answers receives the PEER ID and the messages that arrived from it."""
+    def __init__(
+        self,
+        actor: Actor,
+        on_answers: Callable[[str, Arena], None],
+        on_lost: Callable[[str], None],
+        hwm: int,
+    ) -> None:
+        """on_answers receives the PEER ID and the messages that arrived from it; on_lost the PEER
+        ID when the connection has ended."""
         self._actor = actor
+        self._on_lost = on_lost
         self._on_answers = on_answers
         self._hwm = hwm
         self._sockets: dict[str, zmq.Socket[bytes]] = {}
@@ -33,12 +46,19 @@ class PeerLinks:
                 actor.close_socket(self._sockets.pop(name))
         for name, url in urls.items():
             if name not in self._sockets:
-                options = SocketOptions(
-                    connect=(url,), immediate=True, hwm=self._hwm, reconnect_ms=RECONNECT_MS
-                )
                 try:
-                    socket = self._sockets[name] = actor.socket(zmq.DEALER, options)
-                except zmq.ZMQError as error:  # The configuration may hold an invalid address.
+                    options = SocketOptions(
+                        immediate=True,
+                        hwm=self._hwm,
+                        reconnect_ms=RECONNECT_MS,
+                        unacknowledged_ms=UNACKNOWLEDGED_MS,
+                        curve=actor.client_keys.curve(url) if actor.client_keys else None,
+                    )
+                    socket = self._sockets[name] = actor.connect(
+                        zmq.DEALER, url, options, partial(self._on_lost, name)
+                    )
+                # The configuration may hold an address that is invalid, or has no known key.
+                except (zmq.ZMQError, UnpinnedServer) as error:
                     actor.log_rarely("unreachable", peer=name, url=url, error=error)
                     continue
                 actor.listen(socket, partial(self._on_answers, name))

@@ -182,4 +182,5 @@ class LogWriter(Actor):
             "first_index": log.first_index,
             "last_index": log.last_index,
             "full": self._group_commit.full,
+            "latency": {"fsync": log.latency.values()},
         }

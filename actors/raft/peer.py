@@ -11,16 +11,18 @@ from typing import Literal
 
 import zmq
 
+from ...native.latency import IndexLatency, monotonic_us
 from ...native.log.updates import Reqids
-from ...native.net.messages import Arena
+from ...native.net.messages import Arena, Frames
 from ...net.clock import monotonic_ms
-from ...net.sockets import HWM
+from ...net.sockets import HWM, Socket
 from ...protocols.errors import LocalProtocolError
-from ...protocols.host.border import Requests, Responses
+from ...protocols.host.border import LinkLost, Requests, Responses
 from ...protocols.host.status import GroupRole
 from ...protocols.raft.core import Role
 from ...protocols.raft.messages import AppendAck, AppendJob, HardState, RaftTuning
 from ...protocols.zmqraft.server.commits import CommitNotice, NotifyScope
+from ...protocols.zmqraft.server.denials import answer_denied
 from ...protocols.zmqraft.server.peer import Peer
 from ...protocols.zmqraft.server.values import (
     Applied,
@@ -49,7 +51,8 @@ from .snapshot_sender import ORDERS_HWM, reqid_limits
 from .state_machine import APPLIED, COMMIT, commits_topic
 
 CLIENTS_HWM = 4096
-ANSWERS_MS_MAX = 5  # Of requests at `url` in one wake; the rest waits for the next wake.
+CLIENTS_FRAMES = 1 << 13  # That one wake receives at `url`.
+ANSWERS_MS_MAX = 1  # Of requests at `url` in one wake; the rest waits for the next wake.
 BAD_MESSAGES = ("malformed", "strangers", "dropped")  # Counters of the status.
 LINGER_MS = 1000  # For last answers. Without it libzmq may abort on a half sent one (issue 3442).
 
@@ -81,6 +84,8 @@ class RaftPeer(Actor):
         self._logged_counts: dict[str, object] = dict.fromkeys(BAD_MESSAGES, 0)
         self._wake_again = False
         self._role = GroupRole("", 0, None)  # As logged last.
+        self._commit_latency = IndexLatency()  # From the arrival of updates at the leader.
+        self._arrived_us = 0  # When requests of this wake have arrived; 0: none has.
         self._clients = self._listen_on("url", CLIENTS_HWM)
         self._peers = self._listen_on("peer_url", HWM)
         self._commits = self.bind_pipe(zmq.XPUB, "commits", hwm=JOBS_HWM)
@@ -94,7 +99,7 @@ class RaftPeer(Actor):
         self._group_commit: GroupCommit | None = None  # None: log_writer has the log.
         if self.settings.log.writer != "process":
             self._group_commit = GroupCommit(self.setup)
-            self._start_peer(self.now_ms)
+            self._start_peer()
             if self._group_commit.sync_fd is not None:
                 self.watch(self._group_commit.sync_fd, self._on_synced)
             return
@@ -110,18 +115,25 @@ class RaftPeer(Actor):
 
     # ---- start, when the log is recovered ----
 
-    def _start_peer(self, now_ms: int) -> None:
+    def _start_peer(self) -> None:
         """Reads snapshot and log once, makes the peer, and opens the endpoints to other nodes."""
         reqids, stored, setup = Reqids(), self._hard_state, peer_setup(self.setup)
         settings = RecoverySettings(reqid_limits(self.settings.raft), setup.urls, setup.peer_urls)
         found = recover_peer(self._peer_files, self._reader, reqids, settings)
         self._damage = damage = repair.pending_mark(self._peer_files.files, stored.repaired)
         recovered = add_vote(found, self.setup.epoch, stored, damage)
-        peer = Peer(setup, recovered, reqids, self._reader, now_ms, SystemRandom())
+        if self.access is not None:
+            foreign, name_of = self.access.foreign_slot, self.access.name_of
+            setup = setup._replace(foreign_slot=foreign, key_name=name_of)
+        # Recovery took its time: without this, the first campaign would be due at once.
+        peer = Peer(setup, recovered, reqids, self._reader, monotonic_ms(), SystemRandom())
         self._peer = peer
-        self._links = PeerLinks(self, self._on_answers, 2 * setup.tuning.inflight_max + 8)
+        self._links = PeerLinks(
+            self, self._on_answers, self._on_link_lost, 2 * setup.tuning.inflight_max + 8
+        )
         self.listen(self._peers, partial(self._on_requests, "peer_url"))
-        self.listen(self._clients, partial(self._on_requests, "url"))
+        on_clients = partial(self._on_requests, "url")
+        self.listen(self._clients, on_clients, frames=CLIENTS_FRAMES)
         self.log(
             "recovered",
             snapshot=found.snapshot.last_index,
@@ -140,17 +152,27 @@ class RaftPeer(Actor):
             self._peer.receive(event, self.now_ms)
 
     def _on_requests(self, endpoint: Literal["url", "peer_url"], arena: Arena) -> None:
+        self._arrived_us = self._arrived_us or monotonic_us()
         self._receive(Requests(endpoint, arena, int(time.time())))
+
+    def on_denied(self, socket: Socket, arena: Arena) -> None:
+        assert self.access is not None
+        answers = Frames()
+        answer_denied(arena, self.access.foreign_slot, answers)
+        self.send_batch(socket, answers)
 
     def _on_answers(self, name: str, arena: Arena) -> None:
         self._receive(Responses(name, arena))
+
+    def _on_link_lost(self, name: str) -> None:
+        self._receive(LinkLost(name))
 
     def _on_acks(self, arena: Arena) -> None:
         for (epoch, seq, is_full), _ in self.unpacked(arena, ACK, "acks"):
             if epoch != self.setup.epoch:
                 self.counters["foreign_epoch"] += 1
             elif self._peer is None:
-                self._start_peer(self.now_ms)
+                self._start_peer()
             else:
                 self._on_ack(AppendAck(epoch, seq, bool(is_full)))
 
@@ -238,6 +260,19 @@ class RaftPeer(Actor):
             self._publish_commit(wake.commit)
         if self._group_commit is not None:
             self._group_commit.background_step(now_ms)
+        self.report_own_bytes(peer.inflight_bytes)
+        if peer.audit_trail:
+            self.write_audit(peer.audit_trail)
+        self._count_commits(peer)
+
+    def _count_commits(self, peer: Peer) -> None:
+        core, latency = peer.core, self._commit_latency
+        if peer.is_leader:
+            latency.begin(core.log.last_index, self._arrived_us)
+            latency.reach(core.commit_index)
+        else:
+            latency.clear()
+        self._arrived_us = 0
 
     def _save(self, wake: Wake, state: HardState, voter: bool) -> None:
         """Makes term and vote durable. Logs a slow disk, because every election waits for it."""
@@ -301,7 +336,10 @@ class RaftPeer(Actor):
         if counts != self._logged_counts:
             self._logged_counts = counts
             self.log_rarely("bad-messages", **counts)
-        return status
+        latency = {"commit": self._commit_latency.values()}
+        if self._group_commit is not None:
+            latency["fsync"] = self._group_commit.log.latency.values()
+        return {**status, "latency": latency}
 
 
 def peer_setup(setup: ActorSetup) -> PeerSetup:
@@ -315,8 +353,12 @@ def peer_setup(setup: ActorSetup) -> PeerSetup:
         text_peers=frozenset(name for name, member in members.items() if member.dialect == "text"),
         version=__version__,
         bootstrap=setup.bootstrap,
+        client_streams_max=settings.limits.client_streams_max,
         broadcast_url=broadcast_url(settings),
         holds_tables=settings.node.zerodb is not None,
+        foreign_urls={
+            name: member.foreign_url for name, member in members.items() if member.foreign_url
+        },
         tuning=RaftTuning(
             *raft.election_timeout_ms,
             heartbeat_ms=raft.heartbeat_ms,

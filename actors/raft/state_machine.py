@@ -4,12 +4,16 @@ If the segments no longer hold them, it restores its state from the newest snaps
 """
 
 import struct
+from collections.abc import Sequence
 
 import zmq
 
+from ...native.latency import IndexLatency
 from ...native.net.messages import Arena, Frames
 from ...net.clock import earliest
 from ...net.sockets import SUBSCRIPTION_BYTES_MAX
+from ...protocols.access.grants import Right
+from ...protocols.access.zap import KeyChange
 from ...protocols.zmqraft.snapshots.barrier import BarrierMessage, BarrierParticipant, Phase
 from ...storage.disk.disk import Disk
 from ...storage.errors import Damaged, StorageError
@@ -55,12 +59,14 @@ class StateMachine(Actor):
         self._reader = LogReader(self._disk, self._identity)
         self._commit_index = self._commit_term = self._applied = self._term = 0
         self._applied_term = 0
+        self._apply_latency = IndexLatency()  # From the notice of a commit.
         self.barrier = BarrierParticipant()
         self._more_to_apply = False
         self._retry_due_ms: int | None = None
         self._last_commit_ms = 0
         self._tick_due_ms: int | None = None
         self._topics: set[bytes] = set()
+        self._reader_ids: set[bytes] = set()  # The User-Ids of keys that may subscribe.
         topics = (commits_topic(self.role),)
         commits = self.connect_pipe(zmq.SUB, "raft_peer", "commits", topics=topics)
         self.listen(commits, self._on_commits)
@@ -81,12 +87,23 @@ class StateMachine(Actor):
             hwm=BROADCASTS_HWM, message_bytes_max=SUBSCRIPTION_BYTES_MAX,
         )  # fmt: skip
         self.listen(self._broadcasts, self._on_subscriptions, SUBSCRIPTION_BYTES_MAX)
+        if self.access is not None:
+            self._reader_ids = self.access.keyring.user_ids(Right.LOG_READ)
         self._broadcaster = BroadcastStateMachine(
             self.setup.cluster.encode(), self.settings.raft.broadcast_heartbeat_ms, self
         )
         return self._broadcaster
 
     # ---- subscribers ----
+
+    def on_keys_changed(self, changes: Sequence[KeyChange]) -> None:
+        """A key that stays allowed may no longer read: ends the subscriptions of all, which connect
+        again and get what they missed from the log. Those of revoked keys have ended already."""
+        assert self.access is not None
+        before, self._reader_ids = self._reader_ids, self.access.keyring.user_ids(Right.LOG_READ)
+        lost = before - self._reader_ids
+        if any(slot.user_id in lost for slot, _ in changes):
+            self.end_connections(self._broadcasts)
 
     @property
     def subscribed(self) -> bool:
@@ -117,6 +134,7 @@ class StateMachine(Actor):
         for (_, index, term, leads, _), _ in self.unpacked(arena, COMMIT, "commits"):
             if index > self._commit_index:
                 self._commit_index, self._commit_term = index, term
+                self._apply_latency.begin(index)
             self._term = leads
         self._last_commit_ms = self.now_ms
         if self._applied >= self._commit_index:
@@ -151,6 +169,7 @@ class StateMachine(Actor):
             self._machine.apply(batch)
             self._applied, self._applied_term = batch.last_index, batch.term
         if batches:
+            self._apply_latency.reach(self._applied)
             self._report_applied()
             self._more_to_apply = self._applied < index
         elif self._applied < index and not self._more_to_apply:
@@ -217,5 +236,6 @@ class StateMachine(Actor):
             "applied_index": self._applied,
             "commit_index": self._commit_index,
             "lag": self._commit_index - self._applied,
+            "latency": {"apply": self._apply_latency.values()},
             **self._machine.status(),
         }

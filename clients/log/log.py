@@ -26,6 +26,10 @@ class Log(LogOperations, BlockingDriver):
     form         the layout of requests: "auto" (packed where the peer supports it, else node's
                  form), "node" or "text" (one value a message: no order across a failover)
     tuning       limits of the window, and timeouts of the search for a leader
+    key          the file of this client's key, NAME.key_secret; needs server_keys. None: without
+                 CURVE, the encryption of ZeroMQ (docs/security.md)
+    server_keys  the servers' public keys by url, 40 characters of Z85; None for a server without
+                 CURVE. Or one key of all servers. A server without a key here is never used
 
     The cluster appends the values of one Log in the order of the calls and each exactly once, also
     across failovers. Use a Log in one thread at a time.
@@ -35,8 +39,8 @@ class Log(LogOperations, BlockingDriver):
     def append(self, data: Data) -> Operation[int]:
         """Appends a value of 1 byte to 10 MiB; returns its LOG INDEX once it is committed.
 
-        Raises LogTooLarge (nothing was sent), LogRefused, LogExpired, LogTimeout, LogNoLeader,
-        LogUnavailable.
+        Raises LogTooLarge (nothing was sent), LogRefused, LogExpired, LogNotAllowed, LogTimeout,
+        LogNoLeader, LogUnavailable.
         """
         pending = PendingUpdates(new_reqids(1), [checked(data)])
         yield from self._add(pending)

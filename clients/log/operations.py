@@ -1,4 +1,7 @@
-"""The methods of kelek.Log and kelek.AsyncLog (io/operations.py)."""
+"""The methods of kelek.Log and kelek.AsyncLog (io/operations.py).
+
+Each raises LogNotAllowed if the grants of the client's key do not allow it.
+"""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -7,12 +10,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ...native.log.reads import WAIT_APPLIED, WAIT_CONFIRMED
+from ...net.client_keys import ServerKeys
 from ...net.clock import monotonic_ms
 from ...protocols.errors import RemoteProtocolError
 from ...protocols.failover.limits import REACH_MS
-from ...protocols.raft.messages import NUMBER_MAX
+from ...protocols.raft.messages import NUMBER_MAX, EntryBatch
 from ...protocols.record import RECORD_BYTES_MAX
 from ...protocols.zmqraft.client.client import (
+    BackupStream,
     EntryRun,
     EntryStream,
     LogClientMachine,
@@ -20,6 +25,7 @@ from ...protocols.zmqraft.client.client import (
     PendingRead,
     PendingUpdates,
     Query,
+    SnapshotPiece,
     Subscription,
     WindowLimits,
 )
@@ -44,6 +50,7 @@ from ..errors import (
     LogError,
     LogExpired,
     LogNoLeader,
+    LogNotAllowed,
     LogRefused,
     LogTimeout,
     LogTooLarge,
@@ -53,6 +60,7 @@ from ..errors import (
     TransferRefused,
 )
 from ..io.driver import ClientBase
+from ..io.keys import KeyPath, checked_keys
 from ..io.links import DEFAULTS, Links
 from ..io.operations import Batches, Operation, Sleep, Wait, batches, items, operation
 from ..io.reqids import new_reqid
@@ -136,12 +144,15 @@ class LogOperations(ClientBase):
         timeout_ms: int = TIMEOUT_MS,
         form: str = "auto",
         tuning: LogTuning | None = None,
+        key: KeyPath | None = None,
+        server_keys: ServerKeys | None = None,
     ) -> None:
         self.timeout_ms = timeout_ms
         self._client = make_client(urls, cluster, form, tuning)
         self._own_index = 0  # The last append that this Log knows to be committed.
         self._seen_index = 0  # The last entry that it has read or appended.
-        self._own(partial(Links, self._client, DEFAULTS))
+        keys = checked_keys(key, server_keys, self._client.setup.urls)
+        self._own(partial(Links, self._client, DEFAULTS._replace(keys=keys)))
 
     @operation
     def reach(self, timeout_ms: int = REACH_MS) -> Operation[None]:
@@ -161,9 +172,11 @@ class LogOperations(ClientBase):
     def _settle(self, pending: PendingUpdates, count: int) -> Operation[None]:
         """Waits until values are committed; count of this call precede them.
 
-        Raises LogExpired, LogRefused.
+        Raises LogExpired, LogNotAllowed, LogRefused.
         """
         yield Wait(lambda: bool(pending.runs or pending.refusal))
+        if pending.is_denied:
+            raise LogNotAllowed(pending.refusal, count)
         if pending.refusal:
             kind = LogExpired if pending.refusal in EXPIRED else LogRefused
             raise kind(pending.refusal, count)
@@ -240,6 +253,56 @@ class LogOperations(ClientBase):
             else:
                 yield Sleep(APPLY_MS)  # A foreign leader serves only what it has applied.
 
+    @items
+    def backup(
+        self, after: int = 0, *, url: str | None = None
+    ) -> Batches[SnapshotPiece | EntryBatch]:
+        """What restores the log: the entries after LOG INDEX after, as blocks that peers store.
+
+        They include every entry that was acknowledged to any client before the call. If the peer no
+        longer stores all, and after is 0, the pieces of its newest snapshot come first. A piece at
+        offset 0 may come at any time: it replaces all that came before.
+
+        url   as for entries()
+
+        Raises LogCompacted when a snapshot has replaced the entries after `after`, LogError when
+        the leader serves no backups, and as read_index() does.
+        """
+        check_range("after", after)
+        if url is not None:
+            check_url(url)
+        index = yield from LogOperations.read_index(self, applied=False)
+        at = after
+        while True:
+            stream = BackupStream(at, url=url)
+            self._client.open_stream(stream)
+            try:
+                yield from self._backup_parts(stream, after)
+            finally:
+                self._client.close_stream(stream)
+            at = stream.prev_index
+            if at >= index:
+                return
+            url = None  # The peer lags behind what is committed; ask the leader.
+            yield Sleep(APPLY_MS)
+
+    def _backup_parts(
+        self, stream: BackupStream, after: int
+    ) -> Batches[SnapshotPiece | EntryBatch]:
+        while True:
+            yield Wait(lambda: stream.done or bool(stream.pieces or stream.runs))
+            piece = self._client.next_piece(stream, monotonic_ms())
+            run = None if piece else self._client.next_run(stream, monotonic_ms())
+            if piece is not None:
+                if after:
+                    raise LogCompacted(piece.last_index)
+                yield [piece]
+            elif run is not None:
+                yield list(run.batches)
+            else:
+                _check_allowed(stream)
+                return
+
     def _read(self, stream: EntryStream, decode: Callable[[EntryRun], list[Any]]) -> Batches[Any]:
         while True:
             yield Wait(lambda: stream.done or bool(stream.runs))
@@ -248,6 +311,7 @@ class LogOperations(ClientBase):
                 break
             self._seen_index = max(self._seen_index, part.last_index)
             yield decode(part)
+        _check_allowed(stream)
         if stream.compacted is not None:
             raise LogCompacted(stream.compacted.last_index)
 
@@ -276,6 +340,8 @@ class LogOperations(ClientBase):
                 part = subscription.next_run(self._client, monotonic_ms())
                 if part is not None:
                     yield decoded(part)
+                elif subscription.denial:
+                    raise LogNotAllowed(subscription.denial)
                 elif subscription.compacted is not None:
                     raise LogCompacted(subscription.compacted.last_index)
         finally:
@@ -304,7 +370,7 @@ class LogOperations(ClientBase):
         finally:
             reads.drop(read)
         if read.refusal:
-            raise LogError(read.refusal)
+            raise (LogNotAllowed if read.is_denied else LogError)(read.refusal)
         return read.index
 
     # ---- the cluster ----
@@ -345,6 +411,7 @@ class LogOperations(ClientBase):
             yield Wait(lambda: stream.done)
         finally:
             self._client.close_stream(stream)
+        _check_allowed(stream)
         if stream.compacted is None:
             return 0, b""
         return stream.compacted.last_index, b"".join(stream.chunks)
@@ -377,6 +444,7 @@ class LogOperations(ClientBase):
                 yield Wait(news_of(ask))
         finally:
             self._client.drop_query(ask)
+        _check_allowed(ask)
         return index_of(ask.answer)
 
     @operation
@@ -422,6 +490,7 @@ class LogOperations(ClientBase):
             yield Wait(lambda: ask.done)
         finally:
             self._client.drop_query(ask)
+        _check_allowed(ask)
         return ask.answer
 
     subscribe = old_name("subscribe", watch)
@@ -440,6 +509,12 @@ class LogOperations(ClientBase):
         if self._client.leader is None:
             return LogNoLeader(self._client.explain(self.timeout_ms))
         return LogTimeout(f"no progress for {self.timeout_ms} ms")
+
+
+def _check_allowed(request: Query | EntryStream) -> None:
+    """Raises LogNotAllowed if this client's key does not allow the request."""
+    if request.denial:
+        raise LogNotAllowed(request.denial)
 
 
 def decoded(part: EntryRun) -> list[Entry]:

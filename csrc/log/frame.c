@@ -1,5 +1,5 @@
 /* Records and blocks: framed and checksummed once, checked by each process
- * (docs/disk-format.md). */
+ * (docs/reference/disk-format.md). */
 #include "api.h"
 #include "bytes.h"
 #include "walk.h"

@@ -1,4 +1,5 @@
-/* Segments of the log: written ahead with zeros, appended to, scanned (docs/disk-format.md). */
+/* Segments of the log: written ahead with zeros, appended to, scanned
+ * (docs/reference/disk-format.md). */
 #define _GNU_SOURCE
 #include "api.h"
 

@@ -13,6 +13,11 @@
 
 enum { READ = 0, WRITE = 1 };
 
+struct answer {
+    int32_t error; /* errno, or 0 */
+    uint32_t us;   /* duration of the sync */
+};
+
 _Static_assert(sizeof(pthread_t) <= sizeof(uint64_t), "klk_syncer has no room for a thread");
 
 /* Reads an order or an answer in one piece: a pipe does not split so few bytes. Returns size, 0
@@ -41,8 +46,10 @@ static void *run(void *argument) {
     int orders = syncer->orders[READ], answers = syncer->answers[WRITE];
     struct klk_segment *segment;
     while (read_whole(orders, &segment, sizeof segment) > 0 && segment != NULL) {
-        int32_t error = klk_segment_sync(segment) < 0 ? errno : 0;
-        if (write_whole(answers, &error, sizeof error) < 0) break;
+        uint64_t begin_us = klk_monotonic_us();
+        struct answer answer = {.error = klk_segment_sync(segment) < 0 ? errno : 0};
+        answer.us = (uint32_t)(klk_monotonic_us() - begin_us);
+        if (write_whole(answers, &answer, sizeof answer) < 0) break;
     }
     return NULL;
 }
@@ -95,19 +102,20 @@ int klk_syncer_start(struct klk_syncer *syncer, struct klk_segment *segment) {
 }
 
 int klk_syncer_poll(struct klk_syncer *syncer, int wait) {
-    int32_t error;
+    struct answer answer;
     if (syncer->running == 0) return KLK_EINVAL;
-    int size = read_whole(syncer->answers[READ], &error, sizeof error);
+    int size = read_whole(syncer->answers[READ], &answer, sizeof answer);
     while (size == 0 && wait) {
         struct pollfd answered = {.fd = syncer->answers[READ], .events = POLLIN};
         if (poll(&answered, 1, -1) < 0 && errno != EINTR) return KLK_EOS;
-        size = read_whole(syncer->answers[READ], &error, sizeof error);
+        size = read_whole(syncer->answers[READ], &answer, sizeof answer);
     }
     if (size == 0) return KLK_MORE;
     if (size < 0) return KLK_EOS;
     syncer->running--;
-    if (error == 0) return KLK_OK;
-    errno = error;
+    klk_latency_add(&syncer->latency, answer.us, 1);
+    if (answer.error == 0) return KLK_OK;
+    errno = answer.error;
     return KLK_EOS;
 }
 

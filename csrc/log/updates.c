@@ -1,6 +1,7 @@
 /* Updates at the leader: it copies client updates from an arena into blocks for the log, and
  * answers them when they are committed (docs/protocols/zmq-raft.md). */
 #include "bytes.h"
+#include "guard.h"
 #include "messages.h"
 #include "reqids.h"
 #include "table_mark.h"
@@ -40,6 +41,7 @@ struct request {
     const uint8_t *data; /* or the records of a pack */
     uint32_t routing_id_size;
     uint32_t data_size;
+    uint32_t marked; /* enum klk_updates_marked */
     int pack;
 };
 
@@ -208,12 +210,19 @@ static const char *reqid_refusal(const struct klk_updates *updates,
     return seconds <= updates->reqids->forgotten_s ? "forgotten" : NULL;
 }
 
+/* How to treat data with the mark of tables in a message: only the nodes' own keys may send it. */
+static uint32_t marked_of(const struct klk_updates_view *view, const struct klk_messages *arena,
+                          uint32_t message) {
+    if (view->marked != KLK_MARKED_ACCEPTED || !arena->keys) return view->marked;
+    uint32_t rights = arena->keys->keys[arena->slots[message]].rights;
+    return rights & KLK_RIGHT_INTERNAL ? KLK_MARKED_ACCEPTED : KLK_MARKED_REFUSED;
+}
+
 /* The reason why data with or without the mark of tables is refused, or NULL. */
-static const char *mark_refusal(const struct klk_updates_view *view, const uint8_t *data,
-                                size_t size) {
-    if (view->marked == KLK_MARKED_ACCEPTED) return NULL;
-    if (klk_is_marked(data, size) == (view->marked == KLK_MARKED_ALONE)) return NULL;
-    return view->marked == KLK_MARKED_ALONE ? "not for tables" : "reserved for table servers";
+static const char *mark_refusal(const struct request *from, const uint8_t *data, size_t size) {
+    if (from->marked == KLK_MARKED_ACCEPTED) return NULL;
+    if (klk_is_marked(data, size) == (from->marked == KLK_MARKED_ALONE)) return NULL;
+    return from->marked == KLK_MARKED_ALONE ? "not for tables" : "reserved for table servers";
 }
 
 static int over_limits(const struct klk_updates *updates, uint64_t count, uint64_t bytes) {
@@ -257,7 +266,7 @@ static int take_single(struct klk_updates *updates, const struct request *from,
         return take_repeated(updates, from, klk_reqid_index(reqids, slot), view, out);
     if (!from->data_size || from->data_size > updates->record_bytes_max ||
         reqid_refusal(updates, view, from->reqid) ||
-        mark_refusal(view, from->data, from->data_size))
+        mark_refusal(from, from->data, from->data_size))
         return take_refused(updates, from, 0, "", out);
     size_t bytes = klk_record_size(from->data_size, 1);
     if (over_limits(updates, 1, bytes) ||
@@ -297,7 +306,7 @@ static const char *pack_fault(struct klk_updates *updates, const struct request 
             (*position && from->data_size > KLK_PACK_BYTES_MAX))
             return "too large";
         const char *refusal = reqid_refusal(updates, view, record.reqid);
-        if (!refusal) refusal = mark_refusal(view, record.data, record.data_size);
+        if (!refusal) refusal = mark_refusal(from, record.data, record.data_size);
         if (refusal && !klk_reqids_find(reqids, record.reqid)) return refusal;
         uint64_t hash = klk_reqid_hash(reqids, record.reqid);
         klk_reqids_prefetch(reqids, record.reqid, hash);
@@ -448,6 +457,7 @@ static int take_message(struct klk_updates *updates, const struct klk_messages *
     from.routing_id = klk_messages_at(arena, message, 0, &from.routing_id_size);
     from.reqid = klk_messages_at(arena, message, 1, &reqid_size);
     if (!from.pack && view->marked == KLK_MARKED_ALONE) return OTHER;
+    from.marked = marked_of(view, arena, message);
     int shape = from.pack
                     ? pack_shape(updates, arena, message, &from, &previous, &previous_size)
                     : single_shape(updates, arena, message, &from);

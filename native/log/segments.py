@@ -8,6 +8,7 @@ from typing import Any
 
 from ..._native import ffi, lib
 from ..errors import ETORN, HEADER_SIZE, Readable, checked, fork_count, uncleared
+from ..latency import Latency
 
 
 class Segment:
@@ -38,6 +39,7 @@ class Syncer:
         self._syncer = ffi.new("struct klk_syncer *")
         _system(lib.klk_syncer_open(self._syncer))
         self._forks = fork_count()
+        self.latency = Latency(ffi.addressof(self._syncer, "latency"))
         self._segments: deque[Segment] = deque()  # Keeps them alive while the thread uses them.
         self._close = weakref.finalize(self, _close_syncer, self._syncer, self._forks)
 

@@ -114,8 +114,9 @@ class Reqids:
         self.bound(count_max)
 
     def export(self, last_index: int) -> memoryview:
-        """The ids of entries up to last_index as a snapshot stores them (docs/disk-format.md,
-        "Request ids"). Equal blocks up to last_index and settle() give equal bytes."""
+        """The ids of entries up to last_index as a snapshot stores them
+        (docs/reference/disk-format.md, "Request ids"). Equal blocks up to last_index and settle()
+        give equal bytes."""
         room = len(self)
         out = uncleared("uint8_t[]", _TABLE.size + _SLOT_BYTES * room)
         slots = ffi.cast("struct klk_reqid_slot *", out + _TABLE.size)
@@ -232,6 +233,11 @@ class Updates:
     def waiting(self) -> int:
         """Requests that wait for an answer."""
         return int(self._waiters.waiting)
+
+    @property
+    def inflight_bytes(self) -> int:
+        """Of the updates that wait for a commit."""
+        return int(self._struct.inflight_bytes)
 
     @property
     def pending(self) -> int:

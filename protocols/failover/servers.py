@@ -127,6 +127,7 @@ class Failover(Generic[CandidateT]):
         self._probes = 0  # Unanswered ones in a row.
         self._avoided = ""  # A server that is used last.
         self._notice = StallNotice()
+        self._refusals: dict[str, tuple[str, str]] = {}  # Problem and way out, by url.
 
     # ---- connections ----
 
@@ -147,6 +148,7 @@ class Failover(Generic[CandidateT]):
             return None
         server = self.servers[url] = self._new_server(url)
         server.connected = True
+        self._refusals.pop(url, None)
         if self.current is not None and self.current.url == url:
             self.current = server
         if self.current is None and not self.policy.search_ms:
@@ -162,6 +164,10 @@ class Failover(Generic[CandidateT]):
         if server is self.current:
             self.leave("lost", now_ms)
         return server
+
+    def on_refused(self, url: str, problem: str, way_out: str) -> None:
+        """The connection is not made, and why."""
+        self._refusals[url] = problem, way_out
 
     def send(self, url: str, frames: list[bytes]) -> None:
         self.actions.append(Send(url, frames))
@@ -294,6 +300,7 @@ class Failover(Generic[CandidateT]):
         leaderless = [it.url for it in servers if it.connected and it.is_known]
         silent = [it.url for it in servers if it.connected and not it.is_known]
         unreached = [it.url for it in servers if not it.connected]
+        refused = {url: self._refusals[url] for url in unreached if url in self._refusals}
         parts, ways_out = [], []
         if leaderless:
             parts.append(f"no leader at {', '.join(leaderless)}")
@@ -303,7 +310,10 @@ class Failover(Generic[CandidateT]):
             parts.append(f"no answer from {', '.join(silent)}")
             own = f"is {ident!r} the ident of its cluster?" if ident else f"is it a {kind}?"
             ways_out.append(own)
-        if unreached:
+        for url, (problem, way_out) in refused.items():
+            parts.append(f"{url}: {problem}")
+            ways_out.append(way_out)
+        if unreached := [url for url in unreached if url not in refused]:
             parts.append(f"no connection to {', '.join(unreached)}")
             ways_out.append(f"does a {member} run there?")
         within = f" within {timeout_ms / 1000:g} s" if timeout_ms else ""

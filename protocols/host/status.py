@@ -24,6 +24,10 @@ def core_status(core: Raft) -> dict[str, object]:
         "leader": core.leader,
         "commit_index": core.commit_index,
         "last_index": core.log.last_index,
+        "heartbeats_missed": core.election.heartbeats_missed,
+        "leader_gap_ms_max": core.election.leader_gap_ms_max,
+        "elections": core.election.campaigns,
+        "leader_changes": core.election.leaders,
     }
 
 

@@ -38,8 +38,6 @@ from .transfer import Transfer, choose_target
 
 __all__ = ["Raft", "Role", "Setup"]
 
-TIMEOUT_DOUBLINGS_MAX = 2
-
 
 class Role(StrEnum):
     """The role of a peer in its term. A pre-candidate asks whether a campaign could succeed."""
@@ -72,9 +70,8 @@ class Raft:
         self.leader: str | None = None
         self.commit_index = log.base_index
         self._may_vote = True
-        self._random = random
         self._now_ms = now_ms
-        self.election = Election(now_ms, now_ms + self._election_timeout_ms())
+        self.election = Election(setup.tuning, random, now_ms)
         # Of all peers we ever served or asked.
         self._capabilities: dict[str, PeerCapabilities] = {}
         self._peers: dict[str, PeerCapabilities] = {}  # All other voters, and our learners.
@@ -191,10 +188,6 @@ class Raft:
         elif self.role is not Role.FOLLOWER and now_ms >= self.election.retry_due_ms:
             self._request_votes()
 
-    def _election_timeout_ms(self) -> int:
-        tuning = self.setup.tuning
-        return self._random.randint(tuning.election_timeout_ms_min, tuning.election_timeout_ms_max)
-
     def _checks_quorum(self) -> bool:
         return self.setup.tuning.check_quorum and self._configuration != ((self.setup.peer_id,), ())
 
@@ -262,7 +255,7 @@ class Raft:
             self._leading = None
             self._read_rounds.on_step_down()
             self._transfer = None
-            self.election.due_ms = self._now_ms + self._election_timeout_ms()
+            self.election.restart(self._now_ms)
             if self._learners:
                 self._learners.clear()
                 self._configure()
@@ -273,9 +266,10 @@ class Raft:
     def _on_election_timeout(self) -> None:
         self.leader = None
         self.election.is_transfer = False
-        self.election.due_ms = self._now_ms + self._election_timeout_ms()
         if not self._may_vote or not self._may_campaign():
+            self.election.wait(self._now_ms)
             return
+        self.election.restart(self._now_ms)
         self.election.granted = {self.setup.peer_id}
         self.election.answered = set()
         if not self.setup.tuning.pre_vote:
@@ -283,7 +277,9 @@ class Raft:
             return
         self.role = Role.PRE_CANDIDATE
         for peer, capabilities in self._peers.items():
-            if not capabilities.pre_vote:  # It does not know pre-votes.
+            # It does not know pre-votes, or has not said so for as long as a leader's silence.
+            knows = capabilities.pre_vote
+            if knows is False or (knows is None and self.election.is_silent(self._now_ms)):
                 self.election.granted.add(peer)
                 self.election.answered.add(peer)
         self._request_votes()
@@ -304,21 +300,9 @@ class Raft:
         self.voted_for = self.setup.peer_id
         self.election.granted = {self.setup.peer_id}
         self.election.answered = set()
-        self.election.due_ms = self._now_ms + self._candidate_timeout_ms()
+        self.election.on_campaign(self._now_ms)
         self._request_votes()
         self._count_votes()
-
-    def _candidate_timeout_ms(self) -> int:
-        """Returns the time limit of a campaign. Failed campaigns widen its range, up to fourfold.
-
-        Votes wait for disks: if votes never arrived within the range, no candidate would be
-        elected.
-        """
-        wider = min(self.election.failed, TIMEOUT_DOUBLINGS_MAX)
-        self.election.failed += 1
-        tuning = self.setup.tuning
-        timeout_ms_max = tuning.election_timeout_ms_max << wider
-        return self._random.randint(tuning.election_timeout_ms_min, timeout_ms_max)
 
     def _request_votes(self) -> None:
         self.election.retry_due_ms = self._now_ms + self.setup.tuning.vote_retry_ms
@@ -349,8 +333,9 @@ class Raft:
         """Whether we know of a live leader (leader stickiness): then we grant no vote."""
         if self._leading is not None:
             return True
-        heard_for_ms = now_ms - self.election.leader_heard_ms
-        return self.leader is not None and heard_for_ms < self.setup.tuning.election_timeout_ms_min
+        if self.election.leader_lost:
+            return False
+        return self.leader is not None and not self.election.is_silent(now_ms)
 
     def _on_request_vote(
         self, sender: str, message: RequestVote, now_ms: int, context: object
@@ -371,7 +356,7 @@ class Raft:
         if granted and not message.pre_vote:
             self.voted_for = sender
             self._become_follower(None)
-            self.election.due_ms = now_ms + self._election_timeout_ms()
+            self.election.restart(now_ms)
         term = message.term if granted else self.term
         self._out.messages.append(Envelope(sender, Vote(term, granted, message.pre_vote), context))
 
@@ -394,6 +379,8 @@ class Raft:
         """Starts to lead with an entry of its own term, so that older entries can be committed."""
         assert self._may_vote
         self.role = Role.LEADER
+        self.election.leader_lost = False
+        self.election.leaders += 1
         self.leader = self.setup.peer_id
         self.election.failed = 0
         self._leading = Leader(self.setup, self.log, self.term)
@@ -498,13 +485,12 @@ class Raft:
 
     def _on_leader(self, sender: str, now_ms: int) -> None:
         """Registers contact with this term's leader, which postpones the next election."""
-        if self.leader != sender:
+        is_new = self.leader != sender
+        if is_new:
             if self.leader is not None:
                 raise RemoteProtocolError(f"{sender} and {self.leader} both lead {self.term}")
             self._become_follower(sender)
-        self.election.leader_heard_ms = now_ms
-        self.election.failed = 0
-        self.election.due_ms = now_ms + self._election_timeout_ms()
+        self.election.on_leader(now_ms, is_new)
 
     def _on_install_snapshot(
         self, sender: str, message: InstallSnapshot, now_ms: int, context: object
@@ -739,10 +725,21 @@ class Raft:
         if self._leading is not None and peer in self._peers:
             self._leading.on_restarted(peer, last_index)
 
-    def on_unreachable(self, peer: str) -> None:
-        """The connection to a peer is lost, with the messages on it."""
-        if self._leading is not None and peer in self._peers:
-            self._leading.on_unreachable(peer)
+    def on_unreachable(self, peer: str, now_ms: int) -> None:
+        """The connection to a peer is lost, with the messages on it.
+
+        If it leads, its process has probably ended. A pre-vote follows at once: it succeeds if a
+        majority has lost its connections, too, and fails as long as a majority hears the leader.
+        """
+        self._now_ms = now_ms
+        if self._leading is not None:
+            if peer in self._peers:
+                self._leading.on_unreachable(peer)
+        elif peer == self.leader and self._all_know_pre_votes():
+            self.election.on_leader_lost(now_ms)
+
+    def _all_know_pre_votes(self) -> bool:
+        return self.setup.tuning.pre_vote and all(it.pre_vote for it in self._peers.values())
 
     # ---- output ----
 

@@ -18,8 +18,8 @@ APPEND_BATCHES_MAX = 256  # Of one AppendEntries.
 class EntryBatch(NamedTuple):
     """Consecutive log entries of one term, framed once and then passed on unchanged.
 
-    The core never reads `block` (docs/disk-format.md, "Block"). On the hot path no Python object
-    stands for a single entry.
+    The core never reads `block` (docs/reference/disk-format.md, "Block"). On the hot path no
+    Python object stands for a single entry.
     """
 
     first_index: int

@@ -28,7 +28,7 @@ class PeerCapabilities:
 
     inflight_max: int = 1
     append_bytes_max: int = APPEND_BYTES_MAX_PLAIN
-    pre_vote: bool = False
+    pre_vote: bool | None = None  # None: its hello has not come yet.
     transfer: bool = False  # It campaigns when a leader asks it to.
     counts_in_quorum: bool = True  # False: a learner; no majority counts it.
     # It may lose confirmed entries without a hello that says so: JRaft never syncs, and any

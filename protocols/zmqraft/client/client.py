@@ -37,14 +37,32 @@ from ..wire.extensions import (
     ENTRIES_PACKED_REQUEST,
     HELLO_ANSWER,
     HELLO_REQUEST,
+    NOT_ALLOWED_ANSWER,
     PACK_ANSWER,
     PACK_GAP,
     PACK_NOT_LEADER,
+    TOO_MANY_ANSWER,
     Hello,
 )
-from ..wire.values import ENTRIES_PACKED, HELLO, READ_INDEX, UPDATE_PACK, Feature
+from ..wire.values import (
+    ENTRIES_PACKED,
+    HELLO,
+    NOT_ALLOWED,
+    READ_INDEX,
+    TOO_MANY,
+    UPDATE_PACK,
+    Feature,
+)
 from .read_window import PendingRead, ReadWindow
-from .requests import EntryRun, EntryStream, Query
+from .requests import (
+    TOO_MANY_STREAMS,
+    BackupStream,
+    EntryRun,
+    EntryStream,
+    Query,
+    SnapshotPiece,
+    denial_of,
+)
 from .subscription import Subscription
 from .window import PendingUpdates, Window, WindowLimits
 
@@ -172,11 +190,22 @@ class LogClientMachine:
     def next_run(self, stream: EntryStream, now_ms: int) -> EntryRun | None:
         """Returns the next entries for their reader, and sends the follow-up."""
         run, follow_up = stream.next_run()
+        self._send_follow_up(stream, follow_up, now_ms)
+        return run
+
+    def next_piece(self, stream: BackupStream, now_ms: int) -> SnapshotPiece | None:
+        """As next_run(): the next piece of a snapshot, before any entries."""
+        piece, follow_up = stream.next_piece()
+        self._send_follow_up(stream, follow_up, now_ms)
+        return piece
+
+    def _send_follow_up(
+        self, stream: EntryStream, follow_up: RequestEntries | None, now_ms: int
+    ) -> None:
         url = stream.url or self.leader
         if follow_up is not None and url is not None:
             stream.heard_ms = now_ms
             self._send_request(url, follow_up)
-        return run
 
     def close_stream(self, stream: EntryStream) -> None:
         """Stops a stream before its end."""
@@ -209,6 +238,10 @@ class LogClientMachine:
                     ask.sent_ms = None
             for stream in self._streams_of(url):
                 self._move_to_leader(stream)
+
+    def on_refused(self, url: str, problem: str, way_out: str) -> None:
+        """The connection is not made: a key is missing or refused."""
+        self.failover.on_refused(url, problem, way_out)
 
     def on_frames(self, url: str, frames: Sequence[bytes], now_ms: int) -> None:
         """A message has arrived. An invalid one is dropped and counted."""
@@ -244,6 +277,13 @@ class LogClientMachine:
         elif reqid == peer.node_id:
             CONFIG_ANSWER.decode(frames)
             peer.node_only = not peer.answered
+        elif len(frames) > 1 and frames[1] == NOT_ALLOWED:
+            self._on_denied(frames)
+        elif len(frames) > 1 and frames[1] == TOO_MANY:
+            TOO_MANY_ANSWER.decode(frames)
+            if reqid in self.streams:
+                self.streams.pop(reqid).deny(TOO_MANY_STREAMS)
+                self.counters["denied"] += 1
         elif len(frames) > 1 and frames[1] == UPDATE_PACK and self.window.awaits(reqid):
             self._on_pack_answer(peer, frames, now_ms)
         elif len(frames) > 1 and frames[1] == READ_INDEX and self.reads.awaits(reqid):
@@ -267,6 +307,24 @@ class LogClientMachine:
             self._on_update_answer(peer, frames, now_ms)
         else:
             self.counters["strays"] += 1
+
+    def _on_denied(self, frames: Sequence[bytes]) -> None:
+        """The key of this client does not allow a request. Another leader would refuse it, too."""
+        reqid, reason = frames[0], denial_of(NOT_ALLOWED_ANSWER.decode(frames).request_type)
+        if self.window.awaits(reqid):
+            self.window.on_denied(reqid, reason)
+        elif self.reads.awaits(reqid):
+            self.reads.on_denied(reqid, reason)
+        elif reqid in self._queries:
+            ask = self._queries[reqid]
+            ask.deny(reason)
+            self.drop_query(ask)
+        elif reqid in self.streams:
+            self.streams.pop(reqid).deny(reason)
+        else:
+            self.counters["strays"] += 1
+            return
+        self.counters["denied"] += 1
 
     def _on_pack_answer(self, peer: _Peer, frames: Sequence[bytes], now_ms: int) -> None:
         answer = PACK_ANSWER.decode(frames)
@@ -387,7 +445,8 @@ class LogClientMachine:
         return (*self.setup.urls, *self.members.values(), *self._queried_urls())
 
     def waits(self) -> str | None:
-        idle = not (self.window.items or self._queries or self._unsent_streams or len(self.reads))
+        streams = self._unsent_streams or self._subscriptions
+        idle = not (self.window.items or self._queries or streams or len(self.reads))
         return None if idle else ""
 
     def owed(self) -> tuple[int | None, int]:
@@ -399,7 +458,7 @@ class LogClientMachine:
         if self.reads.heard_ms is not None:
             since.append(self.reads.heard_ms)
         since += [
-            stream.heard_ms
+            stream.heard_ms + stream.PATIENCE_MS
             for stream in self.streams.values()
             if stream.awaits_peer and stream.url is None
         ]
@@ -450,7 +509,7 @@ class LogClientMachine:
         if url is not None:
             self.failover.actions.append(Unlisten(subscription))
         if subscription.url is not None:
-            listen = Listen(subscription, subscription.url, self.setup.cluster)
+            listen = Listen(subscription, subscription.url, self.setup.cluster, self.leader or "")
             self.failover.actions.append(listen)
         self._subscriptions[subscription] = subscription.url
 
@@ -478,7 +537,7 @@ class LogClientMachine:
             ]
         for stream in (*self._unsent_streams, *self.streams.values()):
             if stream.url is not None and (stream.awaits_peer or stream.reqid is None):
-                times.append(stream.heard_ms + self.setup.response_ttl_ms)
+                times.append(self._silent_at_ms(stream))
         return min((time for time in times if time < NEVER_MS), default=None)
 
     def _send_to_leader(self, leader: _Peer, now_ms: int) -> None:
@@ -494,7 +553,11 @@ class LogClientMachine:
             self._send(leader.url, frames)
         packed = self.leader_form is None and leader.has_feature(Feature.ENTRIES)
         for stream in [it for it in self._unsent_streams if it.url is None]:
-            self._start_stream(stream, leader.url, packed, now_ms)
+            if isinstance(stream, BackupStream) and not leader.has_feature(Feature.BACKUP):
+                self._unsent_streams.remove(stream)
+                stream.deny(f"the leader at {leader.url} serves no backups: upgrade its node")
+            else:
+                self._start_stream(stream, leader.url, packed, now_ms)
 
     # ---- streams ----
 
@@ -503,6 +566,8 @@ class LogClientMachine:
         reqid = self.new_id()
         self.streams[reqid] = stream
         stream.heard_ms = now_ms
+        if isinstance(stream, BackupStream):
+            stream.read_from(url)
         self._send_request(url, stream.start(reqid, packed))
 
     def _forget_stream(self, stream: EntryStream) -> None:
@@ -523,6 +588,10 @@ class LogClientMachine:
         if url is not None and self.leader is not None:
             self._disconnect_unused(url)
 
+    def _silent_at_ms(self, stream: EntryStream) -> int:
+        """When the peer of a stream counts as silent."""
+        return stream.heard_ms + self.setup.response_ttl_ms + stream.PATIENCE_MS
+
     def _send_peer_streams(self, now_ms: int) -> None:
         """Requests entries from peers whose hello names that feature.
 
@@ -533,7 +602,7 @@ class LogClientMachine:
                 continue
             if not stream.heard_ms:
                 stream.heard_ms = now_ms
-            if stream.heard_ms + self.setup.response_ttl_ms <= now_ms:
+            if self._silent_at_ms(stream) <= now_ms:
                 self._move_to_leader(stream)
         for stream in list(self._unsent_streams):
             if stream.url is None:
@@ -542,7 +611,8 @@ class LogClientMachine:
             peer = self.failover.servers.get(stream.url)
             if peer is None or not peer.connected:
                 continue
-            if peer.has_feature(Feature.ANYWHERE):
+            is_backup = isinstance(stream, BackupStream)
+            if peer.has_feature(Feature.BACKUP if is_backup else Feature.ANYWHERE):
                 self._start_stream(stream, peer.url, True, now_ms)
             elif peer.hello is not None:
                 self._move_to_leader(stream)
@@ -582,6 +652,7 @@ class LogClientMachine:
 
 
 __all__ = [
+    "BackupStream",
     "Connect",
     "Disconnect",
     "EntryRun",
@@ -593,6 +664,7 @@ __all__ = [
     "PendingUpdates",
     "Query",
     "Send",
+    "SnapshotPiece",
     "Subscription",
     "Unlisten",
     "WindowLimits",

@@ -17,6 +17,7 @@ class PendingRead:
     wait: int  # What the answer waits for (WAIT_* of native.log.reads).
     index: int = 0  # The answer.
     refusal: str = ""  # The reason of a refusal.
+    is_denied: bool = False  # It is refused for want of a grant.
 
     @property
     def done(self) -> bool:
@@ -61,6 +62,11 @@ class ReadWindow:
         for read in self._unsent:
             read.refusal = reason
         self._unsent.clear()
+
+    def on_denied(self, id_: bytes, reason: str) -> None:
+        """The key of this client may not read."""
+        for read in self._requests.pop(id_).reads:
+            read.refusal, read.is_denied = reason, True
 
     def awaits(self, id_: bytes) -> bool:
         return id_ in self._requests

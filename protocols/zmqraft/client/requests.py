@@ -6,7 +6,7 @@ The machine's owner creates these objects and reads the results that the machine
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from ...errors import RemoteProtocolError
 from ...raft.messages import EntryBatch
@@ -38,12 +38,30 @@ from ..wire.transfer_codec import (
     RequestTransfer,
     TransferAnswer,
 )
+from ..wire.values import CONFIG_UPDATE, MAKE_SNAPSHOT, REQUEST_UPDATE, TRANSFER, UPDATE_PACK
 
+# Else log.read.
+GRANTS = {
+    **dict.fromkeys((REQUEST_UPDATE, UPDATE_PACK), "log.append"),
+    **dict.fromkeys((CONFIG_UPDATE, TRANSFER, MAKE_SNAPSHOT), "admin"),
+}
+# A busy node sends a snapshot in pieces with pauses, and another peer would begin anew.
+BACKUP_PATIENCE_MS = 4500
 RUNS_MAX = 64  # Waiting runs of a stream. A peer sends 5 without a follow-up.
 
 QueryAnswer = (
     ConfigAnswer | LogInfo | ConfigUpdateAnswer | SnapshotMade | TransferAnswer | str | None
 )
+
+
+TOO_MANY_STREAMS = (
+    "this client has too many entry streams: end one, or raise `limits.client_streams_max`"
+)
+
+
+def denial_of(request_type: bytes) -> str:
+    """Why a request of this type is denied, for users."""
+    return f"this key has no grant `{GRANTS.get(request_type, 'log.read')}`"
 
 
 @dataclass(slots=True, eq=False)
@@ -68,6 +86,7 @@ class Query:
     accepts_no_url: bool = field(init=False, default=False)
     done: bool = field(init=False, default=False)
     answer: QueryAnswer = field(init=False, default=None)
+    denial: str = field(init=False, default="")  # The grant that the client's key lacks.
 
     @property
     def makes_snapshot(self) -> bool:
@@ -86,6 +105,10 @@ class Query:
             self.answer = TransferAnswer(TRANSFER_REFUSED, reason=reason)
         else:
             self.answer = SnapshotMade(reason=reason)
+
+    def deny(self, reason: str) -> None:
+        """The key of this client may not send it."""
+        self.denial, self.done = reason, True
 
     def encode(self, cluster: bytes, form: Form) -> list[bytes]:
         if isinstance(self.request, RequestTransfer):
@@ -149,6 +172,20 @@ class EntryRun(NamedTuple):
         return decode_entries(self.first_index, self.entries)
 
 
+class SnapshotPiece(NamedTuple):
+    """A part of a snapshot's container (docs/reference/disk-format.md, "Snapshot").
+
+    Pieces follow each other. A piece at offset 0 replaces all earlier ones: the peer has changed,
+    or has another snapshot.
+    """
+
+    last_index: int  # Of the snapshot, ...
+    last_term: int  # ... and of its last entry.
+    size: int  # Of the container, in bytes.
+    offset: int
+    data: bytes
+
+
 class Compacted(NamedTuple):
     """Entries up to last_index are no longer stored; a snapshot has their state."""
 
@@ -164,6 +201,8 @@ class EntryStream:
     url           the peer to read from, while it serves the stream; None: the leader
     """
 
+    PATIENCE_MS: ClassVar[int] = 0  # Added to the time after which a silent peer is left.
+
     prev_index: int  # The last index received.
     remaining: int | None = None
     wants_state: bool = field(default=False, kw_only=True)
@@ -176,6 +215,7 @@ class EntryStream:
     runs: deque[EntryRun] = field(init=False, default_factory=deque)
     done: bool = field(init=False)
     heard_ms: int = field(init=False, default=0)
+    denial: str = field(init=False, default="")  # The grant that the client's key lacks.
     # The follow-ups of the runs that wait for the reader.
     _follow_ups: deque[int] = field(init=False, default_factory=deque)
 
@@ -257,6 +297,10 @@ class EntryStream:
             return run, None
         return run, self._follow_up(self._follow_ups.popleft())
 
+    def deny(self, reason: str) -> None:
+        """The key of this client may not read: nothing follows the waiting runs."""
+        self.denial, self.done = reason, True
+
     def stop(self) -> RequestEntries | None:
         """Returns the request that ends the stream at the peer, if it was started."""
         self.done = True
@@ -275,6 +319,65 @@ class EntryStream:
         anywhere = self.url is not None
         reqid = self.reqid or b""
         return RequestEntries(reqid, prev_index, count, packed=self.packed, any_peer=anywhere)
+
+
+@dataclass(slots=True, eq=False)
+class BackupStream(EntryStream):
+    """As EntryStream. If a snapshot has replaced the first entries, its container comes before
+    them, in pieces that wait for the reader."""
+
+    PATIENCE_MS: ClassVar[int] = BACKUP_PATIENCE_MS
+
+    pieces: deque[SnapshotPiece] = field(init=False, default_factory=deque)
+    # Of the container in transfer: last index, size, and the bytes that have arrived.
+    _arrived: tuple[int, int, int] = field(init=False, default=(0, 0, 0))
+    _peer: str = field(init=False, default="")  # The url that it is read from.
+
+    def read_from(self, url: str) -> None:
+        """The next start() asks the peer at url. Another peer's snapshot of the same entry has
+        other bytes, so its container begins anew."""
+        if url != self._peer:
+            self._peer, self._arrived = url, (0, 0, 0)
+
+    @property
+    def awaits_peer(self) -> bool:
+        return not self.pieces and super(BackupStream, self).awaits_peer
+
+    def start(self, reqid: bytes, packed: bool = False) -> RequestEntries:
+        request = super(BackupStream, self).start(reqid, packed)
+        return request._replace(offset=self._arrived[2] or None)
+
+    def _on_chunk(self, answer: EntriesAnswer, chunk: StateChunk) -> RequestEntries | None:
+        last_index, end = answer.last_index, chunk.offset + len(answer.data)
+        if last_index <= self.prev_index:
+            raise RemoteProtocolError("a snapshot up to an index that was received before")
+        if chunk.offset == 0:
+            self.pieces.clear()
+            self.runs.clear()
+        elif self._arrived != (last_index, chunk.size, chunk.offset):
+            if self._arrived[:2] != (last_index, chunk.size):
+                self._arrived = 0, 0, 0
+            return None  # Pieces are missing: after a silence comes a new request.
+        self._arrived = last_index, chunk.size, end
+        if end == chunk.size:
+            self.prev_index, self._arrived = last_index, (0, 0, 0)
+        position = last_index, chunk.term or 0, chunk.size, chunk.offset
+        self.pieces.append(SnapshotPiece(*position, answer.data))
+        return None
+
+    def next_piece(self) -> tuple[SnapshotPiece | None, RequestEntries | None]:
+        """Returns the next piece for the reader, and the follow-up that lets the peer send more."""
+        if not self.pieces:
+            return None, None
+        piece = self.pieces.popleft()
+        if self.done or self.reqid is None:
+            return piece, None
+        follow_up = self._request(self.prev_index, self.remaining)
+        return piece, follow_up._replace(offset=piece.offset + len(piece.data))
+
+    def _request(self, prev_index: int, count: int | None) -> RequestEntries:
+        request = super(BackupStream, self)._request(prev_index, count)
+        return request._replace(container=True)
 
 
 def _wanted_run(answer: EntriesAnswer, first_index: int, last_index: int) -> EntryRun:

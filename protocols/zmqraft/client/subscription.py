@@ -75,7 +75,14 @@ class Subscription:
     @property
     def readable(self) -> bool:
         stream = self.stream
-        return bool(self._runs or self.compacted or (stream is not None and stream.runs))
+        has_runs = self._runs or (stream is not None and stream.runs)
+        return bool(has_runs or self.compacted or self.denial)
+
+    @property
+    def denial(self) -> str:
+        """The grant that the client's key lacks: the subscription cannot continue."""
+        requests = (self._url_query, self.stream)
+        return next((each.denial for each in requests if each is not None and each.denial), "")
 
     @property
     def compacted(self) -> Compacted | None:
@@ -98,6 +105,8 @@ class Subscription:
 
     def step(self, client: "LogClientMachine", now_ms: int) -> None:
         """Queries the broadcast URL and requests missing entries. Call it before each wait."""
+        if self.denial:
+            return
         if client.leader is not None and client.leader != self._leader:
             # Also after a failover to the same URL, where another process may run.
             self._leader, self._check_ms = client.leader, None
@@ -147,7 +156,7 @@ class Subscription:
 
     @property
     def deadline_ms(self) -> int | None:
-        return self._check_ms
+        return None if self.denial else self._check_ms
 
     def close(self, client: "LogClientMachine") -> None:
         self._drop_url_query(client)

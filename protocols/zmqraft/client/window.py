@@ -106,6 +106,8 @@ class PendingUpdates:
     # then.
     refusal: str = field(init=False, default="")
     refused_position: int = field(init=False, default=0)
+    # The refusal is for want of a grant: the key of this client may not append.
+    is_denied: bool = field(init=False, default=False)
     encoded_records: bytes | None = field(init=False, default=None)  # The records, framed once.
     # The indexes of single updates, 0 while unknown.
     single_indexes: list[int] = field(init=False, default_factory=list)
@@ -270,12 +272,20 @@ class Window:
             # The leader could not answer it before the earlier ones.
             self.items[0].heard_ms = now_ms
 
-    def _refuse(self, pending: PendingUpdates, position: int, reason: str) -> None:
+    def on_denied(self, reqid: bytes, reason: str) -> None:
+        """The key of this client may not append these updates, nor the later ones."""
+        pending, position = self.singles.get(reqid) or (self._packs[reqid], 0)
+        self._refuse(pending, position, reason, is_denied=True)
+
+    def _refuse(
+        self, pending: PendingUpdates, position: int, reason: str, is_denied: bool = False
+    ) -> None:
         """Refuses it and all later ones: they name a refused update as previous, so no leader
         accepts them."""
         while pending.refusal == "":
             last = self.items.pop()
-            last.refusal, last.refused_position = AFTER_REFUSED, 0
+            last.refusal, last.refused_position = reason if is_denied else AFTER_REFUSED, 0
+            last.is_denied = is_denied
             if last is pending:
                 last.refusal, last.refused_position = reason, position
             self._unanswered_singles -= last.single_indexes[: last.sent].count(0)

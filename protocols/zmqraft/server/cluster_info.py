@@ -4,9 +4,14 @@ Any peer answers with its own state, at once. Only a leader's log info waits: it
 than anything that was acknowledged before.
 """
 
-from collections import deque
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from itertools import chain, islice
 from typing import NamedTuple
 
+from ....native.net.messages import Arena
+from ....native.net.shares import MessageShares
+from ...access.log_audit import CommandAudit
 from ...errors import RemoteProtocolError
 from ...host.read_queue import ReadQueue
 from ...raft.core import Raft, Role
@@ -29,33 +34,58 @@ from ..wire.client_codec import (
 from .snapshots import SnapshotManager
 from .values import PeerSetup, PruneMarks
 
-WAITING_MAX = 4096
+WAITING_MAX = 4096  # Above as many, a client may have FEW (native/net/shares.py).
+WAITING_ALL_MAX = 2 * WAITING_MAX
+CLIENT_WAITING_MAX = 1024  # Of one client.
+ANSWERS_A_WAKE = 128  # To requests that have waited for a round of reads.
 WAITING_BYTES_MAX = 16 << 20
 
 
 class RequestQueue:
-    """Requests at `url` other than updates and reads. They wait until a wake has time for them."""
+    """Requests at `url` other than updates and reads. They wait until a wake has time for them.
 
-    def __init__(self) -> None:
-        self._waiting: deque[list[bytes]] = deque()
+    C counts them by client and drops those over a limit, so that a flood costs little, and clients
+    that send one request at a time have room beside it. Clients repeat what was dropped. Each
+    client in turn has one request answered.
+    """
+
+    def __init__(self, cluster: bytes) -> None:
+        self.audit = CommandAudit(cluster)  # Of the administrative commands among them.
+        self._waiting: OrderedDict[int, deque[tuple[ReplyAddress, list[bytes]]]] = OrderedDict()
         self._bytes = 0
-        self.dropped = 0  # Dropped while it was full; clients repeat their requests.
+        self._shares = MessageShares(CLIENT_WAITING_MAX, WAITING_MAX, WAITING_ALL_MAX)
+        self._dropped = 0  # For want of room for their bytes.
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._shares)
 
     @property
-    def is_full(self) -> bool:
-        return len(self._waiting) >= WAITING_MAX or self._bytes >= WAITING_BYTES_MAX
+    def dropped(self) -> int:
+        return self._dropped + self._shares.refused
 
-    def push(self, frames: list[bytes]) -> None:
-        self._waiting.append(frames)
+    def select(
+        self, arena: Arena, numbers: Sequence[int], foreign_slot: int | None
+    ) -> list[tuple[int, int]]:
+        """Those of the messages with these numbers for which there is room, and the share that
+        push() needs of each."""
+        return self._shares.take(arena, numbers, foreign_slot)
+
+    def push(self, client: ReplyAddress, frames: list[bytes], share: int) -> None:
+        if self._bytes >= WAITING_BYTES_MAX:
+            self._dropped += 1
+            self._shares.release(share)
+            return
+        self._waiting.setdefault(share, deque()).append((client, frames))
         self._bytes += sum(map(len, frames))
 
-    def pop(self) -> list[bytes]:
-        frames = self._waiting.popleft()
+    def pop(self) -> tuple[ReplyAddress, list[bytes]]:
+        share, requests = self._waiting.popitem(last=False)
+        client, frames = requests.popleft()
+        if requests:
+            self._waiting[share] = requests  # The last.
+        self._shares.release(share)
         self._bytes -= sum(map(len, frames))
-        return frames
+        return client, frames
 
 
 class PeerStatus(NamedTuple):
@@ -91,10 +121,12 @@ class ClusterInfo:
         self._snapshots = snapshots
         self._marks = marks
         self._log_info_requests: ReadQueue[_LogInfoRequest] = ReadQueue(core)
+        self._has_more = False  # A wake has left answers to the next one.
 
     @property
     def deadline_ms(self) -> int | None:
-        return self._log_info_requests.deadline_ms
+        """When answer_ready() has something to do; 0: at once."""
+        return 0 if self._has_more else self._log_info_requests.deadline_ms
 
     @property
     def awaited_index(self) -> int:
@@ -115,7 +147,7 @@ class ClusterInfo:
             if len(self._log_info_requests) < WAITING_MAX:
                 self._log_info_requests.push(_LogInfoRequest(client, form, message), now_ms)
         else:
-            client.send(self._answer(form, message, status))
+            client.send(self._answer(client, form, message, status))
 
     def on_read_index(self, read_index: ReadIndex) -> None:
         self._log_info_requests.confirm(read_index)
@@ -127,26 +159,33 @@ class ClusterInfo:
         An expired request gets the present state. It names this peer as leader only if a round has
         confirmed that.
         """
+        self._has_more = False
         if not self._log_info_requests:
             return
         if self._core.role is not Role.LEADER:
             late = [(asked, False) for asked in self._log_info_requests.pop_if(lambda asked: True)]
         else:
-            late = [
-                (asked, True) for asked in self._log_info_requests.pop_ready(status.applied_index)
-            ]
-            late += self._log_info_requests.pop_expired(now_ms)
+            waiting = self._log_info_requests
+            ready = ((asked, True) for asked in waiting.pop_ready(status.applied_index))
+            late = [*islice(chain(ready, waiting.pop_expired(now_ms)), ANSWERS_A_WAKE)]
+            self._has_more = len(late) == ANSWERS_A_WAKE
         for (client, form, message), leads in late:
             info = self._log_info(form, status)
             if not leads and info.leading:
                 info = info._replace(leading=False, leader=None)
             client.send(LOG_INFO_ANSWER.encode(info, message.reqid))
 
-    def _answer(self, form: Form, message: ClientRequest, status: PeerStatus) -> list[bytes]:
+    def _answer(
+        self, client: ReplyAddress, form: Form, message: ClientRequest, status: PeerStatus
+    ) -> list[bytes]:
         core = self._core
         match message:
             case RequestConfig():
-                config = ConfigAnswer(status.accepts_updates, core.leader, self._directory.members)
+                members = self._directory.members
+                if client.foreign:  # It can't connect to the others.
+                    urls = self._setup.foreign_urls
+                    members = tuple((peer, urls.get(peer, url)) for peer, url in members)
+                config = ConfigAnswer(status.accepts_updates, core.leader, members)
                 return CONFIG_ANSWER.encode(config, message.reqid)
             case RequestLogInfo():
                 return LOG_INFO_ANSWER.encode(self._log_info(form, status), message.reqid)

@@ -12,12 +12,13 @@ forgotten entries that it has sent before.
 from collections import deque
 from typing import NamedTuple
 
+from ...host.client_shares import ClientShares
 from ...host.read_queue import ReadQueue
 from ...raft.core import Raft, Role
 from ...raft.messages import AppendEntries, EntryBatch, ReadIndex
 from ..wire.client_codec import EntriesAnswer, EntriesStatus, ReplyAddress, RequestEntries
 from ..wire.extensions import ENTRIES_ANSWERS
-from .entry_streams import EntryStreams
+from .entry_streams import CLIENT_STREAMS_MAX, EntryStreams
 from .snapshots import SnapshotManager
 from .values import OwnLogReader
 
@@ -25,6 +26,7 @@ READERS_A_WAKE = 8  # Requests answered in one wake.
 # The bytes after which a wake answers no more, because heartbeats must not wait.
 READ_BYTES_A_WAKE = 4 << 20
 READERS_MAX = 8000  # Waiting requests.
+CLIENT_READERS_MAX = 2000  # Of one client.
 
 
 class _EntryRequest(NamedTuple):
@@ -38,13 +40,20 @@ class _EntryRequest(NamedTuple):
 class EntryReaders:
     """All requests for entries to this peer."""
 
-    def __init__(self, core: Raft, snapshots: SnapshotManager, reader: OwnLogReader) -> None:
+    def __init__(
+        self,
+        core: Raft,
+        snapshots: SnapshotManager,
+        reader: OwnLogReader,
+        client_streams_max: int = CLIENT_STREAMS_MAX,
+    ) -> None:
         self._core = core
         self._snapshots = snapshots
         self._reader = reader
-        self._streams = EntryStreams(self._read)
+        self._streams = EntryStreams(self._read, client_streams_max)
         self._unconfirmed: ReadQueue[_EntryRequest] = ReadQueue(core)
         self._queue: deque[_EntryRequest] = deque()
+        self._shares = ClientShares(CLIENT_READERS_MAX)
         # Everything that was committed before this peer started is at or below this index.
         self._committed_floor: int | None = None
 
@@ -61,12 +70,20 @@ class EntryReaders:
     def refused(self) -> int:
         return self._streams.refused
 
+    @property
+    def refused_by_client(self) -> int:
+        """Requests and streams of clients that had too many."""
+        shares = self._shares, self._streams.shares, self._snapshots.state_streams.shares
+        return sum(each.refused for each in shares)
+
     def on_request(self, client: ReplyAddress, request: RequestEntries, now_ms: int) -> None:
         """Queues a request or a follow-up. A peer that may not serve it refuses at once."""
         if not self._may_serve(request):
             self._refuse(client, request)
         elif self.waiting >= READERS_MAX:
             self._streams.refused += 1
+        elif not self._shares.take(client.client):
+            return
         elif self._streams.has_stream(client, request) or self._snapshots.state_streams.has_stream(
             client, request
         ):
@@ -103,10 +120,13 @@ class EntryReaders:
         here."""
         self._queue += self._unconfirmed.pop_ready(last_index)
         for reading, _ in self._unconfirmed.pop_expired(now_ms):
+            self._shares.release(reading.client.client)
             self._refuse(reading.client, reading.request)
         size = 0
         for _ in range(min(READERS_A_WAKE, len(self._queue))):
-            size += self._answer(self._queue.popleft(), last_index, now_ms)
+            reading = self._queue.popleft()
+            self._shares.release(reading.client.client)
+            size += self._answer(reading, last_index, now_ms)
             if size >= READ_BYTES_A_WAKE:
                 return
 
@@ -119,16 +139,17 @@ class EntryReaders:
             and not confirmed
             and not self._snapshots.state_streams.has_stream(client, asked)
         ):
-            self._await_confirmation(
-                reading._replace(confirmed=True), now_ms
-            )  # It starts its stream again.
+            # It starts its stream again.
+            self._shares.take(client.client)
+            self._await_confirmation(reading._replace(confirmed=True), now_ms)
             return 0
         request: RequestEntries | None = asked
-        if self._core.role is not Role.LEADER:
-            if not self._may_serve(asked) or (not expected and asked.prev_index > last_index):
-                self._refuse(client, asked)
-                return 0
-        elif not expected:
+        leads = self._core.role is Role.LEADER
+        is_refused = not self._may_serve(asked) or (not expected and asked.prev_index > last_index)
+        if not leads and is_refused:
+            self._refuse(client, asked)
+            return 0
+        if not expected and (leads or asked.container):
             request = self._snapshots.on_entries_request(client, asked, now_ms)
         if request is None:
             return 0
@@ -142,17 +163,18 @@ class EntryReaders:
         leaders = [reading for reading in turns if not reading.request.any_peer]
         leaders += self._unconfirmed.pop_if(lambda reading: not reading.request.any_peer)
         for reading in leaders:
+            self._shares.release(reading.client.client)
             self._refuse(reading.client, reading.request)
         if self._committed_floor is not None:
             self._unconfirmed.confirm_all(self._committed_floor)
 
     def _may_serve(self, request: RequestEntries) -> bool:
         """Whether this peer may answer. Stored entries up to the commit index are the same on every
-        peer; only a leader sends the state of a snapshot."""
+        peer, and so is what a snapshot includes; only a leader sends the state of one alone."""
         if self._core.role is Role.LEADER:
             return True
         stored = request.prev_index >= self._core.log.base_index or request.limit == 0
-        return request.any_peer and stored
+        return request.any_peer and (stored or request.container)
 
     def _refuse(self, client: ReplyAddress, request: RequestEntries) -> None:
         """Refuses a request and names the leader; none if this peer leads but is not confirmed."""

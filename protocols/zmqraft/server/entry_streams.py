@@ -10,10 +10,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ....native.log.entries import MessageLimits, add_entries, entries_fit
+from ...host.client_shares import ClientShares
 from ...raft.messages import EntryBatch
 from ...record import slice_block
 from ..wire.client_codec import EntriesAnswer, EntriesStatus, ReplyAddress, RequestEntries
-from ..wire.extensions import ENTRIES_ANSWERS, ENTRIES_BLOCKS_MAX
+from ..wire.extensions import (
+    ENTRIES_ANSWERS,
+    ENTRIES_BLOCKS_MAX,
+    TOO_MANY_ANSWER,
+    RequestDenied,
+)
+from ..wire.values import ENTRIES_PACKED
 
 MESSAGE_BYTES_MAX = 64 << 10
 MESSAGE_ENTRIES_MAX = 4096
@@ -23,6 +30,7 @@ PACKED_ENTRIES_MAX = 1 << 16
 PIPELINES = 5  # REQUEST_ENTRIES_PIPELINES: messages sent ahead of their follow-ups.
 SILENCE_MS_MAX = 5000
 STREAMS_MAX = 8000
+CLIENT_STREAMS_MAX = 1000  # Of one client.
 READ_BYTES = 256 << 10  # The least size of a read; later messages use the rest.
 RECENT_BYTES_MAX = 16 << 20  # Of recently read blocks of all streams.
 
@@ -38,6 +46,7 @@ class _Stream:
     next_index: int
     last_index: int
     anywhere: bool  # Any peer may serve it, so it survives a step-down.
+    client: bytes | int
     heard_ms: int = 0
     # The last index of each message sent.
     unacknowledged: deque[int] = field(default_factory=deque)
@@ -85,8 +94,9 @@ def _size(run: list[EntryBatch]) -> int:
 class EntryStreams:
     """The streams of one peer, by routing id and request id."""
 
-    def __init__(self, read: ReadBatches) -> None:
+    def __init__(self, read: ReadBatches, client_streams_max: int = CLIENT_STREAMS_MAX) -> None:
         self._recent = _RecentBlocks(read)
+        self.shares = ClientShares(client_streams_max)
         self._streams: OrderedDict[tuple[bytes, bytes], _Stream] = OrderedDict()
         self.refused = 0
 
@@ -114,7 +124,7 @@ class EntryStreams:
         key = (client.routing_id, request.reqid)
         stream = self._streams.get(key)
         if request.limit == 0:
-            self._streams.pop(key, None)
+            self._drop(key)
             return 0
         prev = request.prev_index
         if stream is not None and stream.unacknowledged and stream.unacknowledged[0] == prev:
@@ -126,19 +136,27 @@ class EntryStreams:
                 self.refused += 1
                 return 0
             if prev >= last_index:
-                self._streams.pop(key, None)
+                self._drop(key)
                 client.send(_header_frames(request, EntriesStatus.LAST, prev))
+                return 0
+            if stream is None and not self.shares.take(client.client):
+                refuse_too_many(client, request)
                 return 0
             end = last_index
             if request.limit is not None:
                 end = min(end, prev + request.limit)
-            stream = self._streams[key] = _Stream(prev + 1, end, request.any_peer)
+            stream = self._streams[key] = _Stream(prev + 1, end, request.any_peer, client.client)
             self._streams.move_to_end(key)
         stream.heard_ms = now_ms
         size = self._send(client, request, stream)
         if stream.all_sent and not stream.unacknowledged:
-            self._streams.pop(key, None)
+            self._drop(key)
         return size
+
+    def _drop(self, key: tuple[bytes, bytes]) -> None:
+        stream = self._streams.pop(key, None)
+        if stream is not None:
+            self.shares.release(stream.client)
 
     def _send(self, client: ReplyAddress, request: RequestEntries, stream: _Stream) -> int:
         add = _add_packed if request.packed else _add_entries
@@ -177,13 +195,20 @@ class EntryStreams:
             key, stream = next(iter(self._streams.items()))
             if now_ms - stream.heard_ms < SILENCE_MS_MAX:
                 return
-            del self._streams[key]
+            self._drop(key)
 
     def on_step_down(self) -> None:
         for key in [key for key, stream in self._streams.items() if not stream.anywhere]:
-            del self._streams[key]
+            self._drop(key)
         if not self._streams:
             self._recent.clear()
+
+
+def refuse_too_many(client: ReplyAddress, request: RequestEntries) -> None:
+    """Refuses a stream of a client that has too many. Only kelek clients know the answer; others
+    repeat their request."""
+    if request.packed:
+        client.send(TOO_MANY_ANSWER.encode(RequestDenied(ENTRIES_PACKED), request.reqid))
 
 
 def _header_frames(request: RequestEntries, status: EntriesStatus, last_index: int) -> list[bytes]:

@@ -69,21 +69,21 @@ class Links:
             peer: self._directory.url_of(peer, urls.get(peer, "")) for peer in self.by_peer
         }
 
-    def on_lost(self, peer: str) -> None:
+    def on_lost(self, peer: str, now_ms: int) -> None:
         """The connection to a peer is lost, with its answers."""
         self.by_peer[peer].reset()
-        self._core.on_unreachable(peer)
+        self._core.on_unreachable(peer, now_ms)
         self.hello_pending.add(peer)
         self._hello_due_ms.pop(peer, None)
 
     # ---- hellos ----
 
-    def on_hello(self, peer: str, hello: Hello, inflight_max: int) -> None:
+    def on_hello(self, peer: str, hello: Hello, inflight_max: int, now_ms: int) -> None:
         """Processes a peer's hello. inflight_max messages are sent at a time if the peer can pack
         entries."""
         known = self._incarnations.get(peer, hello.incarnation)
         if known != hello.incarnation:
-            self.on_lost(peer)
+            self.on_lost(peer, now_ms)
             self._core.on_restarted(peer, hello.last_index)
         self._incarnations[peer] = hello.incarnation
         if hello.voter:

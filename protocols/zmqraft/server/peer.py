@@ -9,6 +9,9 @@ from random import Random
 
 from ....native.log.updates import Reqids
 from ....native.net.messages import Arena, Frames
+from ...access.audit import LOG as AUDITED
+from ...access.audit import AuditTrail, Sender
+from ...access.log_audit import AuditedReply
 from ...errors import RemoteProtocolError
 from ...host.border import LinkLost, Requests, Responses
 from ...host.status import SavedState, core_status, role_of
@@ -118,8 +121,10 @@ class Peer:
         )
         self.reads = PeerReads(self.core, cluster, self.out.clients)
         self.transfers = TransferRequests(self.core, cluster)
-        self.entry_readers = EntryReaders(self.core, self.snapshots, reader)
-        self._client_requests = RequestQueue()
+        self.entry_readers = EntryReaders(
+            self.core, self.snapshots, reader, setup.client_streams_max
+        )
+        self._client_requests = RequestQueue(cluster)
         self.cluster_info = ClusterInfo(setup, self.core, self.directory, self.snapshots, marks)
         self.leading = False  # As of the last wake.
         self._commits = CommitNotifier(now_ms)
@@ -149,6 +154,16 @@ class Peer:
     def last_applied(self) -> int:
         """The last entry that the state machine of this node has applied."""
         return self._commits.applied_index
+
+    @property
+    def audit_trail(self) -> AuditTrail:
+        """Administrative commands; the owner writes and removes them."""
+        return self._client_requests.audit.trail
+
+    @property
+    def inflight_bytes(self) -> int:
+        """Bytes of the updates that wait for a commit."""
+        return self.updates.inflight_bytes
 
     @property
     def is_leader(self) -> bool:
@@ -185,7 +200,7 @@ class Peer:
             self.snapshots.on_order_lost(event.order, now_ms)
         elif isinstance(event, LinkLost):
             if event.server in self.links.by_peer:
-                self.links.on_lost(event.server)
+                self.links.on_lost(event.server, now_ms)
                 self.snapshots.on_lost(event.server)
         else:
             snapshot = self.snapshots.on_result(event, now_ms)
@@ -203,18 +218,29 @@ class Peer:
         if others:
             others = self.reads.accept(arena, others, self.updates.refusal, now_ms)
         # Foreign peers send their Raft messages to this socket, too: these must not wait.
-        has_peers = bool(self.requests.accepted_senders - self.directory.peer_url_members)
-        for number in others:
-            if self._client_requests.is_full and not has_peers:
-                self._client_requests.dropped += 1
-                continue
-            frames = arena.message(number)
-            if has_peers and len(frames) > 2 and frames[2] in PEER_REQUESTS:
-                self._on_request(frames, self.out.clients)
-            elif self._client_requests.is_full:
-                self._client_requests.dropped += 1
+        if self.requests.accepted_senders - self.directory.peer_url_members:
+            others = self._on_foreign_peers(arena, others)
+        if not others:
+            return
+        foreign_slot = self.setup.foreign_slot
+        for number, share in self._client_requests.select(arena, others, foreign_slot):
+            frames, slot = arena.message(number), arena.slot(number)
+            foreign = slot is not None and slot == foreign_slot
+            client = ReplyAddress(self.out.clients, frames[0], foreign, slot)
+            client = self._audited(client, arena, number, frames)
+            self._client_requests.push(client, frames, share)
+
+    def _on_foreign_peers(self, arena: Arena, numbers: list[int]) -> list[int]:
+        """Processes the Raft messages among those with these numbers. Returns the others."""
+        others = []
+        for number in numbers:
+            frames = arena.head(number, 3)
+            if len(frames) > 2 and frames[2] in PEER_REQUESTS:
+                frames = arena.message(number)
+                self._on_request(frames, ReplyAddress(self.out.clients, frames[0]))
             else:
-                self._client_requests.push(frames)
+                others.append(number)
+        return others
 
     def _accepts_updates(self) -> bool:
         """Whether clients may append here. During a transfer they are sent to the target."""
@@ -229,7 +255,19 @@ class Peer:
             self.members.holds_tables = True
             self.updates.propose(self.append_queue)
         for number in received.others:
-            self._on_request(arena.message(number), self.out.peers)
+            frames = arena.message(number)
+            client = ReplyAddress(self.out.peers, frames[0])
+            self._on_request(frames, self._audited(client, arena, number, frames))
+
+    def _audited(
+        self, client: ReplyAddress, arena: Arena, number: int, frames: list[bytes]
+    ) -> ReplyAddress:
+        """Has answers to administrative commands audited. frames: of message `number`"""
+        if len(frames) < 3 or frames[2] not in AUDITED:
+            return client
+        slot = arena.slot(number)
+        sender = Sender(None if slot is None else self.setup.key_name(slot), arena.address(number))
+        return self._client_requests.audit.reply_to(client, frames[2], sender)
 
     def _on_answers(self, peer: str, arena: Arena) -> None:
         now_ms = self._now_ms
@@ -286,15 +324,16 @@ class Peer:
 
     # ---- requests, except updates and reads ----
 
-    def _on_request(self, frames: list[bytes], out: Frames) -> None:
+    def _on_request(self, frames: list[bytes], client: ReplyAddress) -> None:
         try:
             if len(frames) < 3:
                 raise RemoteProtocolError(f"a request has 2 frames or more, got {len(frames) - 1}")
             routing_id, *request = frames
             kind, cluster = request[1], self.requests.cluster
-            client = ReplyAddress(out, routing_id)
+            if isinstance(client, AuditedReply):
+                client.begin(request)
             if kind in PEER_REQUESTS:
-                self._on_peer_request(routing_id, request, out)
+                self._on_peer_request(routing_id, request, client.out)
             elif kind == HELLO:
                 self._on_hello_request(client, request)
             elif kind == ENTRIES_PACKED:
@@ -402,7 +441,7 @@ class Peer:
         client.send(HELLO_ANSWER.encode(self.own_hello(), request[0]))
 
     def _on_hello(self, peer: str, hello: Hello) -> None:
-        self.links.on_hello(peer, hello, self.setup.tuning.inflight_max)
+        self.links.on_hello(peer, hello, self.setup.tuning.inflight_max, self._now_ms)
         self.members.on_features(peer, hello.features)
         self.snapshots.on_hello(peer, self._now_ms)
         if hello.voter and not self.directory.members_known:
@@ -450,7 +489,8 @@ class Peer:
         self._now_ms = now_ms
         core = self.core
         while self._client_requests:
-            self._on_request(self._client_requests.pop(), self.out.clients)
+            client, frames = self._client_requests.pop()
+            self._on_request(frames, client)
             if is_late():
                 break
         core.tick(now_ms)
@@ -562,20 +602,15 @@ class Peer:
         tables_from = self.directory.at(index).tables_from
         return self._commits.notify(CommitNotice(index, term, leads, scope, tables_from), now_ms)
 
-    def _foreign_members(self) -> dict[str, dict[str, int]]:
-        """Foreign members, which no supervisor reports. A leader adds their match index and
-        silence."""
-        members = dict(self.directory.members)
-        foreign = [peer for peer in self.links.by_peer if self.links.is_foreign(peer)]
-        found: dict[str, dict[str, int]] = {peer: {} for peer in foreign if peer in members}
-        for it in self.core.followers:
-            if it.peer in found:
-                silent_ms = self._now_ms - it.heard_ms
-                found[it.peer] = {"match_index": it.match_index, "silent_ms": silent_ms}
-        return found
+    def _followers(self) -> dict[str, dict[str, int]]:
+        """The leader's view of its followers; of other peers, nothing."""
+        return {
+            it.peer: {"match_index": it.match_index, "silent_ms": self._now_ms - it.heard_ms}
+            for it in self.core.followers
+        }
 
     def status(self) -> dict[str, object]:
-        core = self.core
+        core, members = self.core, dict(self.directory.members)
         return {
             **core_status(core),
             "durable_index": core.durable_index,
@@ -586,10 +621,15 @@ class Peer:
             "malformed": self.requests.malformed,
             "strangers": self.requests.unknown_senders,
             "readers_refused": self.entry_readers.refused,
+            "client_limit_refused": self.entry_readers.refused_by_client,
             "questions_dropped": self._client_requests.dropped,
+            "waiting": self.updates.waiting,
             "writable": self.append_queue.writable,
-            "members": dict(self.directory.members),
-            "foreign": self._foreign_members(),
+            "members": members,
+            "foreign": [
+                it for it in self.links.by_peer if it in members and self.links.is_foreign(it)
+            ],
+            "followers": self._followers(),
             "drift": self.directory.drift,
             "change": self.members.status,
             **self.snapshots.status(),

@@ -207,7 +207,7 @@ class SnapshotManager:
     def on_step_down(self) -> None:
         self._outgoing.clear()
         self._awaiting_hello.clear()
-        self.state_streams.clear()
+        self.state_streams.on_step_down()
 
     def _on_chunk_read(self, piece: ChunkRead, now_ms: int) -> None:
         transfer = self._outgoing.get(piece.to)
@@ -347,7 +347,7 @@ class SnapshotManager:
 
         It keeps every entry that is not in the newest snapshot, applied and durable. Within the
         limit of trailing_entries it also keeps entries that an answering follower, or a receiver of
-        a snapshot, needs next.
+        a snapshot or backup, needs next.
         """
         core = self._core
         if self.newest.last_index <= core.log.base_index or now_ms < self._compact_due_ms:
@@ -361,7 +361,7 @@ class SnapshotManager:
             if now_ms - follower.heard_ms < FOLLOWER_SILENT_MS_MAX
             and follower.peer not in self._outgoing
         ]
-        floor = min(needed, default=index)
+        floor = min(needed + self.state_streams.needed, default=index)
         index = min(index, max(floor, self.newest.last_index - self._setup.trailing_entries))
         if index <= core.log.base_index:
             return None

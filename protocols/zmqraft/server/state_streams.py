@@ -1,12 +1,14 @@
 """Streams of a snapshot's state, for RequestEntries below the first stored entry.
 
-The state comes in chunks, then the entries behind it. It reads no file: it orders chunks
-(snapshots/orders.py). docs/protocols/zmq-raft.md, "RequestEntries".
+A backup gets the container instead, with configuration and request ids. Either comes in chunks,
+then the entries behind it. It reads no file: it orders chunks (snapshots/orders.py).
+docs/protocols/zmq-raft.md, "RequestEntries".
 """
 
 from collections import OrderedDict
 
 from ...host.chunks import ChunkWindow
+from ...host.client_shares import ClientShares
 from ..snapshots.orders import ChunkRead, ReadChunk, Snapshot
 from ..wire.client_codec import (
     EntriesAnswer,
@@ -17,10 +19,11 @@ from ..wire.client_codec import (
 )
 from ..wire.extensions import ENTRIES_ANSWERS
 from ..wire.snapshot_codec import CHUNK_BYTES_MAX, CHUNK_BYTES_PLAIN
-from .entry_streams import SILENCE_MS_MAX
+from .entry_streams import SILENCE_MS_MAX, refuse_too_many
 
 CHUNKS_AHEAD = 2  # Chunks sent ahead of their follow-ups.
 STREAMS_MAX = 1000
+CLIENT_STREAMS_MAX = 250  # Of one client.
 STREAM_PREFIX = "\0"  # The first character of a stream's name, which no PEER ID has.
 
 
@@ -31,7 +34,8 @@ class _StateStream(ChunkWindow):
         self, number: int, request: RequestEntries, snapshot: Snapshot, offset: int
     ) -> None:
         chunk_bytes_max = CHUNK_BYTES_MAX if request.packed else CHUNK_BYTES_PLAIN
-        super().__init__(snapshot.state_size, chunk_bytes_max, CHUNKS_AHEAD, offset)
+        size = snapshot.size if request.container else snapshot.state_size
+        super().__init__(size, chunk_bytes_max, CHUNKS_AHEAD, offset)
         self.name = f"{STREAM_PREFIX}{number}"
         self.request = request
         self.snapshot = snapshot
@@ -39,7 +43,8 @@ class _StateStream(ChunkWindow):
 
     def next_reads(self) -> list[ReadChunk]:
         index, term = self.snapshot[:2]
-        return [ReadChunk(self.name, index, term, *chunk, True) for chunk in self.next_chunks()]
+        plain = not self.request.container
+        return [ReadChunk(self.name, index, term, *chunk, plain) for chunk in self.next_chunks()]
 
     def on_request(self, request: RequestEntries) -> bool:
         """Processes a follow-up. Returns False if the request is none, but starts again.
@@ -57,10 +62,12 @@ class _StateStream(ChunkWindow):
 
 
 class StateStreams:
-    """The clients of one leader that read a snapshot's state."""
+    """The clients of one peer that read a snapshot: its state from a leader, its container from
+    any peer."""
 
     def __init__(self) -> None:
         self.orders: list[ReadChunk] = []
+        self.shares = ClientShares(CLIENT_STREAMS_MAX)
         self._streams: OrderedDict[tuple[bytes, bytes], tuple[ReplyAddress, _StateStream]] = (
             OrderedDict()
         )
@@ -89,6 +96,9 @@ class StateStreams:
             self._drop(key)
             self._expire(now_ms)
             if len(self._streams) >= STREAMS_MAX:
+                return None
+            if not self.shares.take(client.client):
+                refuse_too_many(client, request)
                 return None
             self._number += 1
             offset = self._offset(client.routing_id, request, newest)
@@ -122,6 +132,12 @@ class StateStreams:
         if len(self._sent) > STREAMS_MAX:
             self._sent.popitem(last=False)
 
+    @property
+    def needed(self) -> list[int]:
+        """The indexes after which readers of a container will need entries."""
+        streams = (stream for _, stream in self._streams.values())
+        return [each.snapshot.last_index for each in streams if each.request.container]
+
     def has_stream(self, client: ReplyAddress, request: RequestEntries) -> bool:
         return (client.routing_id, request.reqid) in self._streams
 
@@ -138,7 +154,7 @@ class StateStreams:
         answer = EntriesAnswer(
             EntriesStatus.SNAPSHOT,
             snapshot.last_index,
-            chunk=StateChunk(piece.offset, snapshot.state_size, term),
+            chunk=StateChunk(piece.offset, stream.size, term),
             data=piece.chunk,
         )
         client.send(ENTRIES_ANSWERS[request.packed].encode(answer, request.reqid))
@@ -147,6 +163,7 @@ class StateStreams:
     def _drop(self, key: tuple[bytes, bytes]) -> None:
         held = self._streams.pop(key, None)
         if held is not None:
+            self.shares.release(held[0].client)
             del self._by_name[held[1].name]
 
     def _expire(self, now_ms: int) -> None:
@@ -156,8 +173,11 @@ class StateStreams:
                 return
             self._drop(key)
 
-    def clear(self) -> None:
-        """Forgets all streams: this peer no longer leads."""
-        self._streams.clear()
-        self._by_name.clear()
-        self.orders.clear()
+    def on_step_down(self) -> None:
+        """Forgets the streams that only a leader serves. A follower calls it in each wake."""
+        if not self._streams:
+            return
+        for key, (_, stream) in list(self._streams.items()):
+            if not (stream.request.container and stream.request.any_peer):
+                self._drop(key)
+        self.orders = [order for order in self.orders if order.to in self._by_name]

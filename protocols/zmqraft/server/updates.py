@@ -217,6 +217,10 @@ class UpdateIntake:
         return self._clients.waiting + self._tables.waiting
 
     @property
+    def inflight_bytes(self) -> int:
+        return self._clients.inflight_bytes + self._tables.inflight_bytes
+
+    @property
     def deadlines_ms(self) -> tuple[int | None, int | None]:
         return self._clients.deadline_ms, self._tables.deadline_ms
 

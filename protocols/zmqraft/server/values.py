@@ -89,7 +89,7 @@ class OutgoingFrames(NamedTuple):
 
 
 class PeerSetup(NamedTuple):
-    """Settings of a peer. docs/topology.md describes them."""
+    """Settings of a peer. docs/reference/topology.md describes them."""
 
     cluster: str
     peer_id: str
@@ -104,6 +104,10 @@ class PeerSetup(NamedTuple):
     bootstrap: bool = False
     broadcast_url: str = ""  # The URL of this node's broadcasts; empty: none.
     holds_tables: bool = False  # This node has a table server.
+    foreign_urls: Mapping[str, str] = {}  # Each member's URL for clients without CURVE.
+    foreign_slot: int | None = None  # The slot of all that connect without CURVE; None: none.
+    client_streams_max: int = 1000
+    key_name: Callable[[int], str] = str  # Of the key in a slot.
 
     def core_setup(self, configuration: Callable[[EntryBatch], Configuration | None]) -> Setup:
         """Returns the core's settings, with this wire's batch functions; configuration is

@@ -26,10 +26,21 @@ class Form(Enum):
 
 
 class ReplyAddress(NamedTuple):
-    """Where answers to a request go: a socket's outgoing frames, the client's routing id."""
+    """Where answers to a request go: a socket's outgoing frames, the client's routing id.
+
+    foreign   the client has no CURVE, at an endpoint beside those with CURVE
+    slot      of its key; None: the endpoint has no CURVE
+    """
 
     out: Frames
     routing_id: bytes
+    foreign: bool = False
+    slot: int | None = None
+
+    @property
+    def client(self) -> bytes | int:
+        """What has limits: all connections of a key together, or this connection."""
+        return self.routing_id if self.foreign or self.slot is None else self.slot
 
     def send(self, frames: Sequence[bytes]) -> None:
         self.out.add([self.routing_id, *frames])
@@ -63,6 +74,7 @@ class RequestEntries(NamedTuple):
     packed: bool = False  # Kelek's own type: whole blocks in large messages (extensions.py).
     text: bool = False  # In text form; the answers are, too.
     any_peer: bool = False  # With packed: any peer answers, leader or not.
+    container: bool = False  # With packed: chunks are of the snapshot's container, not its state.
 
 
 ClientRequest = (

@@ -133,6 +133,35 @@ HELLO_ANSWER = Layout(
     Frame(Hello._fields, HELLO_ANSWER_MAP, "the responder's map, with its PEER ID as `peer`"),
 )  # fmt: skip
 
+# ---- requests that a key does not allow ----
+
+
+class RequestDenied(NamedTuple):
+    """The grants of the client's key do not allow a request. It did nothing."""
+
+    request_type: bytes
+
+
+def _decode_type(frame: bytes) -> bytes:
+    if not 1 <= len(frame) <= len(v.NOT_ALLOWED):
+        raise RemoteProtocolError(f"a type has 1 or 2 bytes, got {len(frame)}")
+    return frame
+
+
+REQUEST_TYPE = FrameType("bytes", bytes, _decode_type)
+
+NOT_ALLOWED_ANSWER = Layout(
+    "not allowed", RequestDenied,
+    v.ANSWER_ID, Constant(v.NOT_ALLOWED),
+    Frame("request_type", REQUEST_TYPE, "type of the request"),
+)  # fmt: skip
+
+TOO_MANY_ANSWER = Layout(
+    "too many", RequestDenied,
+    v.ANSWER_ID, Constant(v.TOO_MANY),
+    Frame("request_type", REQUEST_TYPE, "type of the request, of which its client has too many"),
+)  # fmt: skip
+
 # ---- between peers ----
 
 # It has RequestVote's frames and answer, with the TERM of the next campaign.
@@ -172,7 +201,8 @@ APPEND_PACKED_REQUEST = Layout(
     Frame("leader", v.PEER_ID, "leader's PEER ID"),
     Frame(("term", "prev_index", "prev_term", "commit_index"), APPEND_NUMBERS,
         "leader's TERM, previous LOG INDEX, its LOG TERM, COMMIT INDEX"),
-    Rest("batches", BLOCKS, "blocks as in the log ([disk format](../disk-format.md))", BLOCKS_MAX),
+    Rest("batches", BLOCKS, "blocks as in the log ([disk format](../reference/disk-format.md))",
+         BLOCKS_MAX),
 )  # fmt: skip
 APPEND_PACKED_ANSWER = Layout(
     "packed AppendEntries answer", AppendResponse,
@@ -304,6 +334,8 @@ ENTRIES_PACKED_REQUEST = Layout(
     Frame("offset", v.COUNT, "empty, or next byte offset, while chunks are outstanding",
         optional=True),
     Frame("any_peer", v.BOOL, "any peer answers, leader or not", optional=True),
+    Frame("container", v.BOOL, "chunks are of the snapshot's container, not of its state",
+        optional=True),
     given={"packed": True},
 )  # fmt: skip
 ENTRIES_PACKED_ANSWER = Layout(

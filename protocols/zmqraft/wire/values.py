@@ -13,6 +13,7 @@ from typing import Any
 import msgpack
 
 from ...errors import RemoteProtocolError
+from ...limits import PORT_MAX
 from ...wire import FrameType, Id, Ident
 
 UINT_MAX = 2**53 - 1  # The largest exact JSON number; a term in an entry has 7 bytes.
@@ -25,8 +26,6 @@ MACHINE_BYTES = 3  # Of a reqid.
 ID_BYTES_MAX = REQID_BYTES
 PEER_ID_BYTES_MAX = 255
 URL_BYTES_MAX = 1024
-PORT_MAX = 65535
-IPC_PATH_BYTES_MAX = 107  # zmq.IPC_PATH_MAX_LEN: what fits into sockaddr_un with its final zero.
 JSON_BYTES_MAX = 64 << 10
 JSON_ITEMS_MAX = 256
 
@@ -56,6 +55,8 @@ TRANSFER = b"\x6b\x4c"
 TRANSFER_VOTE = b"\x6b\x56"
 INSTALL_PACKED = b"\x6b\x24"
 MAKE_SNAPSHOT = b"\x6b\x73"
+NOT_ALLOWED = b"\x6b\x2d"  # Of answers alone.
+TOO_MANY = b"\x6b\x2e"  # Of answers alone.
 
 
 class Feature(StrEnum):
@@ -70,6 +71,7 @@ class Feature(StrEnum):
     TRANSFER = "transfer"
     MEMBERS = "members"
     ANYWHERE = "anywhere"
+    BACKUP = "backup"
     TABLES = "tables"
 
 

@@ -11,6 +11,12 @@ import pytest
 import kelek
 from kelek.clients.errors import LogExpired, LogTimeout, LogTooLarge, LogUnavailable
 from kelek.clients.io.reqids import new_reqids
+from kelek.protocols.zmqraft.wire.values import (
+    ENTRIES_PACKED,
+    READ_INDEX,
+    REQUEST_UPDATE,
+    UPDATE_PACK,
+)
 from kelek.tests.clients.log.log_peers import LogPeers
 
 
@@ -261,3 +267,23 @@ async def test_aclose_ends_waiting_calls(cluster: LogPeers) -> None:
             await task
     with pytest.raises(kelek.LogError, match="closed"):
         await log.info()
+
+
+@asynchronous
+async def test_denied_requests_fail_and_others_go_on(cluster: LogPeers) -> None:
+    async with kelek.AsyncLog(cluster.urls, timeout_ms=60_000) as log:
+        assert await log.append(b"first") == 1
+        for peer in cluster.model.peers:
+            peer.denies = (REQUEST_UPDATE, UPDATE_PACK)
+        tasks = [log.append(b"a"), log.append(b"b"), log.append_many([b"c"] * 3000)]
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
+            assert isinstance(result, kelek.LogNotAllowed)
+            assert (result.reason, result.committed) == ("this key has no grant `log.append`", 0)
+        assert [entry.data async for entry in log.entries()] == [b"first"]
+        for peer in cluster.model.peers:
+            peer.denies = (ENTRIES_PACKED, READ_INDEX)
+        assert await log.append(b"second") == 2
+        with pytest.raises(kelek.LogNotAllowed, match=r"no grant `log\.read`"):
+            await log.read_index()
+        with pytest.raises(kelek.LogNotAllowed, match=r"no grant `log\.read`"):
+            _ = [entry async for entry in log.watch()]

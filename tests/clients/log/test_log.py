@@ -1,7 +1,7 @@
 """kelek.Log over real sockets, against peers in memory."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -23,9 +23,13 @@ from kelek.clients.log.operations import LogTuning, make_client
 from kelek.net.clock import monotonic_ms
 from kelek.protocols.record import Record
 from kelek.protocols.zmqraft.client.client import LogClientSetup
+from kelek.protocols.zmqraft.server.denials import ANSWERED
 from kelek.protocols.zmqraft.wire.client_codec import STATE_BROADCAST, StateBroadcast
+from kelek.protocols.zmqraft.wire.values import REQUEST_CONFIG
 from kelek.tests.clients.log.log_peers import LogPeers
 from kelek.tests.protocols.zmqraft.wire_strategies import encode_entry
+
+DENIED = ANSWERED - {REQUEST_CONFIG}
 
 
 @pytest.fixture
@@ -292,3 +296,35 @@ def test_old_verbs_work_and_warn(cluster: LogPeers) -> None:
             assert next(log.follow(1)).data == b"b"
         with pytest.warns(DeprecationWarning, match=r"watch_lists\(\)"):
             assert next(log.subscribe_lists(2))[0].data == b"c"
+
+
+def test_requests_that_the_key_does_not_allow(cluster: LogPeers) -> None:
+    with kelek.Log(cluster.urls, timeout_ms=60_000) as log:
+        assert log.append(b"first") == 1
+        for peer in cluster.model.peers:
+            peer.denies = DENIED
+        with pytest.raises(kelek.LogNotAllowed, match=r"no grant `log\.append`") as denied:
+            log.append_many([b"x"] * 3000)
+        assert isinstance(denied.value, kelek.NotAllowed | kelek.LogRefused)
+        assert denied.value.committed == 0
+        calls: list[Callable[[], object]] = [
+            lambda: list(log.entries()),
+            lambda: list(log.entries(url=cluster.urls[1])),
+            lambda: next(iter(log.watch())),
+            lambda: next(iter(log.watch(None))),
+            log.state, log.read_index, log.info, log.broadcast_url,
+        ]  # fmt: skip
+        for call in calls:
+            with pytest.raises(kelek.LogNotAllowed, match=r"^this key has no grant `log\.read`$"):
+                call()
+        for call in (
+            lambda: log.transfer("n2"),
+            lambda: log.set_members({"n1": cluster.urls[0]}),
+            log.make_snapshot,
+        ):
+            with pytest.raises(kelek.LogNotAllowed, match="no grant `admin`"):
+                call()
+        assert log.config().leader == "n1"
+        for peer in cluster.model.peers:
+            peer.denies = ()
+        assert log.append(b"second") == 2

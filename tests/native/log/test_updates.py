@@ -2,11 +2,13 @@
 
 import random
 import struct
+from typing import Any
 
 import pytest
 
 from kelek.native.errors import NativeError
 from kelek.native.log.updates import (
+    MARKED_ACCEPTED,
     MARKED_ALONE,
     MARKED_REFUSED,
     PACK_COUNT_MAX,
@@ -14,6 +16,7 @@ from kelek.native.log.updates import (
     Updates,
     View,
 )
+from kelek.native.net.guard import RIGHT_INTERNAL, AllowedKeys, KeyRow
 from kelek.native.net.messages import Arena, Frames
 from kelek.protocols.record import Record, decode_block, encode_block
 from kelek.tests.native.log.block_twin import record_write
@@ -43,12 +46,13 @@ class Intake:
     def __init__(self, **limits: int) -> None:
         self.updates = Updates(ID, Reqids(bytes(range(16))), **limits)
         self.view = VIEW
+        self.sender: tuple[Any, ...] = ()  # The slot and the keys, with CURVE.
         self.others: list[int] = []
 
     def receive(self, *messages: list[bytes]) -> list[list[bytes]]:
         """Takes messages in; returns the answers."""
         out = Frames()
-        arena = Arena.from_messages(messages)
+        arena = Arena.from_messages(messages, *self.sender)
         self.others = self.updates.receive(arena, self.view, out).others
         return out.messages()
 
@@ -424,3 +428,20 @@ def test_clients_bring_no_operations_of_tables() -> None:
     assert answers == [[b"R", reqid(4), PACK, b"\3", b"\x92\x01\xba" + reason]]
     assert intake.receive(known)[0][3:] == [b"\1"], "what is in the log is told again"
     assert intake.propose() == []
+
+
+@pytest.mark.parametrize("marked", [MARKED_ACCEPTED, MARKED_REFUSED])
+def test_keys_of_clients_bring_no_operations_of_tables(marked: int) -> None:
+    """Neither while older members or those of other implementations would accept them."""
+    intake = Intake()
+    keys = AllowedKeys([KeyRow(1, RIGHT_INTERNAL - 1), KeyRow(1, RIGHT_INTERNAL)])
+    intake.sender, intake.view = (0, keys.state), VIEW._replace(marked=marked)
+    messages = [b"A", reqid(2), b"=", MARK], [b"A", reqid(3), b"=", ID, MARK], table_pack(MARK)
+    single, of_node, pack = intake.receive(*messages)
+    assert (single, of_node) == ([b"A", reqid(2), b""], [b"A", reqid(3), b""])
+    assert pack[3:] == [b"\3", b"\x92\x00\xba" + b"reserved for table servers"]
+    assert intake.receive([b"A", reqid(4), b"=", MARK[1:]]) == []
+    assert intake.propose() == [Record(0, reqid(4), MARK[1:])]
+    intake.sender = 1, keys.state
+    answers = intake.receive([b"A", reqid(5), b"=", MARK])
+    assert answers == ([[b"A", reqid(5), b""]] if marked == MARKED_REFUSED else [])

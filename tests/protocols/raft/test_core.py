@@ -20,11 +20,14 @@ from kelek.protocols.raft.messages import (
     HardState,
     InstallSnapshot,
     Message,
+    RaftTuning,
     RequestVote,
     SnapshotResponse,
     Vote,
 )
 from kelek.protocols.raft.progress import APPEND_BYTES_MAX_PLAIN
+
+CALM = RaftTuning(election_timeout_ms_min=1000, election_timeout_ms_max=1500)
 
 
 def batch(first_index: int, count: int, term: int) -> EntryBatch:
@@ -51,9 +54,15 @@ def make(
     base: tuple[int, int] = (0, 0),
     term: int = 0,
     spoken: bool = True,
+    tuning: RaftTuning | None = None,
 ) -> Raft:
     setup = Setup(
-        "n1", cut, trim, lambda first_index, term: batch(first_index, 1, term), lambda batch: None
+        "n1",
+        cut,
+        trim,
+        lambda first_index, term: batch(first_index, 1, term),
+        lambda batch: None,
+        tuning or RaftTuning(),
     )
     configurations = ConfigurationHistory(Configuration(members), base_index=base[0])
     log = RaftLog(*base, runs or [], max(last_index, base[0]), configurations=configurations)
@@ -70,6 +79,19 @@ def make_leader(**options: object) -> Raft:
     raft.step("n2", Vote(raft.term, True), 300)
     assert raft.role is Role.LEADER
     return raft
+
+
+def make_follower(**options: object) -> Raft:
+    """It has heard its leader n2 at 100 ms."""
+    raft = make(term=1, tuning=CALM, **options)  # type: ignore[arg-type]
+    raft.step("n2", append("n2", 1, (0, 0)), 100)
+    assert raft.leader == "n2"
+    raft.ready()
+    return raft
+
+
+def votes(raft: Raft) -> list[Message]:
+    return [it.message for it in raft.ready().messages if isinstance(it.message, RequestVote)]
 
 
 def append(leader: str, term: int, prev: tuple[int, int], *batches: EntryBatch) -> AppendEntries:
@@ -126,6 +148,17 @@ def test_commit_may_run_ahead_of_our_disk_but_never_of_what_is_equal() -> None:
     raft.step("n2", AppendEntries(2, "n2", 9, 1, 8, (batch(10, 1, 2),)), 10)
     ready = raft.ready()
     assert (ready.commit_index, raft.durable_index) == (8, 9)
+
+
+def test_a_follower_counts_the_heartbeats_that_it_misses() -> None:
+    """The leader owes one each 70 ms. Silence before another leader is an election."""
+    raft = make()
+    election = raft.election
+    for now_ms, gap_ms, missed in ((1000, 0, 0), (1139, 139, 0), (1279, 140, 1), (1629, 350, 5)):
+        raft.step("n2", append("n2", 2, (0, 0)), now_ms)
+        assert (election.leader_gap_ms_max, election.heartbeats_missed) == (gap_ms, missed)
+    raft.step("n3", append("n3", 3, (0, 0)), 9000)
+    assert (election.leader_gap_ms_max, election.heartbeats_missed) == (0, 5)
 
 
 def test_what_a_learner_has_confirmed_counts_once_it_is_a_voter() -> None:
@@ -443,7 +476,7 @@ def test_after_a_loss_it_is_not_asked_for_less_than_it_may_have_committed() -> N
     raft.step("n3", AppendResponse(raft.term, True, 5), 400)
     assert raft.ready().commit_index == 5
     assert sent_to_n2(raft).commit_index == 5
-    raft.on_unreachable("n2")
+    raft.on_unreachable("n2", 400)
     assert sent_to_n2(raft).prev_index == 5
 
 
@@ -510,3 +543,65 @@ def test_waiting_followers_get_the_commit_with_the_next_entries() -> None:
     assert notices(raft, 401) == []
     assert raft.commit_index == 2
     assert notices(raft, 402) == ["n2", "n3"], "but not for long"
+
+
+def test_a_lost_leader_is_replaced_before_the_election_timeout() -> None:
+    raft = make_follower()
+    raft.on_unreachable("n3", 110)
+    assert raft.deadline_ms >= 1100, "it does not lead"
+    raft.on_unreachable("n2", 110)
+    assert 110 <= raft.deadline_ms <= 260
+    raft.tick(260)
+    assert [it.pre_vote for it in votes(raft) if isinstance(it, RequestVote)] == [True, True]
+    raft.step("n3", Vote(2, True, pre_vote=True), 265)
+    assert raft.leader is None
+    assert raft.deadline_ms <= 265 + 300, "two that noticed it together try again soon"
+    raft.step("n3", Vote(2, True), 270)
+    assert raft.role is Role.LEADER
+
+
+def test_who_has_lost_the_leader_grants_votes_at_once() -> None:
+    request = RequestVote(2, "n3", 0, 0, pre_vote=True)
+    for is_lost in (False, True):
+        raft = make_follower()
+        if is_lost:
+            raft.on_unreachable("n2", 110)
+        raft.step("n3", request, 120)
+        (answer,) = [it.message for it in raft.ready().messages]
+        assert answer == Vote(2 if is_lost else 1, is_lost, True)
+
+
+def test_a_leader_that_is_heard_again_is_not_lost() -> None:
+    raft = make_follower()
+    raft.on_unreachable("n2", 110)
+    raft.step("n2", append("n2", 1, (0, 0)), 120)
+    assert raft.deadline_ms >= 1120
+    raft.step("n3", RequestVote(2, "n3", 0, 0, pre_vote=True), 130)
+    assert not raft.ready().messages[-1].message.granted  # type: ignore[union-attr]
+
+
+def test_a_peer_that_has_just_started_waits_for_hellos_before_it_deposes_a_leader() -> None:
+    raft = make(term=3, spoken=False, tuning=RaftTuning(1000, 1500))
+    raft.tick(300)
+    assert (raft.role, raft.term) == (Role.PRE_CANDIDATE, 3), "they may know pre-votes"
+    raft.on_capabilities("n2", 4, True)
+    raft.tick(360)
+    assert all(it.pre_vote for it in votes(raft) if isinstance(it, RequestVote))
+    raft.step("n2", Vote(4, True, pre_vote=True), 365)
+    assert (raft.role, raft.term) == (Role.CANDIDATE, 4)
+
+
+def test_members_that_send_no_hello_get_votes_without_pre_votes_after_the_timeout() -> None:
+    raft = make(term=3, spoken=False, tuning=RaftTuning(1000, 1500))
+    raft.tick(999)
+    assert raft.role is Role.PRE_CANDIDATE
+    while raft.deadline_ms < 5000 and raft.role is Role.PRE_CANDIDATE:
+        raft.tick(raft.deadline_ms)
+    assert (raft.role, raft.term) == (Role.CANDIDATE, 4)
+
+
+def test_members_without_pre_votes_leave_a_lost_leader_its_time() -> None:
+    """Nothing would show that a majority has lost it, too."""
+    raft = make_follower(spoken=False)
+    raft.on_unreachable("n2", 110)
+    assert raft.deadline_ms >= 1100

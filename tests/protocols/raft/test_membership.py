@@ -275,4 +275,4 @@ def test_a_peers_capabilities_are_dropped_only_when_unused() -> None:
     raft.forget_peer("n4")
     raft.add_learner("n4")
     speaks = {f.peer: f.capabilities.pre_vote for f in raft.followers}
-    assert speaks == {"n2": True, "n3": True, "n4": False}
+    assert speaks == {"n2": True, "n3": True, "n4": None}

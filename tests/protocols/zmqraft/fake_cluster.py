@@ -1,7 +1,7 @@
 """Peers that answer the client machine as specified, in virtual time."""
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from itertools import count
 
@@ -80,6 +80,7 @@ class FakePeer:
             "entries",
             "anywhere",
         )
+        self.denies: Collection[bytes] = ()  # The types of requests that the client's key lacks.
         self.confirms = True  # Reads; else they only wait.
         self.reads = 0  # That came.
         self.transfers: list[RequestTransfer] = []  # The first one only hears that it is taken.
@@ -93,6 +94,8 @@ class FakePeer:
         if self.mute:
             return []
         reqid, kind = frames[:2]
+        if kind in self.denies:
+            return [own.NOT_ALLOWED_ANSWER.encode(own.RequestDenied(kind), reqid)]
         if kind == HELLO:
             if not self.speaks:
                 return []
@@ -366,7 +369,7 @@ class FakeCluster:
                 case Send(url, frames):
                     self.sent.append((self.now_ms, url, frames))
                     self._deliver(url, frames)
-                case Listen(subscription, url, _):
+                case Listen(subscription, url):
                     assert subscription not in self.listening
                     self.listening[subscription] = url
                 case Unlisten(subscription):

@@ -85,6 +85,7 @@ STRATEGIES: Strategies = {
     own.REQID_OR_EMPTY: REQIDS | st.just(b""),
     own.RECORDS: st.binary(min_size=1, max_size=40),
     own.RUNS: RUNS.map(tuple),
+    own.REQUEST_TYPE: st.binary(min_size=1, max_size=2),
     own.REFUSAL: st.tuples(st.integers(0, own.PACK_COUNT_MAX - 1), st.text(max_size=9)),
     config_codec.ERROR: st.tuples(st.text(), st.text()),
     read_codec.INDEX_OR_EMPTY: UINTS,

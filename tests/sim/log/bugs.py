@@ -107,7 +107,7 @@ LOG_BUGS = (
     PlantedBug(
         "old terms committed by count",
         (Patch(LEADER, "if index >= self._term_start and index", "if index"),),
-        first_seed=28,
+        first_seed=160,
     ),
     PlantedBug(
         "tail recovered without a sync",

@@ -11,7 +11,7 @@ from kelek.tests.sim.simulation import Process, Simulation
 from kelek.tests.storage.memory_disk import MemoryDisk, MemoryFiles
 
 HARD_STATE = "hard_state"
-SLOT_BYTES = 4096  # docs/disk-format.md, "Hard state": the slots stand at 1 and 2 times this.
+SLOT_BYTES = 4096  # disk-format.md, "Hard state": the slots stand at 1 and 2 times this.
 BYTES_MAX = 1 << 40
 HALT_AT_SYNC_MAX = 4  # One of so many next syncs is the one.
 

@@ -12,6 +12,7 @@ from kelek.protocols.zmqraft.client.client import (
     EntryStream,
     LogClientMachine,
     LogClientSetup,
+    PendingRead,
     PendingUpdates,
     Query,
     Send,
@@ -29,14 +30,33 @@ from kelek.protocols.zmqraft.wire.client_codec import (
     RequestConfig,
     RequestLogInfo,
 )
+from kelek.protocols.zmqraft.wire.config_codec import ConfigUpdate
+from kelek.protocols.zmqraft.wire.extensions import (
+    NOT_ALLOWED_ANSWER,
+    PACK_ACCEPTED,
+    PACK_ANSWER,
+    TOO_MANY_ANSWER,
+    PackAnswer,
+    RequestDenied,
+)
+from kelek.protocols.zmqraft.wire.snapshot_codec import MakeSnapshot
+from kelek.protocols.zmqraft.wire.transfer_codec import RequestTransfer
 from kelek.protocols.zmqraft.wire.values import (
+    CONFIG_UPDATE,
     ENTRIES_PACKED,
+    MAKE_SNAPSHOT,
+    READ_INDEX,
+    REQUEST_BROADCAST_STATE_URL,
     REQUEST_CONFIG,
     REQUEST_ENTRIES,
+    REQUEST_LOG_INFO,
     REQUEST_UPDATE,
+    TRANSFER,
     UPDATE_PACK,
 )
 from kelek.tests.protocols.zmqraft.fake_cluster import IDENT, FakeCluster, records_of, settled
+
+REQID = b"request-id-1"
 
 
 def pack(cluster: FakeCluster, *updates: bytes) -> PendingUpdates:
@@ -47,6 +67,11 @@ def pack(cluster: FakeCluster, *updates: bytes) -> PendingUpdates:
 
 def data_of(cluster: FakeCluster) -> list[bytes]:
     return [data for _, data in cluster.log.records]
+
+
+def deny(cluster: FakeCluster, *types: bytes) -> None:
+    for peer in cluster.peers:
+        peer.denies = types
 
 
 def test_the_leader_is_found_and_other_connections_end() -> None:
@@ -406,3 +431,124 @@ def test_a_peer_that_names_ever_more_members_is_not_followed_everywhere() -> Non
         client.on_frames("tcp://n1", CONFIG_ANSWER.encode(answer, asked[0]), now_ms)
     made += sum(isinstance(action, Connect) for action in client.ready(9000))
     assert 200 < made <= 256
+
+
+# ---- requests that the client's key does not allow ----
+
+
+@pytest.mark.parametrize("form", [None, Form.NODE, Form.TEXT])
+def test_denied_updates_leave_the_window(form: Form | None) -> None:
+    cluster = FakeCluster(form, lead="n1")
+    first = pack(cluster, b"a", b"b")
+    cluster.run(lambda: bool(first.runs))
+    deny(cluster, REQUEST_UPDATE, UPDATE_PACK)
+    denied = [pack(cluster, b"c", b"d"), pack(cluster, b"e")]
+    took_ms = cluster.run(lambda: all(each.refusal for each in denied))
+    assert took_ms < 20
+    assert {each.refusal for each in denied} == {"this key has no grant `log.append`"}
+    assert all(each.is_denied for each in denied)
+    assert not cluster.client.window.items
+    deny(cluster)
+    last = pack(cluster, b"f")
+    cluster.run(lambda: bool(last.runs))
+    assert data_of(cluster) == [b"a", b"b", b"f"]
+    assert cluster.client.counters["searches"] == 1
+
+
+def test_updates_before_a_denied_one_still_commit() -> None:
+    """The leader may have received them before the grant ended."""
+    cluster = FakeCluster()
+    leader = cluster.lead("n1")
+    leader.commits = False
+    first, second = pack(cluster, b"a"), pack(cluster, b"b")
+    cluster.run(lambda: len(leader.taken) == 2)
+    answer = NOT_ALLOWED_ANSWER.encode(RequestDenied(UPDATE_PACK), second.reqids[0])
+    cluster.client.on_frames(leader.url, answer, cluster.now_ms)
+    assert (first.refusal, second.is_denied) == ("", True)
+    run = PACK_ANSWER.encode(PackAnswer(PACK_ACCEPTED, runs=((1, 1),)), first.reqids[0])
+    cluster.client.on_frames(leader.url, run, cluster.now_ms)
+    assert first.runs == ((1, 1),)
+
+
+def test_a_stream_ends_if_the_client_has_too_many() -> None:
+    cluster = FakeCluster(lead="n1")
+    stream = cluster.client.open_stream(EntryStream(0))
+    cluster.run(lambda: stream.reqid is not None)
+    assert stream.reqid is not None
+    refusal = TOO_MANY_ANSWER.encode(RequestDenied(ENTRIES_PACKED), stream.reqid)
+    cluster.client.on_frames("tcp://n1", refusal, cluster.now_ms)
+    assert "too many entry streams" in stream.denial
+    assert not cluster.client.streams
+
+
+def test_a_denied_read_ends() -> None:
+    cluster = FakeCluster(lead="n1")
+    deny(cluster, READ_INDEX)
+    reads = [cluster.client.reads.add(PendingRead(wait)) for wait in (0, 1)]
+    assert cluster.run(lambda: all(read.done for read in reads)) < 20
+    assert {(read.refusal, read.is_denied) for read in reads} == {
+        ("this key has no grant `log.read`", True)
+    }
+    assert not len(cluster.client.reads)
+
+
+@pytest.mark.parametrize(
+    ("ask", "kind", "grant"),
+    [
+        (Query(RequestLogInfo(REQID)), REQUEST_LOG_INFO, "log.read"),
+        (Query(RequestLogInfo(REQID), "tcp://n2"), REQUEST_LOG_INFO, "log.read"),
+        (Query(RequestBroadcastStateUrl(REQID)), REQUEST_BROADCAST_STATE_URL, "log.read"),
+        (Query(RequestTransfer(REQID, "n2", "")), TRANSFER, "admin"),
+        (Query(MakeSnapshot(REQID)), MAKE_SNAPSHOT, "admin"),
+        (Query(ConfigUpdate(REQID, b"\x90")), CONFIG_UPDATE, "admin"),
+    ],
+)
+def test_a_denied_query_ends(ask: Query, kind: bytes, grant: str) -> None:
+    cluster = FakeCluster(lead="n1")
+    deny(cluster, kind)
+    cluster.client.query(ask)
+    assert cluster.run(lambda: ask.done) < 20
+    assert (ask.denial, ask.answer) == (f"this key has no grant `{grant}`", None)
+    cluster.at(2000, cluster.act)
+    cluster.run(lambda: cluster.now_ms >= 3000)
+    assert sum(frames[1] == kind for _, _, frames in cluster.sent) == 1
+    assert cluster.client.leader == "tcp://n1"
+
+
+@pytest.mark.parametrize("url", [None, "tcp://n3"])
+def test_a_denied_stream_ends(url: str | None) -> None:
+    cluster = FakeCluster(lead="n1", entries=9)
+    deny(cluster, REQUEST_ENTRIES, ENTRIES_PACKED)
+    stream = cluster.client.open_stream(EntryStream(0, url=url))
+    assert cluster.run(lambda: stream.done) < 50
+    assert stream.denial == "this key has no grant `log.read`"
+    assert not cluster.client.streams
+
+
+def test_entries_before_a_denied_follow_up_are_read() -> None:
+    cluster = FakeCluster(lead="n1", entries=90)
+    stream = cluster.client.open_stream(EntryStream(0))
+    cluster.run(lambda: bool(stream.runs))
+    deny(cluster, REQUEST_ENTRIES, ENTRIES_PACKED)
+    last_index = 0
+
+    def read() -> bool:
+        nonlocal last_index
+        run = cluster.client.next_run(stream, cluster.now_ms)
+        last_index = run.last_index if run is not None else last_index
+        return stream.done and not stream.runs
+
+    cluster.run(read)
+    assert stream.denial
+    assert last_index == stream.prev_index > 0
+
+
+def test_a_denial_of_an_unknown_request_changes_nothing() -> None:
+    cluster = settled()
+    url = cluster.client.leader
+    assert url is not None
+    cluster.client.on_frames(url, [b"unknown", b"k-", b"="], cluster.now_ms)
+    cluster.client.on_frames(url, [b"unknown", b"k-"], cluster.now_ms)
+    assert cluster.client.counters["strays"] == 1
+    assert cluster.client.counters["junk"] == 1
+    assert cluster.client.leader == url

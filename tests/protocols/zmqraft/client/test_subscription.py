@@ -10,7 +10,11 @@ from kelek.protocols.zmqraft.client.requests import Compacted
 from kelek.protocols.zmqraft.client.subscription import Subscription
 from kelek.protocols.zmqraft.wire.client_codec import EntriesAnswer, EntriesStatus, Form, StateChunk
 from kelek.protocols.zmqraft.wire.entry import Entry
-from kelek.protocols.zmqraft.wire.values import ENTRIES_PACKED, REQUEST_ENTRIES
+from kelek.protocols.zmqraft.wire.values import (
+    ENTRIES_PACKED,
+    REQUEST_BROADCAST_STATE_URL,
+    REQUEST_ENTRIES,
+)
 from kelek.tests.protocols.zmqraft.fake_cluster import FakeCluster
 from kelek.tests.protocols.zmqraft.wire_strategies import encode_entry
 
@@ -278,3 +282,23 @@ def test_whatever_happens_nothing_is_lost_or_doubled(seed: int) -> None:
     reader.append()
     reader.run(reader.number, 10_000)
     reader.check()
+
+
+@pytest.mark.parametrize(
+    "types", [(REQUEST_ENTRIES, ENTRIES_PACKED), (REQUEST_BROADCAST_STATE_URL,)]
+)
+def test_it_ends_when_the_key_may_not_read(types: tuple[bytes, ...]) -> None:
+    reader = SubscriptionReader()
+    reader.append(3)
+    reader.run(3)
+    for peer in reader.cluster.peers:
+        peer.denies = types
+    reader.append(2)
+    reader.cluster.reset(reader.cluster.peers[0])  # The client asks again.
+    reader.cluster.run(lambda: bool(reader.subscription.denial))
+    assert reader.subscription.denial == "this key has no grant `log.read`"
+    assert reader.subscription.readable
+    assert reader.subscription.deadline_ms is None
+    asked = len(reader.cluster.sent)
+    reader.rest(3000)
+    assert len(reader.cluster.sent) == asked

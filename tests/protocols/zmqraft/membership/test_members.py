@@ -183,7 +183,7 @@ def test_a_client_with_many_connections_is_answered_on_the_newest(ring: PeerGrou
     payload = encode_members([(name, url(name)) for name in (*OLD, "n9")])
     for number in range(1000):
         ring.arrive(ring.lead, "url", [b"client%d" % number, reqid, b"&", CLUSTER, payload])
-    ring.lead.wake(ring.now_ms)
+        ring.lead.wake(ring.now_ms)  # One wake for all would answer clients in turn.
     ring.lead.out.clients.clear()
     ring.now_ms += REMIND_MS
     ring.lead.wake(ring.now_ms)

@@ -2,9 +2,13 @@
 
 import pytest
 
+from kelek.native.net.messages import Arena
+from kelek.protocols.host.border import Requests
 from kelek.protocols.host.read_queue import HELD_MS_MAX
 from kelek.protocols.raft.messages import AppendAck, AppendEntries, AppendResponse
+from kelek.protocols.zmqraft.server.cluster_info import ANSWERS_A_WAKE
 from kelek.protocols.zmqraft.server.values import Applied
+from kelek.protocols.zmqraft.snapshots.orders import ChunkRead, ReadChunk, Snapshot
 from kelek.protocols.zmqraft.wire import extensions as own
 from kelek.protocols.zmqraft.wire.client_codec import (
     ENTRIES_ANSWER,
@@ -98,6 +102,22 @@ def test_a_new_leader_answers_once_it_has_committed_and_applied() -> None:
     assert (found.leading, found.applied_index, found.commit_index) == (True, 1, 1)
 
 
+def test_a_wake_answers_some_of_many_requests_for_log_info() -> None:
+    """Heartbeats must not wait for thousands of answers."""
+    leading = LeaderHarness()
+    number = 3 * ANSWERS_A_WAKE + 1
+    assert not leading.ask(*[INFO_REQUEST] * number)
+    assert not leading.confirm(), "nothing is applied"
+    index = leading.peer.core.commit_index
+    leading.peer.receive(Applied(index, index), leading.alone.now_ms)
+    answers = [len(leading.told())]
+    while sum(answers) < number:
+        assert leading.peer.deadline_ms <= leading.alone.now_ms
+        answers.append(len(leading.told()))
+    assert answers == [ANSWERS_A_WAKE] * 3 + [1]
+    assert leading.peer.deadline_ms > leading.alone.now_ms
+
+
 def test_a_leader_that_cannot_confirm_itself_refuses_in_time() -> None:
     leading = LeaderHarness()
     assert not leading.ask(entries_request(0), INFO_REQUEST)
@@ -172,6 +192,28 @@ def test_a_follower_of_a_leader_that_has_not_committed_waits() -> None:
     alone.reader.held = [batch, entries(5, 1, 2)]
     alone.append(AppendEntries(2, "n2", 4, 1, 5, (entries(5, 1, 2),)))
     assert [it.last_index for it in waited(alone)] == [5]
+
+
+def test_a_follower_serves_its_snapshot_for_a_backup() -> None:
+    """The container alone: the state of its snapshot comes from the leader."""
+    alone = Alone()
+    batch = entries(1, 4, 1)
+    alone.append(AppendEntries(1, "n2", 0, 0, 4, (batch,)))
+    alone.peer.snapshots.newest = Snapshot(3, 1, 9000, 10)
+    alone.peer.core.log.compact(3)
+    (refused,) = ask_anywhere(alone, 0)
+    assert refused.status is EntriesStatus.NOT_LEADER
+    request = RequestEntries(b"a backup", 0, packed=True, any_peer=True, container=True)
+    frames = own.ENTRIES_PACKED_REQUEST.encode(request, cluster=CLUSTER)
+    alone.peer.receive(Requests("url", Arena.from_messages([[b"route", *frames]]), 0), alone.now_ms)
+    orders = [order for order in alone.wake().orders if isinstance(order, ReadChunk)]
+    assert [(order.offset, order.size, order.plain) for order in orders] == [(0, 9000, False)]
+    alone.append(AppendEntries(1, "n2", 4, 1, 4))  # It goes on as a follower meanwhile.
+    alone.wake()
+    alone.peer.receive(ChunkRead(orders[0].to, 3, 1, 0, bytes(9000), True), alone.now_ms)
+    (answer,) = waited(alone)
+    assert (answer.status, answer.last_index) == (EntriesStatus.SNAPSHOT, 3)
+    assert answer.data == bytes(9000)
 
 
 @pytest.mark.parametrize("known", [False, True])

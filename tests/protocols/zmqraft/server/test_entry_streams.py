@@ -1,5 +1,7 @@
 """RequestEntries on the server: pipelines, follow-ups, stops, limits."""
 
+from itertools import count
+
 import pytest
 
 from kelek.native.net.messages import Frames
@@ -15,7 +17,12 @@ from kelek.protocols.zmqraft.wire.client_codec import (
     RequestEntries,
 )
 from kelek.protocols.zmqraft.wire.entry import Entry, block_log_entries
-from kelek.protocols.zmqraft.wire.extensions import ENTRIES_ANSWERS, ENTRIES_PACKED_ANSWER
+from kelek.protocols.zmqraft.wire.extensions import (
+    ENTRIES_ANSWERS,
+    ENTRIES_PACKED_ANSWER,
+    TOO_MANY_ANSWER,
+)
+from kelek.protocols.zmqraft.wire.values import ENTRIES_PACKED, TOO_MANY
 from kelek.tests.protocols.zmqraft.wire_strategies import encode_entry
 
 CLIENT, REQID = b"\0abcd", b"request-id-1"
@@ -133,6 +140,36 @@ def test_silent_streams_expire_and_their_number_is_limited(
     late = RequestEntries(bytes(12), 0)
     assert answers_to(server, late, now_ms=streams.SILENCE_MS_MAX + 10)
     assert len(server) == 1
+
+
+def test_the_streams_of_a_client_are_limited() -> None:
+    """All connections of a key count together; without a key, and for foreign peers, each alone."""
+    server = EntryStreams(StreamedLog(10, streams.PACKED_BYTES_MAX // 30).read, 2)
+    numbers = count()
+
+    def starts(route: bytes, slot: int | None, foreign: bool = False, packed: bool = True) -> bool:
+        out = Frames()
+        request = RequestEntries(b"%012d" % next(numbers), 0, packed=packed)
+        server.on_request(ReplyAddress(out, route, foreign, slot), request, 1000, 0)
+        found = [frames for _, *frames in out.messages()]
+        if found and found[0][1] == TOO_MANY:
+            refusal = TOO_MANY_ANSWER.decode(found[0])
+            assert (found[0][0], refusal.request_type) == (request.reqid, ENTRIES_PACKED)
+            return False
+        return bool(found)
+
+    assert [starts(b"a", 1), starts(b"b", 1), starts(b"c", 1), starts(b"d", 2)] == [
+        True, True, False, True
+    ]  # fmt: skip
+    assert [starts(b"e", None), starts(b"e", None), starts(b"e", None)] == [True, True, False]
+    assert [starts(b"f", 9, True) for _ in range(3)] == [True, True, False]
+    assert starts(b"g", 9, True), "foreign peers share a slot"
+    assert not starts(b"a", 1, packed=False), "other clients do not know the answer"
+    assert server.shares.refused == 4
+    server.on_request(
+        ReplyAddress(Frames(), b"a", False, 1), RequestEntries(b"%012d" % 0, 0, 0), 1000, 0
+    )
+    assert starts(b"a", 1), "one has ended"
 
 
 @pytest.mark.parametrize("size", [streams.MESSAGE_BYTES_MAX + 1, streams.PACKED_BYTES_MAX + 1])

@@ -17,7 +17,7 @@ from kelek.protocols.raft.messages import (
     Vote,
 )
 from kelek.protocols.record import Record, encode_block
-from kelek.protocols.zmqraft.server.cluster_info import WAITING_MAX
+from kelek.protocols.zmqraft.server.cluster_info import CLIENT_WAITING_MAX, WAITING_MAX
 from kelek.protocols.zmqraft.server.entry_streams import PIPELINES
 from kelek.protocols.zmqraft.server.peer import Peer
 from kelek.protocols.zmqraft.server.values import Applied, PeerSetup, Recovered, Wake
@@ -291,7 +291,7 @@ def test_many_readers_at_once_are_served_in_turn() -> None:
     peer.receive(Applied(64, 64), alone.now_ms)
     waiting = {number.to_bytes(12, "big") for number in range(readers)}
     asked = [
-        [b"route", *encode_client_request(RequestEntries(reqid, 0), CLUSTER, Form.TEXT)]
+        [reqid[-1:], *encode_client_request(RequestEntries(reqid, 0), CLUSTER, Form.TEXT)]
         for reqid in sorted(waiting)
     ]
     wakes = 0
@@ -333,19 +333,38 @@ def test_a_wake_answers_questions_for_a_bounded_time_and_the_next_one_goes_on() 
         peer.receive(Requests("peer_url", Arena.from_messages([[b"n2", *vote]])), alone.now_ms)
         looks = iter(range(1, 101))
         peer.wake(alone.now_ms, lambda: next(looks) == 100)  # noqa: B023
-        assert [frames[0] for frames in peer.out.clients.messages()] == routes[: wake * 100]
+        answered = {frames[0] for frames in peer.out.clients.messages()}
+        assert len(answered) == wake * 100
         assert len(list(peer.out.peers.messages())) == wake, "a peer does not wait for them"
     assert peer.deadline_ms > alone.now_ms
+    assert answered == set(routes)
 
 
 def test_questions_beyond_the_queue_are_dropped_and_counted() -> None:
     alone = Alone()
     question = encode_client_request(RequestConfig(b"request-id-1"), CLUSTER, Form.NODE)
-    many = Arena.from_messages([[b"route", *question]] * (WAITING_MAX + 5))
+    routes = [b"%d" % (number % 5) for number in range(WAITING_MAX + 5)]
+    many = Arena.from_messages([[route, *question] for route in routes])
     alone.peer.receive(Requests("url", many), alone.now_ms)
     alone.wake()
     assert len(list(alone.peer.out.clients.messages())) == WAITING_MAX
     assert alone.peer.status()["questions_dropped"] == 5
+
+
+def test_a_client_can_fill_a_part_of_the_queue_of_questions() -> None:
+    """The connections of one key count together."""
+    alone = Alone()
+    question = encode_client_request(RequestConfig(b"request-id-1"), CLUSTER, Form.NODE)
+    messages = [[b"route %d" % (i % 3), *question] for i in range(CLIENT_WAITING_MAX + 7)]
+    alone.peer.receive(Requests("url", Arena.from_messages(messages, 5)), alone.now_ms)
+    alone.peer.receive(
+        Requests("url", Arena.from_messages([[b"other", *question]], 6)), alone.now_ms
+    )
+    alone.wake()
+    answered = [frames[0] for frames in alone.peer.out.clients.messages()]
+    assert len(answered) == CLIENT_WAITING_MAX + 1
+    assert answered[1] == b"other", "each client is answered in turn"
+    assert alone.peer.status()["questions_dropped"] == 7
 
 
 def test_waiting_readers_learn_that_there_is_no_leader() -> None:

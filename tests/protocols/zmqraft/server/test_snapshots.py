@@ -415,7 +415,7 @@ def test_the_leader_waits_until_a_peer_is_known_to_be_foreign() -> None:
         assert link.on_answer(answer) is not None
     link.send_hello(peer.peer.own_hello())
     assert [piece.plain for piece in pieces(peer.wake())] == [True]
-    peer.peer.links.on_lost("n3")
+    peer.peer.links.on_lost("n3", peer.now_ms)
     assert not link.is_foreign, "another one may come up there"
 
 

@@ -3,19 +3,19 @@
 import pytest
 
 from kelek.native.net.messages import Frames
-from kelek.protocols.zmqraft.client.requests import Compacted, EntryStream
+from kelek.protocols.zmqraft.client.requests import BackupStream, Compacted, EntryStream
 from kelek.protocols.zmqraft.server.entry_streams import SILENCE_MS_MAX
 from kelek.protocols.zmqraft.server.state_streams import CHUNKS_AHEAD, StateStreams
 from kelek.protocols.zmqraft.snapshots.orders import ChunkRead, Snapshot
 from kelek.protocols.zmqraft.wire.client_codec import (
-    ENTRIES_ANSWER,
     EntriesAnswer,
     EntriesStatus,
     ReplyAddress,
     RequestEntries,
     StateChunk,
 )
-from kelek.protocols.zmqraft.wire.snapshot_codec import CHUNK_BYTES_PLAIN
+from kelek.protocols.zmqraft.wire.extensions import ENTRIES_ANSWERS
+from kelek.protocols.zmqraft.wire.snapshot_codec import CHUNK_BYTES_MAX, CHUNK_BYTES_PLAIN
 
 STATE = bytes(range(256)) * 1000
 SNAPSHOT = Snapshot(70, 3, len(STATE) + 5000, len(STATE))
@@ -28,16 +28,19 @@ class StateServer:
     def __init__(self, snapshot: Snapshot = SNAPSHOT, state: bytes = STATE) -> None:
         self.streams = StateStreams()
         self.snapshot, self.state = snapshot, state
+        self.container = bytes(5000) + state
         self.client = ReplyAddress(Frames(), b"route")
         self.now_ms = 0
 
     def ask(self, request: RequestEntries) -> tuple[RequestEntries | None, list[EntriesAnswer]]:
         left = self.streams.on_request(self.client, request, self.snapshot, self.now_ms)
         for order in self.streams.orders:
-            chunk = self.state[order.offset : order.offset + order.size]
+            whole = self.state if order.plain else self.container
+            chunk = whole[order.offset : order.offset + order.size]
             self.streams.on_chunk_read(ChunkRead(order.to, 70, 3, order.offset, chunk, True))
         self.streams.orders.clear()
-        answers = [ENTRIES_ANSWER.decode(frames[1:]) for frames in self.client.out.messages()]
+        decode = ENTRIES_ANSWERS[request.packed].decode
+        answers = [decode(frames[1:]) for frames in self.client.out.messages()]
         self.client.out.clear()
         return left, answers
 
@@ -167,3 +170,98 @@ def test_a_reader_learns_that_entries_are_compacted() -> None:
     assert stop.limit == 0
     assert stream.done
     assert stream.compacted == Compacted(70, 10)
+
+
+CONTAINER = bytes(range(256)) * 20_000
+BIG = Snapshot(70, 3, len(CONTAINER), len(CONTAINER) - 5000)
+
+
+class BackupReader:
+    """A BackupStream that reads from a StateServer, and can lose its answers."""
+
+    def __init__(self) -> None:
+        self.server = StateServer(BIG)
+        self.server.container = CONTAINER
+        self.stream = BackupStream(0)
+        self.got = b""
+        self.number = 0
+        self.left: RequestEntries | None = None
+
+    def send(self, request: RequestEntries | None, lost: bool = False) -> None:
+        assert request is not None
+        assert (request.packed, request.container) == (True, True)
+        left, answers = self.server.ask(request)
+        self.left = left or self.left
+        for answer in answers if not lost else ():
+            assert self.stream.on_answer(answer) is None
+
+    def start(self, peer: str = "tcp://127.0.0.1:1") -> None:
+        self.number += 1
+        self.stream.read_from(peer)
+        self.send(self.stream.start(b"id%d" % self.number, packed=True))
+
+    def read(self, pieces: int) -> None:
+        for _ in range(pieces):
+            piece, follow_up = self.stream.next_piece()
+            if piece is None:
+                return
+            assert len(piece.data) <= CHUNK_BYTES_MAX
+            self.got = (self.got if piece.offset else b"") + piece.data
+            self.send(follow_up)
+
+
+def test_a_backup_gets_the_container_and_then_entries() -> None:
+    reader = BackupReader()
+    reader.start()
+    awaited = [reader.stream.awaits_peer]  # Its reader has not read yet.
+    reader.read(100)
+    assert reader.got == CONTAINER
+    assert reader.left is not None
+    assert (reader.left.prev_index, reader.left.container) == (70, True)
+    assert reader.stream.prev_index == 70
+    awaited.append(reader.stream.awaits_peer)
+    assert awaited == [False, True]
+    assert reader.server.streams.needed == []
+
+
+@pytest.mark.parametrize("other", ["", "snapshot"])
+def test_a_backup_goes_on_within_the_same_snapshot_only(other: str) -> None:
+    """After a silence, under a new id."""
+    reader = BackupReader()
+    reader.start()
+    reader.read(1)
+    assert reader.server.streams.needed == [70]
+    piece, follow_up = reader.stream.next_piece()
+    assert piece is not None
+    reader.got += piece.data
+    reader.send(follow_up, lost=True)
+    if other:
+        reader.server.snapshot = BIG._replace(last_index=71)
+    before = len(reader.got)
+    reader.server.now_ms += 2 * SILENCE_MS_MAX
+    reader.start()
+    reader.read(1)
+    assert (len(reader.got) > before) != bool(other)
+    reader.read(100)
+    assert reader.got == CONTAINER
+    assert reader.stream.prev_index == (71 if other else 70)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_backup_begins_anew_at_another_peer(is_known: bool) -> None:
+    """Its snapshot of the same entry has other bytes, and was sent through this connection before.
+
+    is_known   the client knows that the peer is another one
+    """
+    reader = BackupReader()
+    reader.start()
+    reader.read(1)
+    other = CONTAINER[::-1] + b"longer"
+    reader.server.container = other
+    reader.server.snapshot = BIG._replace(size=len(other))
+    reader.start("tcp://127.0.0.1:2" if is_known else "tcp://127.0.0.1:1")
+    if not is_known:
+        reader.start()  # After a silence.
+    reader.read(100)
+    assert reader.got == other
+    assert reader.stream.prev_index == 70

@@ -1,0 +1,5 @@
+"""Limits that a command knows before it loads a protocol."""
+
+PORT_MAX = 65535
+IPC_PATH_BYTES_MAX = 107  # zmq.IPC_PATH_MAX_LEN: what fits into sockaddr_un with its final zero.
+TABLE_MAX = (1 << 32) - 1  # The highest number of a table.
