@@ -1,0 +1,65 @@
+"""Whether a node is alive and ready, by the picture of `kelek status`.
+
+Ready means: clients may send their requests to this node. A problem of another member is a note,
+since it does not keep this node from serving.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..runtime.cluster_status import Row, cluster_status, elsewhere_rows
+
+STALE_MS = 5000  # The node is not alive when its supervisor is silent for this time.
+LAG_MS = 5000  # The node is not ready while a process has not applied what was committed then.
+
+
+class Health(NamedTuple):
+    """problems   why the node is not ready; empty: it is
+    notes         what an operator should know besides
+    """
+
+    problems: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The page: the verdict, then a line for each problem and note."""
+        lines = ["not ready" if self.problems else "ready"]
+        lines += [f"problem: {problem}" for problem in self.problems]
+        lines += [f"note: {note}" for note in self.notes]
+        return "\n".join(lines) + "\n"
+
+
+class NodeHealth:
+    """The health of a node, from the reports of its supervisor."""
+
+    def __init__(self, now_ms: int) -> None:
+        self._reported_ms = now_ms
+        self._reports: deque[tuple[int, Sequence[Row]]] = deque()  # Of the last 10 s.
+
+    def on_report(self, rows: Sequence[Row], now_ms: int) -> None:
+        """The rows of the node's processes have arrived."""
+        self._reported_ms = now_ms
+        self._reports.append((now_ms, rows))
+        while self._reports[0][0] < now_ms - 2 * LAG_MS:
+            self._reports.popleft()
+
+    def alive(self, now_ms: int) -> Health:
+        """Other processes may be down: a restart of all would not help them."""
+        age_ms = now_ms - self._reported_ms
+        if age_ms <= STALE_MS:
+            return Health(())
+        return Health((f"the supervisor has not reported for {age_ms / 1000:.0f} s",))
+
+    def ready(self, now_ms: int) -> Health:
+        health = self.alive(now_ms)
+        if health.problems:
+            return health
+        if not self._reports:
+            return Health(("the supervisor has not reported yet",))
+        rows = self._reports[-1][1]
+        old = [each for since_ms, each in self._reports if since_ms <= now_ms - LAG_MS]
+        own = cluster_status(rows, old[-1] if old else ())
+        others = cluster_status(elsewhere_rows(rows)).problems
+        return Health(tuple(map(str, own.problems)), (*own.notes, *map(str, others)))
