@@ -120,6 +120,7 @@ class DiskSyncer:
 
     def __init__(self) -> None:
         self._syncer = segments.Syncer()
+        self.latency = self._syncer.latency
         self._files: deque[DiskFile] = deque()
 
     def fileno(self) -> int:

@@ -10,6 +10,7 @@ from contextlib import closing
 from typing import Protocol
 
 from ...native.errors import Readable
+from ...native.latency import Latency
 from ..errors import StorageError
 
 UNFINISHED = ".new"  # The suffix of every file that is not complete yet.
@@ -20,8 +21,8 @@ PIECE_BYTES = 1 << 20  # Of a file that is read in pieces.
 SYNC_BYTES = 8 << 20  # Between two syncs of a long write, so that the last one is short.
 
 
-class File(Protocol):
-    """An open file."""
+class ReadableFile(Protocol):
+    """A file, or a part of one, that is open for reading."""
 
     full_path: str  # For error messages.
 
@@ -31,6 +32,12 @@ class File(Protocol):
 
     def read(self, offset: int, size: int) -> bytes:
         """Reads size bytes, or fewer at the end of the file."""
+
+    def close(self) -> None: ...
+
+
+class File(ReadableFile, Protocol):
+    """An open file."""
 
     def load(self, past_cache: bool = False) -> memoryview:
         """Reads the whole file into memory that returns to the system as soon as it is freed.
@@ -53,11 +60,11 @@ class File(Protocol):
     def sync(self) -> None:
         """Makes the file's bytes durable. After a failure their state is unknown."""
 
-    def close(self) -> None: ...
-
 
 class Syncer(Protocol):
     """Syncs files in the background, one after the other."""
+
+    latency: Latency  # Of the syncs whose end poll() has reported.
 
     def fileno(self) -> int:
         """Becomes readable when a sync has ended; -1 if start() itself does the sync."""

@@ -1,7 +1,7 @@
 """Term and vote on disk, in two slots that are written in turn. A save is one write and one sync.
 
 When the newest slot may be damaged, the vote is withheld: falling back silently to the older slot
-could forget a vote (docs/disk-format.md, "Hard state").
+could forget a vote (docs/reference/disk-format.md, "Hard state").
 """
 
 from contextlib import ExitStack, closing

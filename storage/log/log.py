@@ -1,4 +1,4 @@
-"""The durable log as its only writer uses it: recover, append, sync (docs/disk-format.md).
+"""The durable log as its only writer uses it: recover, append, sync; docs/reference/disk-format.md.
 
 The writer never shortens or overwrites data: after a conflict a new segment supersedes the entries
 of older ones. The log counts an entry as durable only after a sync of its own.
@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from typing import NoReturn
 
 from ...native.errors import HEADER_SIZE
+from ...native.latency import Latency, monotonic_us
 from ...native.log import segments
 from ...protocols.errors import LocalProtocolError, RemoteProtocolError
 from ...protocols.raft.messages import AppendJob, EntryBatch
@@ -39,6 +40,7 @@ class Log:
     """The log of one peer. Its process holds the directory's lock until close().
 
     syncing        a background sync of appended entries runs; poll_sync() reports its end
+    latency        of the syncs of appended entries; of background syncs, all syncs
     lacks_space    the disk has no room for a spare segment: append() refuses until it has
     damage         the repair mark that this start has written, if the log was damaged
     """
@@ -78,6 +80,7 @@ class Log:
         self._next_spare: File | None = None  # Grows piece by piece until it is the spare.
         self._next_spare_syncing = False  # It has its full size; a background sync of it runs.
         self._syncer: Syncer | None = None
+        self.latency = Latency()
         self.syncing = False
         self.lacks_space = False
         self.damage: repair.RepairMark | None = None
@@ -87,6 +90,7 @@ class Log:
             undo.callback(self._close_files)
             if background_sync:
                 self._syncer = files.syncer()
+                self.latency = self._syncer.latency
             self.reset(*base)
             undo.pop_all()
 
@@ -258,7 +262,9 @@ class Log:
         check_usable(self._failed)
         self._wait_for_sync()
         if self._synced != self._offset:
+            begin_us = monotonic_us()
             self._sync(self._active.sync)
+            self.latency.add(monotonic_us() - begin_us)
             self._synced = self._offset
 
     # ---- background syncs ----

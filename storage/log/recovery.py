@@ -1,7 +1,7 @@
 """Reads a log after its writer has ended in any way. It changes no file.
 
 Recovery cuts off a write that never finished and refuses any other fault as corruption
-(docs/disk-format.md, "Recovery").
+(docs/reference/disk-format.md, "Recovery").
 """
 
 from contextlib import closing
@@ -188,20 +188,22 @@ def _scan_unclean(file: File, header: SegmentHeader, runs: Runs) -> tuple[int, T
     # After a failed sync the page cache may differ from the disk: never write to such pages.
     if nothing and _equal(file.load(), data):
         return scan.offset, None
-    blocks = sound_blocks(data[start : scan.offset])
+    blocks, size = sound_blocks(data[start : scan.offset])
+    assert start + size == scan.offset, f"{file.full_path}: no block starts at {start + size}"
     return scan.offset, Tail(synced.next_index, synced.term, blocks)
 
 
-def sound_blocks(data: memoryview) -> list[bytes]:
-    """The blocks at the start of data."""
+def sound_blocks(data: memoryview) -> tuple[list[bytes], int]:
+    """The blocks at the start of data, and the size of what they and the marks among them fill."""
     blocks: list[bytes] = []
-    while data:
-        places, used = segments.segment_blocks(data)
+    rest = data
+    while rest:
+        places, used = segments.segment_blocks(rest)
         if not used:
             break
-        blocks += [bytes(data[place[0] : place[0] + place[1]]) for place in places]
-        data = data[used:]
-    return blocks
+        blocks += [bytes(rest[place[0] : place[0] + place[1]]) for place in places]
+        rest = rest[used:]
+    return blocks, len(data) - len(rest)
 
 
 def _equal(one: memoryview, other: memoryview) -> bool:

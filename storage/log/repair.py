@@ -120,7 +120,7 @@ def salvage(files: Files, identity: Identity, base: tuple[int, int], mark: Repai
         runs.truncate(header.first_index - 1)
         data = _load(files, header)
         scan = scan_segment(data, header, runs)
-        blocks = sound_blocks(data[SEGMENT_START : scan.offset])
+        blocks, _ = sound_blocks(data[SEGMENT_START : scan.offset])
         tail = Tail(header.first_index, header.previous_term, blocks)
         if successor is not None and scan.next_index < successor.first_index:
             break

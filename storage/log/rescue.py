@@ -1,16 +1,19 @@
-"""Makes a data directory for a new cluster of one peer from that peer's data of a lost cluster.
+"""Makes a data directory for a peer of a new cluster from the data of an old one.
 
-It only reads the old directory. The new directory holds the same entries with three changes: every
-file carries the new cluster's ident, and both the initial configuration and a config entry after
-the last entry name this peer alone.
+The old data is a peer's directory of a lost cluster, or a backup. The new directory holds the same
+entries with three changes: every file carries the new cluster's ident, and both the initial
+configuration and a config entry after the last entry name the new members.
 """
 
+from collections.abc import Iterable
 from contextlib import ExitStack, closing
 from typing import NamedTuple
 
-from ...protocols.raft.messages import KIND_CONFIG, HardState
+from ...protocols.raft.messages import KIND_CONFIG, EntryBatch, HardState
 from ...protocols.record import Record, encode_block
 from ...protocols.zmqraft.wire.config_codec import (
+    ConfigEntry,
+    Members,
     batch_config,
     decode_config_entry,
     encode_config_entry,
@@ -18,7 +21,7 @@ from ...protocols.zmqraft.wire.config_codec import (
 from ..disk.files import Files, Lock
 from ..errors import StorageError
 from ..snapshot import snapshot
-from ..snapshot.snapshot import SnapshotInfo, Snapshots, open_snapshot
+from ..snapshot.snapshot import SnapshotFile, Snapshots, open_snapshot
 from . import hard_state, log
 from .hard_state import HardStateFile
 from .log import Log
@@ -62,35 +65,71 @@ def inspect(files: Files) -> Report:
     return report
 
 
-def rescue(source: Files, report: Report, target: Files, new: Identity, alone: bytes) -> Rescued:
-    """Fills the empty directory target.
+class OldLog(NamedTuple):
+    """What a new cluster begins with.
 
-    alone   the configuration of one peer, as a config entry holds it
+    base      index and term of the entry before the first one in batches
+    batches   all entries behind it
+    term      the newest known term
+    """
+
+    snapshot: SnapshotFile | None
+    base: tuple[int, int]
+    batches: Iterable[EntryBatch]
+    term: int
+
+
+def rescue(
+    source: Files, report: Report, target: Files, new: Identity, members: Members
+) -> Rescued:
+    """Fills the empty directory target from the directory source. fill() has the rest.
+
     Raises StorageError: refused by the system, or damaged since inspect().
     """
     info = report.snapshots[0] if report.snapshots else None
-    alone = _with_tables(source, report, info, alone)
+    with ExitStack() as opened:
+        file = None
+        if info is not None:
+            file = open_snapshot(source, report.identity, info)
+            assert file is not None, "we hold the lock of the snapshots"
+            opened.enter_context(closing(file))
+        reader = opened.enter_context(closing(LogReader(source, report.identity)))
+        base, batches = reader.base(), reader.scan()
+        # Copy entries below the snapshot for readers, but not a log that ends below the snapshot.
+        if info is not None and report.last_index < info.index:
+            base, batches = (info.index, info.term), iter(())
+        term = max((report.hard_state or HardState()).term, report.last_term)
+        return fill(target, new, OldLog(file, base, batches, term), members)
+
+
+def fill(target: Files, new: Identity, old: OldLog, members: Members) -> Rescued:
+    """Fills an empty directory for a peer of a new cluster: a copy of the old log, and an entry
+    after it that names the members.
+
+    Raises StorageError: refused by the system, or what is read is damaged.
+    """
+    configuration = ConfigEntry(members)
+    if old.snapshot is not None and old.snapshot.info.configuration:
+        at_snapshot = decode_config_entry(old.snapshot.info.configuration)
+        configuration = _newer(configuration, at_snapshot)
     with closing(Snapshots(target, new)) as snapshots:
-        _copy_snapshot(source, report.identity, info, snapshots, alone)
-    term = max((report.hard_state or HardState()).term, report.last_term) + 1
-    reader = LogReader(source, report.identity)
-    base = reader.base()
-    # Copy entries below the snapshot for readers, but not a log that ends below the snapshot.
-    is_useful = True
-    if info is not None and report.last_index < info.index:
-        is_useful, base = False, (info.index, info.term)
-    opened = Log(target, new, epoch=1, base=base)
+        _copy_snapshot(old.snapshot, snapshots, encode_config_entry(configuration))
+    opened = Log(target, new, epoch=1, base=old.base)
     size = 0
-    for batch in reader.scan() if is_useful else ():
+    for batch in old.batches:
+        found = batch_config(batch)
+        if found is not None:
+            configuration = _newer(configuration, found)
         opened.append(opened.last_index, opened.last_term, [batch.block])
         size += len(batch.block)
         if size >= APPEND_BYTES:
             opened.sync()
             size = 0
-    reader.close()
-    last_index = opened.last_index + 1
-    entry = encode_block(last_index, term, [Record(KIND_CONFIG, None, alone)])
-    opened.append(opened.last_index, opened.last_term, [entry.block])
+    last_index, term = opened.last_index + 1, old.term + 1
+    record = Record(KIND_CONFIG, None, encode_config_entry(configuration))
+    opened.append(
+        opened.last_index, opened.last_term, [encode_block(last_index, term, [record]).block]
+    )
     opened.sync()
     opened.close()
     with closing(HardStateFile(target, new)) as hard_state_file:
@@ -98,31 +137,18 @@ def rescue(source: Files, report: Report, target: Files, new: Identity, alone: b
     return Rescued(opened.first_index, last_index, term)
 
 
-def _with_tables(source: Files, report: Report, info: SnapshotInfo | None, alone: bytes) -> bytes:
-    """Adds to the configuration the newest `tables_from` of snapshot and log: the index from which
-    on tables accept only table entries."""
-    old = decode_config_entry(info.configuration) if info and info.configuration else None
-    tables_from = old.tables_from if old is not None else 0
-    reader = LogReader(source, report.identity)
-    for batch in reader.scan():
-        found = batch_config(batch)
-        if found is not None:
-            tables_from = max(tables_from, found.tables_from)
-    reader.close()
-    entry = decode_config_entry(alone)
-    return encode_config_entry(entry._replace(tables_from=tables_from))
+def _newer(configuration: ConfigEntry, found: ConfigEntry) -> ConfigEntry:
+    """With the newest `tables_from`: the index from which on tables accept only table entries."""
+    tables_from = max(configuration.tables_from, found.tables_from)
+    return configuration._replace(tables_from=tables_from)
 
 
-def _copy_snapshot(
-    source: Files, old: Identity, info: SnapshotInfo | None, snapshots: Snapshots, alone: bytes
-) -> None:
-    if info is None:
-        snapshots.create(0, 0, alone).finish()
+def _copy_snapshot(file: SnapshotFile | None, snapshots: Snapshots, configuration: bytes) -> None:
+    if file is None:
+        snapshots.create(0, 0, configuration).finish()
         return
-    file = open_snapshot(source, old, info)
-    assert file is not None, "we hold the lock of the snapshots"
-    with closing(file):
-        writer = snapshots.create(info.index, info.term, alone, b"".join(file.reqids()))
-        for piece in file.state():
-            writer.write(piece)
-        writer.finish(info.made_s)
+    info = file.info
+    writer = snapshots.create(info.index, info.term, configuration, b"".join(file.reqids()))
+    for piece in file.state():
+        writer.write(piece)
+    writer.finish(info.made_s)

@@ -1,4 +1,4 @@
-"""Names and header blocks of the log's files (docs/disk-format.md). It does no I/O."""
+"""Names and header blocks of the log's files (docs/reference/disk-format.md). It does no I/O."""
 
 import re
 from struct import Struct

@@ -1,6 +1,6 @@
 """The archive `KLKA`: files of several processes as one stream, the state of a snapshot.
 
-It holds at most one piece of a file in memory (docs/disk-format.md, "Archive").
+It holds at most one piece of a file in memory (docs/reference/disk-format.md, "Archive").
 """
 
 import re
@@ -9,8 +9,9 @@ from contextlib import closing
 from struct import Struct
 from typing import NamedTuple
 
+from ...native.errors import Readable
 from ...native.log.blocks import crc32c
-from ..disk.files import PIECE_BYTES, Files, open_existing
+from ..disk.files import PIECE_BYTES, SYNC_BYTES, File, Files, open_existing
 from ..errors import Damaged
 from ..log.segment import RESTORE
 
@@ -70,6 +71,52 @@ def _pack_file(source: Source) -> Pieces:
         yield _CRC.pack(crc)
 
 
+class ArchiveWriter:
+    """Writes an archive of files whose sizes are known only when they end. It syncs now and then,
+    so that the last sync is short."""
+
+    def __init__(self, file: File) -> None:
+        """file: new and empty."""
+        self._file = file
+        self._synced = 0
+        self._path = b""
+        self._head_offset = 0
+        self._crc = 0
+        self._heads: list[tuple[int, bytes]] = []  # Of complete files, by offset.
+        file.append([_START.pack(MAGIC, VERSION)])
+
+    def begin(self, path: str) -> None:
+        """Ends the last file and starts another one."""
+        assert _is_path(path), path
+        self._end()
+        self._path, self._head_offset = path.encode(), self._file.size
+        self._crc = crc32c(self._path)
+        self._file.append([_HEAD.pack(len(self._path), 0) + self._path])
+
+    def write(self, piece: Readable) -> None:
+        """Adds to the file. Raises StorageError."""
+        self._file.append([piece])
+        self._crc = crc32c(piece, self._crc)
+        if self._file.size - self._synced >= SYNC_BYTES:
+            self._file.sync()
+            self._synced = self._file.size
+
+    def finish(self) -> None:
+        """Makes the archive complete and durable; the caller closes the file."""
+        self._end()
+        self._file.append([_HEAD.pack(0, 0)])
+        for offset, head in self._heads:
+            self._file.write(offset, [head])
+        self._file.sync()
+
+    def _end(self) -> None:
+        if not self._path:
+            return
+        size = self._file.size - self._head_offset - _HEAD.size - len(self._path)
+        self._heads.append((self._head_offset, _HEAD.pack(len(self._path), size)))
+        self._file.append([_CRC.pack(self._crc)])
+
+
 def _is_path(path: str) -> bool:
     """Whether unpacking under this path stays inside the target folder."""
     parts = path.split("/")
@@ -96,6 +143,8 @@ def members(read: ReadAt, place: str) -> Iterator[Member]:
             raise Damaged(place, f"offset {offset}: the archive is cut short", RESTORE)
         path_size, size = _HEAD.unpack_from(head)
         if path_size == 0:
+            if size:
+                raise Damaged(place, f"offset {offset}: the end is malformed", RESTORE)
             return
         path = head[_HEAD.size : _HEAD.size + path_size].decode("ascii", "replace")
         if len(path) < path_size or not _is_path(path):

@@ -1,7 +1,7 @@
 """Snapshots on disk: the container `KLKS`, for its readers and its only writer.
 
-It does not decode the state (docs/disk-format.md, "Snapshot") and holds at most one piece of it in
-memory. A configuration that can't be decoded counts as damage.
+It does not decode the state (docs/reference/disk-format.md, "Snapshot") and holds at most one piece
+of it in memory. A configuration that can't be decoded counts as damage.
 """
 
 import re
@@ -22,6 +22,7 @@ from ..disk.files import (
     SYNC_BYTES,
     File,
     Files,
+    ReadableFile,
     file_pieces,
 )
 from ..errors import Damaged, StorageError
@@ -78,7 +79,7 @@ def _encode_header(info: SnapshotInfo, cluster: str) -> bytes:
     return encode_identity(MAGIC, Identity(cluster, ""), fields)
 
 
-def read_info(file: File, cluster: str) -> SnapshotInfo:
+def read_info(file: ReadableFile, cluster: str) -> SnapshotInfo:
     """Reads and checks header and configuration. Raises StorageError: damaged or foreign."""
     data = file.read(0, SEGMENT_START)
     fields = check_identity(MAGIC, Identity(cluster, ""), _FIELDS.size, data, file.full_path)
@@ -94,13 +95,13 @@ def read_info(file: File, cluster: str) -> SnapshotInfo:
     return info
 
 
-def _check_crc(file: File, offset: int, expected: int, found: int) -> None:
+def _check_crc(file: ReadableFile, offset: int, expected: int, found: int) -> None:
     if expected != found:
         problem = f"offset {offset}: expected checksum {expected:08x}, found {found:08x}"
         raise Damaged(file.full_path, problem, RESTORE)
 
 
-def _check_configuration(file: File, configuration: bytes) -> None:
+def _check_configuration(file: ReadableFile, configuration: bytes) -> None:
     """Decodes the configuration: a correct checksum does not prove that it can be decoded."""
     try:
         if configuration:
@@ -110,7 +111,7 @@ def _check_configuration(file: File, configuration: bytes) -> None:
         raise Damaged(file.full_path, problem, RESTORE) from None
 
 
-def _pieces(file: File, offset: int, size: int, crc: int) -> Iterator[bytes]:
+def _pieces(file: ReadableFile, offset: int, size: int, crc: int) -> Iterator[bytes]:
     """Yields a range in pieces. Raises Damaged after the last piece if the checksum is wrong."""
     found, end = 0, offset + size
     for at in range(offset, end, PIECE_BYTES):
@@ -123,8 +124,8 @@ def _pieces(file: File, offset: int, size: int, crc: int) -> Iterator[bytes]:
 class SnapshotFile:
     """An open snapshot. It stays readable until close(), even after a newer one replaces it."""
 
-    def __init__(self, file: File, info: SnapshotInfo) -> None:
-        """Use open_snapshot()."""
+    def __init__(self, file: ReadableFile, info: SnapshotInfo) -> None:
+        """Use open_snapshot(), or read_info() for a container that is in another file."""
         self.info = info
         self._file = file
 

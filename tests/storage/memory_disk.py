@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from random import Random
 
 from kelek.native.errors import Readable
+from kelek.native.latency import Latency
 from kelek.storage.disk.files import SECTOR_BYTES, File
 from kelek.storage.errors import StorageLocked, storage_error
 
@@ -250,6 +251,7 @@ class MemorySyncer:
     """Syncs only in poll(), as late as possible: a crash before that loses the data."""
 
     def __init__(self, random: Random | None) -> None:
+        self.latency = Latency()
         self._random = random
         self._files: deque[File] = deque()
 
