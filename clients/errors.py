@@ -35,6 +35,17 @@ class Conflict(Error):
     """Another operation prevents this one now. Retry it later."""
 
 
+class NotAllowed(Refused):
+    """The grants of this client's key do not allow the request, which did nothing.
+
+    An operator grants rights with `kelek keys allow` (docs/security.md).
+    """
+
+
+class KeyUnusable(Error, ValueError):
+    """A key file or a server key can't be used. Nothing was connected."""
+
+
 # ---- log ----
 
 
@@ -105,6 +116,20 @@ class LogExpired(LogRefused):
     """The request id is older than the cluster remembers, or this machine's clock is wrong."""
 
 
+class LogNotAllowed(LogRefused, NotAllowed):
+    """The key of this client has no grant for the request, which did nothing.
+
+    An append that an earlier leader had received before it was lost may still be committed.
+
+    reason   the missing grant
+    """
+
+    def __init__(self, reason: str, committed: int = 0) -> None:
+        Error.__init__(self, reason + (f"; {committed} before committed" if committed else ""))
+        self.reason = reason
+        self.committed = committed
+
+
 class MembersRefused(LogError, Refused):
     """The cluster does not accept these members.
 
@@ -167,6 +192,10 @@ class SessionEnded(TableRefused):
     """A write named a session that has ended or never existed. Nothing was written."""
 
 
+class TableNotAllowed(TableRefused, NotAllowed):
+    """The key of this client has no grant for the request, which did nothing."""
+
+
 class TableUnsupported(TableError, Refused):
     """The server is another product or version and does not know this request."""
 
@@ -224,6 +253,10 @@ class ServiceRefused(BrokerError, Refused):
         super().__init__(f"{text} (code {code})")
         self.code = code
         self.text = text
+
+
+class ServiceNotAllowed(ServiceRefused, NotAllowed):
+    """The key of this client has no grant for the service (code 403)."""
 
 
 # ---- discovery ----

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 # The settings of the commands `kelek` and `supervisor`.
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+SENTENCE_MAX = 1000  # Characters of a summary.
 FAILED = 1
 IMPOSSIBLE = 2
 INTERRUPTED = 130  # As a shell reports a process that SIGINT has ended.
@@ -45,12 +46,23 @@ class Command(click.Command):
             return super().invoke(ctx)
 
 
+class _Outline(click.Group):
+    """A group whose help shows the first sentence of each command uncut, in lines."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        found = [self.commands[name] for name in self.list_commands(ctx)]
+        rows = [(each.name or "", each.get_short_help_str(SENTENCE_MAX)) for each in found]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
 class LazyGroup(Command, click.Group):
     """A group that imports the module of a command when the command runs or shows its help.
 
     modules   module of this package -> names of the commands in it
     groups    further groups in it
     old       deprecated name of a command -> its name
+    default   the command that gets the arguments when they do not begin with a command's name
     """
 
     def __init__(
@@ -60,6 +72,7 @@ class LazyGroup(Command, click.Group):
         modules: Mapping[str, str],
         groups: Iterable[click.Group] = (),
         old: Mapping[str, str] | None = None,
+        default: str = "",
         **settings: Any,
     ) -> None:
         super().__init__(name, help=text, **settings)
@@ -68,6 +81,8 @@ class LazyGroup(Command, click.Group):
             name: module for module, names in modules.items() for name in names.split()
         }
         self._old = old or {}
+        self._default = default
+        self.ignore_unknown_options = bool(default)  # They are the default command's.
         self._settings = settings
 
     @cached_property
@@ -77,7 +92,7 @@ class LazyGroup(Command, click.Group):
         for module in dict.fromkeys(self._modules.values()):
             texts |= docstrings(f"{__package__}.{module}")
         commands = [click.Command(name, help=texts[name]) for name in self._modules]
-        made = click.Group(self.name, commands=[*commands, *self.groups.values()], **self._settings)
+        made = _Outline(self.name, commands=[*commands, *self.groups.values()], **self._settings)
         made.params = self.params
         return made
 
@@ -90,6 +105,13 @@ class LazyGroup(Command, click.Group):
     def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
         ctx = click.Context(self.outline, ctx.parent, ctx.info_name)
         return self.outline.shell_complete(ctx, incomplete)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if self._default and args[0] not in self._modules:
+            args = [self._default, *args]
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context | None, cmd_name: str) -> click.Command | None:
         if cmd_name in self._old:

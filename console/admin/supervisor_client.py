@@ -11,8 +11,7 @@ import zmq
 
 from ...actors.errors import OperatorError
 from ...actors.runtime import pipes, run_dir
-from ...actors.topology import topology as topologies
-from ...actors.topology.schema import did_you_mean
+from ...actors.runtime.cluster_status import add_lag
 from .. import completion
 from ..cli_errors import FAILED, CliError
 from ..options import argument, option
@@ -20,9 +19,6 @@ from ..options import argument, option
 EXIT_NOTHING = 3
 ASK_S = 5.0  # On a busy machine a supervisor may need a second or two.
 BEAT_MS = 200
-ELECTION_S = 2.0  # `status` reports a log without a leader after this time.
-LOOK_S = 0.1
-SILENT_MS = 2000  # A foreign member without a message to its leader for this time is silent.
 
 TOPOLOGY = argument(required=False, type=click.Path())
 OUTPUT = option("-o", "--output", type=click.Choice(["table", "json"]), default="table",
@@ -49,6 +45,9 @@ def path_of(topology: str | None) -> str:
 
 def load(topology: str | None) -> Any:
     """The topology, checked. A line on stderr names each key that is given by its old name."""
+    # Imported here: it loads YAML, which `status` needs only for nodes that do not run here.
+    from ...actors.topology import topology as topologies
+
     found = topologies.load(path_of(topology))
     for line in found.renamed:
         click.echo(f"supervisor: {line}", err=True)
@@ -57,6 +56,8 @@ def load(topology: str | None) -> Any:
 
 def own_nodes(found: Any, nodes: tuple[str, ...]) -> list[str]:
     """The named nodes in the topology's order; without names, all kelek nodes."""
+    from ...actors.topology.schema import did_you_mean
+
     own: list[str] = found.own_nodes
     for name in nodes:
         if name not in own:
@@ -121,75 +122,5 @@ def rows_of(path: str, nodes: tuple[str, ...] = ()) -> list[dict[str, Any]]:
             rows += ask(base, name, b"ask-status", found)
     if nodes:
         rows = [row for row in rows if {row["node"], *row.get("nodes", ())} & {*nodes}]
-    # Each supervisor knows only its own nodes: compute the lag from the highest commit index.
-    # A farm has a log of its own.
-    own = [row for row in rows if "farms" not in row]
-    commit_index = max((row.get("commit_index") or 0 for row in own), default=0)
-    for row in rows:
-        if row.get("applied_index") is not None and "lag" in row:
-            row["lag"] = max(0, commit_index - row["applied_index"])
+    add_lag(rows)  # Each supervisor knows only its own nodes.
     return rows
-
-
-def settled_rows_of(path: str, nodes: tuple[str, ...]) -> list[dict[str, Any]]:
-    """rows_of(), repeated for up to 2 s while only a leader is missing."""
-    until = time.monotonic() + ELECTION_S
-    while True:
-        rows = rows_of(path, nodes)
-        is_ready = all(row["state"] == "ready" for row in rows)
-        if not is_ready or not leaderless_of(rows) or time.monotonic() > until:
-            return rows
-        time.sleep(LOOK_S)
-
-
-def leaderless_of(rows: list[dict[str, Any]]) -> list[str]:
-    """A line for each log (the cluster's and each farm's) without a known leader, with the roles of
-    its processes here."""
-    peers: dict[str, list[tuple[str, dict[str, Any]]]] = {}
-    for row in rows:
-        for farm, log in row.get("farms", {"": row}).items():
-            if "raft_role" in log:
-                peers.setdefault(farm, []).append((row["node"], log))
-    return [
-        f"of {f'the farm {farm}' if farm else 'the log'} "
-        f"({', '.join(f'{node} {role_of(log)}' for node, log in logs)}): nothing is committed "
-        "until a majority of its members runs and may vote"
-        for farm, logs in peers.items()
-        if not any(log.get("leader") for _, log in logs)
-    ]
-
-
-def foreign_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A row for each member of another implementation. Its state and lag come from the leader; the
-    state is None if the leader does not run here."""
-    found: dict[str, dict[str, Any]] = {}
-    for row in sorted(rows, key=lambda row: row.get("raft_role") == "leader"):
-        for name, known in row.get("foreign", {}).items():
-            role = "leader" if row["leader"] == name else "follower"
-            found[name] = {"node": name, "role": "foreign", "name": "foreign", "pid": None,
-                           "state": None, "restarts": None, "uptime": None, "raft_role": role,
-                           "leader": row["leader"]}  # fmt: skip
-            if known:
-                found[name]["state"] = "silent" if known["silent_ms"] > SILENT_MS else "ready"
-                found[name]["lag"] = max(0, row["commit_index"] - known["match_index"])
-    return [found[name] for name in sorted(found)]
-
-
-def role_of(row: dict[str, Any]) -> str:
-    """The Raft role, or why the peer does not vote."""
-    vote = row.get("vote", "voter")
-    return str(row["raft_role"] if vote == "voter" else vote)
-
-
-def has_full_disk(row: dict[str, Any]) -> bool:
-    """Whether a full disk keeps the process from writing its log."""
-    return row.get("writable") is False or row.get("full") is True
-
-
-def drift_of(rows: list[dict[str, Any]]) -> list[str]:
-    """Differences between the topology and the log's members, with the nodes that report them."""
-    nodes_of: dict[str, list[str]] = {}
-    for row in rows:
-        for sentence in row.get("drift", ()):
-            nodes_of.setdefault(sentence, []).append(row["node"])
-    return [f"{sentence} ({', '.join(nodes)})" for sentence, nodes in sorted(nodes_of.items())]

@@ -1,10 +1,12 @@
 """What a caller is told within 2 s when no server can serve: urls, cluster, and the way out."""
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import pytest
 
@@ -47,6 +49,17 @@ def table_of(urls: str | list[str]) -> None:
         table.put(b"k", b"v")
 
 
+def log_watch(urls: str) -> None:
+    """It has no timeout: only the warning says that it waits."""
+    with kelek.Log(urls, "demo", timeout_ms=TIMEOUT_MS) as log:
+        next(log.watch())
+
+
+def table_scan(urls: str) -> None:
+    with kelek.Table(urls, 1, timeout_ms=TIMEOUT_MS) as table:
+        list(table.scan())
+
+
 def broker_of(urls: str) -> None:
     with kelek.Broker(urls, timeout_ms=TIMEOUT_MS) as broker:
         broker.call("x")
@@ -72,6 +85,8 @@ def said_by(call: Callable[[], None]) -> str:
     ("call", "way_out"),
     [
         (log_of, "does a peer of cluster 'demo' run there?"),
+        (log_watch, "does a peer of cluster 'demo' run there?"),
+        (table_scan, "does a table server run there?"),
         (table_of, "does a table server run there?"),
         (broker_of, "does a broker run there?"),
         (farm_of, "does a server of farm 'barn' run there?"),
@@ -82,6 +97,77 @@ def test_a_dead_url(call: Callable[[str], None], way_out: str) -> None:
     text = said_by(lambda: call(f"{'tls' if call is farm_of else 'tcp'}://{address}"))
     assert address in text
     assert text.endswith(way_out)
+
+
+async def waiting(client: Any, call: Callable[[Any], Any], texts: list[str]) -> None:
+    """Runs a call of a client of asyncio until it has warned or failed."""
+    async with client:
+        task = asyncio.ensure_future(call(client))
+        until = monotonic() + TIMEOUT_MS / 2000
+        while not (task.done() or texts):
+            assert monotonic() < until, "it has said nothing"
+            await asyncio.wait([task], timeout=0.05)
+        task.cancel()
+        with suppress(asyncio.CancelledError, kelek.Unavailable):
+            await task
+    if not task.cancelled():
+        texts.append(str(task.exception()))
+
+
+async def first_of(found: AsyncIterator[object]) -> object:
+    return await anext(found)
+
+
+ASYNC_CALLS: list[tuple[Callable[[str], Any], Callable[[Any], Any], str]] = [
+    (lambda it: kelek.AsyncLog(it, "demo"), lambda log: log.append(b"x"), "cluster 'demo'"),
+    (lambda it: kelek.AsyncLog(it, "demo"), lambda log: first_of(log.watch()), "cluster 'demo'"),
+    (lambda it: kelek.AsyncTable(it, 1), lambda table: table.get(b"k"), "a table server"),
+    (lambda it: kelek.AsyncTable(it, 1), lambda table: first_of(table.scan()), "a table server"),
+    (kelek.AsyncBroker, lambda broker: broker.call("x"), "a broker"),
+    (lambda it: kelek.AsyncFarm(it.replace("tcp", "tls"), "barn", user=USER, password="p",
+                                tuning=kelek.FarmTuning(i2p=True)),
+     lambda farm: farm.append(b"x"), "a server of farm 'barn'"),
+]  # fmt: skip
+
+
+def test_a_dead_url_with_asyncio() -> None:
+    """All clients at once."""
+    logging.getLogger("kelek").handlers.clear()
+    address = f"127.0.0.1:{free_port()}"
+
+    async def one(make: Callable[[str], Any], call: Callable[[Any], Any], word: str) -> str:
+        texts: list[str] = []
+        with listening(texts, word):
+            await waiting(make(f"tcp://{address}"), call, texts)
+        return texts[0]
+
+    async def run() -> list[str]:
+        return await asyncio.gather(*(one(*each) for each in ASYNC_CALLS))
+
+    for text, (_, _, word) in zip(asyncio.run(run()), ASYNC_CALLS, strict=True):
+        assert address in text
+        assert word in text
+        assert text.endswith("run there?")
+
+
+class WordHandler(logging.Handler):
+    """Collects the warnings that have a word."""
+
+    def __init__(self, texts: list[str], word: str) -> None:
+        super().__init__()
+        self._texts, self._word = texts, word
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._word in record.getMessage():
+            self._texts.append(record.getMessage())
+
+
+@contextmanager
+def listening(texts: list[str], word: str) -> Iterator[None]:
+    handler = WordHandler(texts, word)
+    logging.getLogger("kelek").addHandler(handler)
+    yield
+    logging.getLogger("kelek").removeHandler(handler)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,146 @@
+"""What the status rows of processes say of their cluster."""
+
+from typing import Any
+
+import pytest
+
+from kelek.actors.runtime.cluster_status import (
+    PROBLEMS,
+    NodeStatus,
+    Row,
+    add_lag,
+    cluster_status,
+    elsewhere_rows,
+)
+
+
+def row(node: str | None, name: str, **more: Any) -> Row:
+    return {"node": node, "unit": name, "role": name.partition(".")[0], "name": name, "pid": 7,
+            "state": "ready", "restarts": 0, "uptime": 5.0, **more}  # fmt: skip
+
+
+def peer(node: str, role: str = "follower", **more: Any) -> Row:
+    values = {"raft_role": role, "term": 4, "leader": "n1", "commit_index": 9, "applied_index": 9,
+              "vote": "voter", "members": {"n1": "a", "n2": "b", "n3": "c"}}  # fmt: skip
+    return row(node, "raft_peer", **{**values, **more})
+
+
+def healthy() -> list[Row]:
+    return [row(None, "supervisor"), peer("n1", "leader"), peer("n2"), peer("n3")]
+
+
+def test_a_cluster_that_works() -> None:
+    rows = healthy()
+    rows.append(row("n1", "state_machine", commit_index=9, applied_index=8, restarts=2, uptime=1.0))
+    add_lag(rows)
+    found = cluster_status(rows)
+    assert found.summary == "3 of 3 nodes, n1 leads term 4, all caught up"
+    assert (found.problems, found.notes) == ([], [])
+    assert found.nodes[0] == NodeStatus(
+        "n1", "ready", "leader", 4, "n1", 9, 8, 1, processes=2, ready=2, restarts=2, uptime=1.0
+    )
+
+
+@pytest.mark.parametrize(
+    ("node", "more", "line"),
+    [
+        ("n2", {"state": "given-up", "reason": "failed 9 times in a row: boom"},
+         "given up n2: raft_peer: failed 9 times in a row: boom; mend it, then: supervisor restart "
+         "n2/raft_peer"),
+        ("n2", {"state": "silent"},
+         "silent n2: raft_peer; it may hang: supervisor restart n2/raft_peer"),
+        ("n3", {"writable": False},
+         "disk full n3: raft_peer can't write; make room there; its log then continues by itself"),
+        ("n3", {"read_only": "no space"},
+         "read only n3: no space; mend that; the process tries again each second"),
+        ("n1", {"vote": "repairing", "repair": "a.seg: bad"},
+         "repairing n1: a.seg: bad; wait: it copies what it needs from the other members, and "
+         "votes again then"),
+    ],
+)  # fmt: skip
+def test_each_problem_has_a_reason_and_a_way_out(node: str, more: Row, line: str) -> None:
+    rows = healthy()
+    [own] = [each for each in rows if each["node"] == node]
+    own |= more
+    found = cluster_status(rows)
+    [problem] = found.problems
+    assert str(problem) == line
+    [shown] = [each for each in found.nodes if each.node == node]
+    assert shown.state == problem.kind
+    assert f"{node} {problem.kind}" in found.summary
+    assert "caught up" not in found.summary
+
+
+def test_the_worst_problem_is_the_state_of_a_node() -> None:
+    rows = [*healthy(), row("n2", "table_worker", read_only="no space")]
+    rows += [row("n2", name, state="backoff") for name in ("broker", "zre_node")]
+    found = cluster_status(rows)
+    assert found.nodes[1].state == "backoff"
+    assert [problem.kind for problem in found.problems] == ["backoff", "read-only"]
+    assert found.problems[0].text == "broker, zre_node"
+    assert found.summary == "2 of 3 nodes, n1 leads term 4, n2 backoff"
+
+
+def test_a_node_lags_that_has_not_applied_what_was_committed_before() -> None:
+    rows = healthy()
+    rows[2]["applied_index"] = 8
+    assert cluster_status(rows).problems == [], "nothing is known of earlier"
+    before = [{**each, "commit_index": 8} for each in rows]
+    assert cluster_status(rows, before).problems == [], "it has applied what was committed then"
+    [problem] = cluster_status(rows, rows).problems
+    assert (problem.kind, problem.subject) == ("lagging", "n2")
+    assert problem.text == "raft_peer is at entry 8 of 9"
+
+
+def test_a_farm_lags_by_its_own_log() -> None:
+    farm = {"raft_role": "leader", "leader": "1", "commit_index": 3, "applied_index": 3}
+    rows = [*healthy(), row("n1", "farm_server", farms={"a": farm}, **farm)]
+    assert cluster_status(rows, rows).problems == []
+    farm["applied_index"] = 2
+    [problem] = cluster_status(rows, rows).problems
+    assert str(problem).startswith("lagging n1: farm_server is at entry 2 of 3; ")
+
+
+def test_logs_without_a_leader() -> None:
+    farm = {"raft_role": "follower", "leader": None}
+    rows = [*healthy(), row("n2", "farm_server", farms={"a": farm})]
+    [problem] = cluster_status(rows).problems
+    assert str(problem).startswith("no leader of the farm a (n2 follower): nothing is committed")
+    for each in rows:
+        each["leader"] = None
+    found = cluster_status(rows)
+    assert found.summary == "3 of 3 nodes, no leader"
+    assert found.problems[0].subject == "of the log (n1 leader, n2 follower, n3 follower)"
+
+
+def test_the_leader_knows_members_elsewhere() -> None:
+    followers = {"n2": {"match_index": 9, "silent_ms": 50},
+                 "n3": {"match_index": 2, "silent_ms": 9000}}  # fmt: skip
+    rows = [peer("n1", "leader", followers=followers, foreign=["n3"])]
+    assert [each["role"] for each in elsewhere_rows(rows)] == ["remote", "foreign"]
+    found = cluster_status(rows + elsewhere_rows(rows), topology="t.yaml")
+    assert [(node.node, node.state, node.lag) for node in found.nodes] == [
+        ("n1", "ready", None), ("n2", "ready", 0), ("n3", "down", 7),
+    ]  # fmt: skip
+    [problem] = found.problems
+    assert str(problem) == (
+        "down n3: n1, which leads, got nothing from it for 9 s; start it where it runs: "
+        "supervisor start t.yaml --node n3"
+    )
+    follower = [peer("n2")]
+    assert [(each["raft_role"], each["state"]) for each in elsewhere_rows(follower)] == [
+        ("leader", None), (None, None),
+    ]  # fmt: skip
+    assert cluster_status(follower + elsewhere_rows(follower)).problems == [], "it is unknown"
+
+
+def test_notes_are_no_problems() -> None:
+    rows = [peer("n1", "leader", snapshot_problem="b.snap: full", drift=["n4 is no member"])]
+    found = cluster_status(rows)
+    assert found.problems == []
+    assert found.notes == ["no snapshot n1: b.snap: full", "drift n4 is no member (n1)"]
+
+
+def test_ways_out_are_complete() -> None:
+    for text in PROBLEMS.values():
+        assert "{" not in text.format(at="", node="n", role="r")
