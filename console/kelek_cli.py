@@ -29,7 +29,7 @@ log = LazyGroup(
 )
 table = LazyGroup(
     "table",
-    "Tables of keys and values: open, put, get, delete, scan, count, load, export, copy, map, ..."
+    "Tables of keys and values: open, put, get, delete, scan, watch, load, export, copy, map."
     "\n\n"
     "A TABLE is a number. A KEY or VALUE is UTF-8, or hexadecimal with the prefix 0x.",
     {
@@ -63,7 +63,7 @@ user = LazyGroup(
 )
 farm = LazyGroup(
     "farm",
-    "Farms: servers that share a log by Garlic Farm's protocol; docs/farm.md.\n\n"
+    "Farms: servers that share a log by Garlic Farm's protocol; docs/guides/farm.md.\n\n"
     "status, servers, documents, entries, watch, append; add, remove, publish, exclude, "
     "include, export, import for administrators; user and cert for files.",
     {
@@ -78,6 +78,12 @@ keys = LazyGroup(
     "CURVE keys, and what each may do: new, show, list, allow, revoke, rotate; docs/security.md.",
     {"keys": "new show list allow revoke rotate"},
 )
+backup = LazyGroup(
+    "backup",
+    "Backups: `kelek backup FILE` makes one; verify reads it; docs/operations/backup.md.",
+    {"admin.backup": "create verify"},
+    default="create",
+)
 main = LazyGroup(
     "kelek",
     "A client of a kelek cluster.\n\n"
@@ -89,10 +95,12 @@ main = LazyGroup(
         "broker.commands": "call",
         "node.commands": "discover",
         "admin.recovery": "recover",
+        "admin.restore": "restore",
         "admin.doctor": "doctor",
+        "status.commands": "status",
         "table.shell": "shell",
     },
-    groups=[log, table, broker, worker, node, farm, keys],
+    groups=[log, table, broker, worker, node, farm, keys, backup],
     context_settings=CONTEXT,
 )
 click.version_option(__version__, message="%(prog)s %(version)s")(main)

@@ -8,9 +8,8 @@ from typing import Annotated, Any, NamedTuple, Self, get_args
 
 import click
 
-from ..protocols.raft.messages import NUMBER_MAX
-from ..protocols.zerodb.wire.values import TABLE_MAX
-from . import completion
+from ..protocols.limits import TABLE_MAX
+from . import client_keys, completion
 from .cli_errors import CliError, Command, command_name
 
 
@@ -76,8 +75,10 @@ def topology_option(text: str) -> Any:
 
 
 def url_option(text: str) -> Any:
+    """--url, with the keys of the command and of the servers."""
     text = f"{text}, instead of a topology; repeatable."
-    return option("--url", multiple=True, metavar="URL", help=text)
+    url = option("--url", multiple=True, metavar="URL", help=text)
+    return functools.partial(lambda name: lambda run: url(name)(client_keys.add_options(run)))
 
 
 def timeout_option(text: str, default_s: float | None = 10.0) -> Any:
@@ -107,6 +108,7 @@ class ClusterOptions(NamedTuple):
 
 def after_option(text: str, default: int | None = None) -> Any:
     """--after, exclusive, and the deprecated --from, which names the first index itself."""
+    from ..protocols.raft.messages import NUMBER_MAX  # Only commands of the log need it.
 
     def keep(ctx: click.Context, _: click.Parameter, first_index: int | None) -> None:
         if first_index is not None:

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..clients.errors import Error, NodeError
+from . import client_keys
 from .cli_errors import FAILED, CliError
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ class Target(NamedTuple):
     urls: dict[str, str]  # Node -> url; with --url each is its own name.
     topology: "Topology | None" = None  # None: the urls are those of --url.
     cluster: str = ""  # Of the log.
+    keys: Mapping[str, Any] = MappingProxyType({})  # Arguments of its clients.
 
     @property
     def start(self) -> str:
@@ -39,12 +42,13 @@ def resolve(
             if value:
                 raise CliError(f"--url: a {name} is given too; leave one of them out")
         urls = _discovered(urls, service)
-        return Target(", ".join(urls), {url: url for url in urls})
+        keys = client_keys.of_urls(urls)
+        return Target(", ".join(urls), {url: url for url in urls}, keys=keys)
     path, topology = load_topology(path)
     found = {name: url for name, node in topology.nodes.items() if (url := getattr(node, key))}
     if not found:
-        raise CliError(f"{path}: {need} (docs/topology.md)")
-    return Target(path, found, topology)
+        raise CliError(f"{path}: {need} (docs/reference/topology.md)")
+    return Target(path, found, topology, keys=client_keys.of_topology(topology))
 
 
 @contextmanager
@@ -59,8 +63,14 @@ def report_errors(
         yield
     except Error as error:
         way_out = next((text for kind, text in ways_out.items() if isinstance(error, kind)), "")
+        way_out = fitting(way_out, error)
         prefix = "" if isinstance(error, bare) else f"{place}: "
         raise CliError(f"{prefix}{error}{way_out}", FAILED) from error
+
+
+def fitting(start: str, error: Error) -> str:
+    """Target.start, unless the error has another way out than to start servers."""
+    return start if str(error).endswith("?") or not start.startswith(" ") else ""
 
 
 def load_topology(path: str | None) -> "tuple[str, Topology]":

@@ -6,21 +6,46 @@ import gc
 import importlib
 import os
 import signal
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import msgpack
 import zmq
 
+from ...native.net.connections import ConnectionLimits
 from ...native.net.messages import Arena
 from ...net.clock import monotonic_ms
-from ...net.sockets import Socket, SocketOptions, raise_nofile_limit, sockets_for_files
+from ...net.libc import allow_tracer
+from ...net.sockets import (
+    Socket,
+    SocketOptions,
+    curve_threads,
+    raise_nofile_limit,
+    sockets_for_files,
+)
+from ...protocols.access.audit import (
+    ALLOWED,
+    DENIED,
+    OK,
+    AuditRecord,
+    AuditTrail,
+    Sender,
+    denied_command,
+)
 from ...storage.errors import Damaged, StorageError
+from ..access.audit import NAME as AUDIT_NAME
+from ..access.audit import AuditFile, audit_guard
 from ..errors import OperatorError, UnitBroken
 from . import pipes
-from .libc import allow_tracer
+from .fork_server import supervisor_pid
 from .process_loop import STOP_SIGNALS, ProcessLoop
 from .setup import EXIT_BROKEN, EXIT_DAMAGED, EXIT_SETUP, EXIT_STOPPED, ActorSetup, Host
+
+if TYPE_CHECKING:
+    from ...net.client_keys import ClientKeys
+    from ...protocols.access.zap import KeyChange
+    from ..access.gate import AccessGate
 
 REPORT_MS = 250  # How often an actor reports to the supervisor.
 ORPHAN_S_MAX = 1.0  # How long an actor may outlive its supervisor.
@@ -45,10 +70,19 @@ class Actor(ProcessLoop):
 
     def __init__(self, setup: ActorSetup, host: Host | None = None) -> None:
         host = host or Host()
-        super().__init__(host.context, host.log_fd)
+        limits = setup.settings.limits
+        connections = ConnectionLimits(
+            limits.connections_max,
+            limits.address_connections_max,
+            limits.held_bytes_max,
+            limits.growth_bytes_max,
+            limits.stall_ms,
+        )
+        super().__init__(host.context, host.log_fd, connections)
         self.setup = setup
         self.settings = setup.settings
         self._stop_fd = host.stop_fd
+        self.access: AccessGate | None = None  # Of an actor with an endpoint that has CURVE.
         self._started = False
         self._ready_sent = False
         self._report_ms = 0
@@ -60,6 +94,10 @@ class Actor(ProcessLoop):
 
     def on_stop(self) -> None:
         """The loop has ended (or failed): close files. The sockets are closed afterwards."""
+
+    def on_keys_changed(self, changes: "Sequence[KeyChange]") -> None:
+        """Keys were allowed or revoked, or have other grants. Messages that revoked keys have sent
+        are dropped already."""
 
     def status(self) -> dict[str, Any]:
         """What `supervisor status` shows: numbers and strings."""
@@ -90,9 +128,76 @@ class Actor(ProcessLoop):
         return self.connect_pipe(zmq.PUSH, actor, name, immediate=True, **options)
 
     def bind_url(self, kind: int, url: str, key: str, **options: Any) -> Socket:
-        """A socket at an address of the topology; key is the setting that errors name."""
-        place = self.setup.places.get(key, "")
-        return self.socket(kind, SocketOptions((url,), place=place, **options))
+        """A socket at an address of the topology; key is the setting that errors name.
+
+        With `security:` in the topology it has CURVE (access/endpoints.py).
+        """
+        place, audit = self.setup.places.get(key, ""), audit_guard(key)
+        made = SocketOptions((url,), place=place, audit=audit, **options)
+        if self.settings.security is None:
+            return self.socket(kind, made)
+        from ..access.endpoints import bind_secured
+
+        return bind_secured(self, kind, key, made)
+
+    @cached_property
+    def client_keys(self) -> "ClientKeys | None":
+        """The keys of connections to endpoints of the topology. None: they have no CURVE."""
+        security = self.settings.security
+        if security is None:
+            return None
+        from ...net.client_keys import load_client_keys
+
+        servers = {url: key or None for url, key in security.server_keys.items()}
+        return load_client_keys(security.key_file, servers, self.setup.places.get("key_file", ""))
+
+    # ---- audit ----
+
+    @cached_property
+    def audit_file(self) -> AuditFile:
+        """Of the node: all its actors append to it."""
+        setup = self.setup
+        path = os.path.join(setup.node_dir or setup.data_dir, AUDIT_NAME)
+        return AuditFile(path, setup.node, setup.name, self._on_audit_problem)
+
+    def _on_audit_problem(self, problem: str) -> None:
+        self.log_rarely("audit-not-written", problem=problem)
+
+    def write_audit(self, trail: AuditTrail) -> None:
+        """Writes the records of a trail, and samples of those that were denied."""
+        for record in trail.pop() if trail else ():
+            if record.result in (DENIED, ALLOWED):
+                name, arguments = record.sender.key, record.arguments
+                self.log_rarely("request-denied", key=name, command=record.command, **arguments)
+                self.audit_file.write_denied(record, self.now_ms)
+            else:
+                self.audit_file.write(record)
+        if trail.lost:
+            self.counters["audit_lost"] += trail.lost
+            trail.lost = 0
+
+    def report_denied(self, socket: Socket, arena: Arena) -> None:
+        super().report_denied(socket, arena)
+        assert self.access is not None
+        name, options = self.access.name_of(arena.slots()[0]), self.options_of(socket)
+        self.log_rarely("not-allowed", key=name, url=options.addresses)
+        guard = options.audit
+        assert guard is not None
+        command = denied_command(guard.kind, guard.unrouted, arena.head(0, 3))
+        result = ALLOWED if guard.reports_only else DENIED
+        sender, url = Sender(name, arena.address(0)), {"url": options.addresses}
+        record = AuditRecord(command, result, sender, url)
+        self.audit_file.write_denied(record, self.now_ms, arena.count)
+
+    def report_connection(self, address: str, problem: str) -> None:
+        """A new connection was refused."""
+        record = AuditRecord("connect", DENIED, Sender(None, address), {"problem": problem})
+        self.audit_file.write_denied(record, self.now_ms)
+
+    def _audit_keys(self, changes: "Sequence[KeyChange]") -> None:
+        for slot, name in changes:
+            command = "allow-key" if slot.key else "revoke-key"
+            self.audit_file.write(AuditRecord(command, OK, Sender(), {"name": name}))
 
     def ready(self) -> None:
         """Tells the supervisor that this actor serves now."""
@@ -157,7 +262,9 @@ class Actor(ProcessLoop):
         if not self._threaded:
             sockets = sockets_for_files(raise_nofile_limit())
             self.context.set(zmq.MAX_SOCKETS, min(sockets, self.sockets_max))
-            allow_tracer(os.getppid())
+            if self.settings.security is not None:
+                self.context.set(zmq.IO_THREADS, curve_threads())
+            allow_tracer(supervisor_pid())
             self._open_signals((*STOP_SIGNALS, signal.SIGIO))
             self._open_stop_signal()
         self.watch(self._stop_fd, self._on_stop_fd)
@@ -213,7 +320,14 @@ class Actor(ProcessLoop):
 
     def _report(self, now_ms: int) -> None:
         self._report_ms = now_ms + REPORT_MS
+        if self.access is not None and (changes := self.access.reload(now_ms)):
+            self.on_keys_changed(changes)
+            if self.access.audits_keys:
+                self._audit_keys(changes)
+        self.log_cuts()
         status = self.status()
+        if self.connections is not None and self.connections.count:
+            status = {**status, "connections": self.connections.count}
         if self.counters:
             status = {**status, "counters": dict(self.counters)}
         self.send(self._control, [b"status", msgpack.packb(status)])

@@ -9,7 +9,6 @@ import os
 import signal
 import stat
 import subprocess
-import sys
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
@@ -21,9 +20,9 @@ import zmq
 from ...storage.disk.disk import FILE_MODE
 from . import data_dir
 from .actor import actor_class
+from .fork_server import Forked, ForkedProcess, ForkServer, python_command
 from .setup import EXIT_BROKEN, ActorSetup, Host
 
-ACTORS = __package__.rpartition(".")[0]
 LOG_BYTES_MAX = 4 << 20  # Of one file; the file before it stays.
 LOG_LINE_BYTES_MAX = 16 << 10
 TAIL_LINES = 20
@@ -142,18 +141,30 @@ class ProcessChild(Child):
     The terminal's Ctrl-C then reaches the supervisor alone, which stops its children in order.
     """
 
-    def __init__(self, setup: ActorSetup, log: LogFile, command: list[str], lock_fd: int) -> None:
+    def __init__(
+        self,
+        setup: ActorSetup,
+        log: LogFile,
+        forked: Forked,
+        lock_fd: int,
+        forks: ForkServer | None,
+    ) -> None:
+        """forks   None: a new process, which imports all by itself"""
         super().__init__(setup, log)
         stop_in, log_out = self._open_pipes()
         try:
-            self._process = subprocess.Popen(
-                command,
-                stdin=stop_in,
-                stdout=log_out,
-                stderr=log_out,
-                pass_fds=(lock_fd,),
-                process_group=0,
-            )
+            self._process: ForkedProcess | subprocess.Popen[bytes]
+            if forks is not None:
+                self._process = forks.fork(*forked, (stop_in, log_out, lock_fd))
+            else:
+                self._process = subprocess.Popen(
+                    python_command(*forked),
+                    stdin=stop_in,
+                    stdout=log_out,
+                    stderr=log_out,
+                    pass_fds=(lock_fd,),
+                    process_group=0,
+                )
         finally:
             os.close(stop_in)
             os.close(log_out)
@@ -166,7 +177,7 @@ class ProcessChild(Child):
         self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        self._process.kill()
+        self._process.send_signal(signal.SIGKILL)
 
 
 class ThreadChild(Child):
@@ -215,8 +226,3 @@ class ThreadChild(Child):
         if self._stop_fd >= 0:
             os.close(self._stop_fd)
             self._stop_fd = -1
-
-
-def python_command(module: str, setup_path: Path) -> list[str]:
-    """The command of an actor; -P keeps the current directory off the module path."""
-    return [sys.executable, "-P", "-m", ACTORS, module, "--setup", str(setup_path)]

@@ -5,7 +5,7 @@ import os
 import stat
 from pathlib import Path
 
-from ...protocols.zmqraft.wire.values import IPC_PATH_BYTES_MAX
+from ...protocols.limits import IPC_PATH_BYTES_MAX
 from ..errors import OperatorError
 
 INPROC = "inproc://"

@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 from ...storage.log.hard_state import PATH as HARD_STATE
 from ..topology.farm import farm_directory, initial_servers
+from ..topology.security import OpenEndpoints
 from ..topology.settings import NodeSettings
 from ..topology.topology import Topology
-from .children import ACTORS
-from .setup import worker_names
+from .setup import ACTORS, worker_names
 
 
 class Role(NamedTuple):
@@ -24,6 +24,7 @@ ROLES = {
     "farm_server": Role("farm.server", 0),
     "job_server": Role("jobs.server", 1),
     "log_writer": Role("raft.log_writer", 1, "raft"),
+    "metrics": Role("metrics.server", 1),
     "raft_peer": Role("raft.peer", 0, "raft"),
     "snapshot_sender": Role("raft.snapshot_sender", 1, "raft"),
     "spark_job": Role("jobs.spark_job", 0),
@@ -62,7 +63,13 @@ class NodePlan(NamedTuple):
     settings: NodeSettings
     places: dict[str, str]
     units: tuple[UnitPlan, ...]
+    open_endpoints: OpenEndpoints = OpenEndpoints()
     new_farms: tuple[str, ...] = ()  # Farms that start now; empty once its units have been ready.
+
+    @property
+    def reports_only(self) -> bool:
+        """Whether messages without a grant are accepted, and only reported."""
+        return self.settings.security is not None and not self.settings.security.enforce
 
 
 def node_plans(topology: Topology, nodes: Sequence[str], one_process: bool) -> list[NodePlan]:
@@ -112,9 +119,19 @@ def node_plan(topology: Topology, node: str, one_process: bool) -> NodePlan:
         alone += ["zre_log"] if own.zre.log_service != "off" else []
     if own.farm:
         alone.append("farm_server")
+    if own.metrics:
+        alone.append("metrics")
     if one_process:
         units = [unit("node", [*peer, *alone])]
     else:
         units = [unit("raft", peer), *(unit(name, [name]) for name in alone)]
     places = topology.setting_places(node)
-    return NodePlan(node, topology.cluster, str(data_dir), settings, places, tuple(units))
+    return NodePlan(
+        node,
+        topology.cluster,
+        str(data_dir),
+        settings,
+        places,
+        tuple(units),
+        topology.open_endpoints(node),
+    )

@@ -10,8 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import zmq
 
+from ...native.net.connections import ConnectionLimits, Connections
 from ...native.net.messages import Arena
 from ...net.clock import monotonic_ms
+from ...net.links import LinkProblem
 from ...net.poll_loop import PollLoop
 from ...net.sockets import Socket, SocketOptions
 
@@ -23,8 +25,13 @@ RARELY_MS = 60_000  # The shortest time between two log lines about the same bad
 class ProcessLoop(PollLoop):
     """What an actor and the supervisor share."""
 
-    def __init__(self, context: zmq.Context[Socket] | None, log_fd: int) -> None:
-        super().__init__(context)
+    def __init__(
+        self,
+        context: zmq.Context[Socket] | None,
+        log_fd: int,
+        limits: ConnectionLimits | None = None,
+    ) -> None:
+        super().__init__(context, None if limits is None else Connections(limits))
         self.stopping = False  # SIGTERM has come: finish what is open, accept nothing new.
         self.drain_ms_max = DRAIN_MS_MAX
         self._log_fd = log_fd
@@ -82,9 +89,22 @@ class ProcessLoop(PollLoop):
         unlogged = self._unlogged.pop(event, 0)
         self.log(event, **values, **({"more_since_last_line": unlogged} if unlogged else {}))
 
+    def log_cuts(self) -> None:
+        """Logs and counts connections that were ended at a limit."""
+        if self.connections is None:
+            return
+        for cut in self.connections.pop_cuts():
+            self.log_rarely(f"connection-cut-{cut.reason}", address=cut.address, held=cut.held)
+        for reason, count in self.connections.cut_counts().items():
+            if count:
+                self.counters[f"connection-cut-{reason}"] = count
+
     def log_problem(self, problem: object) -> None:
         """One line for the operator, without a time."""
         self._write(f"{problem}\n")
+
+    def on_link_refused(self, url: str, problem: LinkProblem) -> None:
+        self.log_rarely("link-refused", url=url, problem=problem.text)
 
     def on_oversized(self, options: SocketOptions, count: int) -> None:
         self.log_rarely("oversize-dropped", count=count, socket=options.addresses)

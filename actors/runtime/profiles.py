@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from .libc import YAMA
+from ...net.libc import YAMA
 
 PROFILES_MAX = 4  # At a time: each stops its process 100 times a second.
 SECONDS_MAX = 600

@@ -13,6 +13,7 @@ from ..errors import OperatorError
 from ..topology.json_values import WAY_OUT, decode, encode
 from ..topology.settings import NodeSettings
 
+ACTORS = __package__.rpartition(".")[0]
 EXIT_STOPPED = 0
 EXIT_BROKEN = 1  # It failed while it ran: the supervisor restarts it.
 EXIT_SETUP = 2  # It can't start like this: the operator has to change something.
@@ -37,6 +38,7 @@ class ActorSetup:
     settings: NodeSettings  # What the topology says, with all defaults.
     places: Mapping[str, str]  # Setting -> FILE:LINE:COL: key.path, for the operator's errors.
     secret: str = ""  # Hexadecimal; brokers and servers of this supervisor share it.
+    node_dir: str = ""  # The node's data directory, which has the audit file; "": data_dir.
     new_farms: tuple[str, ...] = ()  # Farms that start now: all their servers are empty.
 
     @classmethod

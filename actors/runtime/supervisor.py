@@ -17,25 +17,32 @@ import zmq
 
 from ...native.net.messages import Arena
 from ...net.clock import monotonic_ms
+from ...net.libc import allow_tracer
+from ...net.notify import ServiceNotifier
 from ...net.sockets import SocketOptions, raise_nofile_limit, sockets_for_files
 from ...protocols.zerodb.wire.values import OWNER_BYTES
 from ..errors import OperatorError
 from . import data_dir, pipes
-from .children import Child, LogFile, ProcessChild, ThreadChild, python_command
-from .libc import allow_tracer
-from .plan import LOG_ROLES, ActorPlan, NodePlan, UnitPlan
+from .children import Child, LogFile, ProcessChild, ThreadChild
+from .cluster_status import add_lag, cluster_status
+from .fork_server import HAS_FORK_SERVER, Forked, ForkServer
+from .plan import LOG_ROLES, NodePlan, UnitPlan
 from .process_loop import STOP_SIGNALS, ProcessLoop, format_event, timestamp
 from .profiles import Profiles, decode_request
+from .reload import Reading, Step, TopologySource, has_changed
 from .run_dir import RunDir, sweep
 from .setup import EXIT_BROKEN, EXIT_DAMAGED, EXIT_SETUP, EXIT_STOPPED, ActorSetup
+from .units import REMOVE, RESTART, STOP, STOP_KILL_MS, Member, Unit, stop_members
 
 BACKOFF_MS = (0, 100, 200, 400, 800, 1600, 3200, 5000, 5000)  # Then the unit is given up.
 HEALTH_MS = 5000  # After this time without a failure the backoff begins anew.
 SILENT_MS = 2000  # Without a report for this time an actor is shown as silent: it may hang.
 STOP_NEXT_MS = 2000  # How long one stop rank may hold up the next.
-STOP_KILL_MS = 4000
 STOP_MS_MAX = 4800
+NOTIFY_MS = 1000  # How often the service manager is told how the processes do.
+RELOAD_MS_MAX = 30_000  # A reload whose next step does not come within this time has ended.
 CONTROL = "supervisor", "control"
+PROGRESS = ("started", "ready")  # Events of a start that only `start --verbose` prints.
 STDOUT_BYTES_MAX = 4096  # PIPE_BUF: a pipe that polls writable takes as much without blocking.
 
 
@@ -46,60 +53,7 @@ class StartOptions(NamedTuple):
     run_dir: Path
     one_process: bool = False
     bootstrap: bool = False
-
-
-class Member:
-    """One actor of a unit, across restarts."""
-
-    def __init__(self, unit: "Unit", plan: ActorPlan, log: LogFile) -> None:
-        self.unit = unit
-        self.plan = plan
-        self.log = log
-        self.child: Child | None = None
-        self.state = "waiting"
-        self.started_ms = 0
-        self.reported_ms = 0
-        self.status: dict[str, Any] = {}
-        self.tail_shown: list[str] = []
-
-    @property
-    def words(self) -> dict[str, object]:
-        """What names it in a lifecycle line."""
-        pid = self.child.pid if self.child else 0
-        return {"node": self.unit.node.name, "role": self.plan.name, "pid": pid}
-
-
-class Unit:
-    """A restart unit: actors that start and end together."""
-
-    def __init__(self, node: NodePlan, plan: UnitPlan) -> None:
-        self.node = node
-        self.plan = plan
-        self.members: list[Member] = []
-        self.epoch = 0
-        self.restarts = 0
-        self.failures = 0  # In a row, less than HEALTH_MS apart.
-        self.failed = False  # One of its actors has ended: the others are being killed.
-        self.fault_code = EXIT_BROKEN
-        self.fault_role = ""
-        self.fault = ""
-        self.was_ready = False
-        self.ready_ms: int | None = None
-        self.restart_ms: int | None = None
-        self.restart_requested_ms: int | None = None  # By an operator; the unit is being stopped.
-        self.given_up = ""
-
-    @property
-    def children(self) -> list[Child]:
-        return [member.child for member in self.members if member.child]
-
-    @property
-    def is_ready(self) -> bool:
-        return all(member.state == "ready" for member in self.members)
-
-    def set_state(self, state: str) -> None:
-        for member in self.members:
-            member.state = state
+    verbose: bool = False
 
 
 class Supervisor(ProcessLoop):
@@ -108,21 +62,32 @@ class Supervisor(ProcessLoop):
     control   ROUTER   [id, ready] [id, status, msgpack map]   from each actor
                        [id, ask-status] -> [list of maps]   from `supervisor status`
                        [id, ask-stop] -> ['']   from `supervisor stop`
-                       [id, ask-restart, [node, unit]] -> ['' or why not]   `supervisor restart`
+                       [id, ask-reload, dry] -> map   `supervisor reload`
+                       [id, ask-restart, [node, unit, fingerprint or '']] -> ['' or why not]
+                                                          `supervisor reload` and `restart`
+                       [id, ask-order, [stop or start, node, [unit, ..]]] -> ['' or why not]
+                                                          `supervisor stop` and `start`, of units
                        [id, ask-profile, ProfileRequest] -> [path, reason]   `supervisor profile`,
                                                           once py-spy has ended
 
     Requests and answers are msgpack.
     """
 
-    def __init__(self, nodes: Sequence[NodePlan], options: StartOptions) -> None:
+    def __init__(
+        self,
+        nodes: Sequence[NodePlan],
+        options: StartOptions,
+        source: TopologySource | None = None,
+    ) -> None:
+        """source: of the topology; None: it does not change."""
         super().__init__(None, 2)
         self.drain_ms_max = STOP_MS_MAX
         self.exit_code = EXIT_STOPPED
         self.options = options
         # By which actors of this start authenticate to each other.
         self._secret = secrets.token_hex(OWNER_BYTES)
-        self.nodes = nodes
+        self.nodes = list(nodes)
+        self._source = source
         self.run_dirs = {node.name: RunDir(options.run_dir, node.name) for node in nodes}
         self.units: list[Unit] = []
         self._logs: dict[str, LogFile] = {}
@@ -131,6 +96,10 @@ class Supervisor(ProcessLoop):
         # Every unit has been ready: later failures are not failures of the start.
         self._complete = False
         self._profiles = Profiles()
+        self._forks: ForkServer | None = None
+        self._notifier = ServiceNotifier(os.environ)
+        self._notify_ms = 0  # When to notify next.
+        self._reload_ms: int | None = None  # When the last step of a reload began.
         self._pipes_dir = "inproc://kelek" if options.one_process else str(options.run_dir)
 
     # ---- Start ----
@@ -142,6 +111,14 @@ class Supervisor(ProcessLoop):
             if self.options.one_process:
                 allow_tracer(os.getpid())
             self._open_signals((*STOP_SIGNALS, signal.SIGCHLD))
+            if HAS_FORK_SERVER and not self.options.one_process:
+                modules = sorted({member.plan.module for member in self._members})
+                self._forks = ForkServer(self, modules, self._wake_reaper)
+                self._forks.start()
+            for node in self.nodes:
+                self._warn(node)
+            names = ",".join(node.name for node in self.nodes)
+            self.event("starting", nodes=names, actors=len(self._members))
             for unit in self.units:
                 self._start_unit(unit)
             self.run_loop()
@@ -172,6 +149,13 @@ class Supervisor(ProcessLoop):
         self._control = self.socket(zmq.ROUTER, SocketOptions(bind=control, hwm=10_000))
         self.listen(self._control, self._on_control, arena_bytes=1 << 16)
 
+    def _warn(self, node: NodePlan) -> None:
+        """Reports what an operator must know of a node without encryption or grants."""
+        for endpoint, url in node.open_endpoints.insecure.items():
+            self.event("insecure", node=node.name, endpoint=endpoint, url=url or "-")
+        if node.reports_only:
+            self.event("grants-not-enforced", node=node.name, mode="allow")
+
     def _make_node(self, node: NodePlan) -> None:
         logs = Path(node.data_dir) / "logs"
         data_dir.make(Path(node.data_dir))
@@ -179,11 +163,13 @@ class Supervisor(ProcessLoop):
             data_dir.close(folder)
         self._logs[node.name] = LogFile(logs / "supervisor.log")
         for plan in node.units:
-            unit = Unit(node, plan)
-            for actor in plan.actors:
-                data_dir.make(Path(actor.data_dir))
-                unit.members.append(Member(unit, actor, LogFile(logs / f"{actor.name}.log")))
-            self.units.append(unit)
+            self._add_unit(node, plan)
+
+    def _add_unit(self, node: NodePlan, plan: UnitPlan) -> Unit:
+        unit = Unit(node, plan)
+        unit.make_members(data_dir.make)
+        self.units.append(unit)
+        return unit
 
     @property
     def _members(self) -> list[Member]:
@@ -191,9 +177,11 @@ class Supervisor(ProcessLoop):
 
     def _start_unit(self, unit: Unit) -> None:
         unit.epoch = max(time.time_ns(), unit.epoch + 1)
+        with contextlib.suppress(OSError):  # The actors report why.
+            unit.adopt_plan(data_dir.make)
         self._follow_data(unit)
-        unit.failed = False
-        unit.restart_ms = unit.ready_ms = unit.restart_requested_ms = None
+        unit.failed, unit.order = False, ""
+        unit.restart_ms = unit.ready_ms = None
         for member in unit.members:
             member.child = self._spawn(unit, member)
             member.state = "starting"
@@ -231,7 +219,8 @@ class Supervisor(ProcessLoop):
             settings=node.settings,
             places=node.places,
             secret=self._secret,
-            new_farms=() if unit.was_ready else node.new_farms,
+            node_dir=node.data_dir,
+            new_farms=() if unit.proved else node.new_farms,
         )
         child: Child
         if one_process:
@@ -239,8 +228,8 @@ class Supervisor(ProcessLoop):
         else:
             run_dir = self.run_dirs[node.name]
             path = run_dir.write(f"{plan.name}.json", setup.to_json())
-            command = python_command(plan.module, path)
-            child = ProcessChild(setup, member.log, command, run_dir.lock_fd)
+            forked = Forked(plan.module, str(path))
+            child = ProcessChild(setup, member.log, forked, run_dir.lock_fd, self._forks)
         self.watch(child.log_fd, lambda: self._on_log(child))
         return child
 
@@ -264,7 +253,7 @@ class Supervisor(ProcessLoop):
             self.request_stop()
 
     def _wake_reaper(self) -> None:
-        """Called by a thread that ends, as SIGCHLD for a process."""
+        """Called when a thread, or a process of the fork server, has ended: as SIGCHLD."""
         os.write(self._signal_out, bytes([signal.SIGCHLD]))
 
     def _on_log(self, child: Child) -> None:
@@ -281,8 +270,12 @@ class Supervisor(ProcessLoop):
                     self.event("stopping", reason="asked")
                     self.request_stop()
                     answer = ""
+                case [b"ask-reload", request]:
+                    answer = self._on_reload_request(msgpack.unpackb(request))
                 case [b"ask-restart", request]:
                     answer = self._on_restart_request(request)
+                case [b"ask-order", request]:
+                    answer = self._on_order(*msgpack.unpackb(request))
                 case [b"ask-profile", request]:
                     reason = self._on_profile_request(routing_id, request)
                     answer = ["", reason] if reason else None
@@ -305,13 +298,14 @@ class Supervisor(ProcessLoop):
         member.state = "ready"
         self.event("ready", **member.words, ms=now_ms - member.started_ms)
         if member.unit.is_ready:
-            member.unit.was_ready = True
+            member.unit.was_ready = member.unit.proved = True
             member.unit.ready_ms = now_ms
+            self._check_adopted()
         self._check_complete(now_ms)
 
     def _check_complete(self, now_ms: int) -> None:
         """Reports all-ready once every unit that was not given up has been ready."""
-        units = [unit for unit in self.units if not unit.given_up]
+        units = [unit for unit in self.units if not (unit.given_up or unit.order == STOP)]
         if self._complete or self.stopping or not all(unit.is_ready for unit in units):
             return
         self._complete = True
@@ -325,28 +319,165 @@ class Supervisor(ProcessLoop):
                 sorted(f"{it.node.name}/{it.plan.name}" for it in self.units if it.given_up)
             )
         self.event("all-ready", **words)
+        self._notifier.ready()
 
     # ---- Requests about one unit or process ----
 
-    def _on_restart_request(self, request: bytes) -> str:
-        """Begins to restart a unit, also one that was given up; returns '' or why not."""
-        node, name = msgpack.unpackb(request)
-        for unit in self.units:
-            if (unit.node.name, unit.plan.name) == (node, name) and not self.stopping:
-                now_ms = monotonic_ms()
-                unit.failures, unit.given_up = 0, ""
-                self.event("restarting", node=node, unit=name, reason="asked")
-                if unit.children:
-                    unit.restart_requested_ms = now_ms
-                    self._continue_restart(unit, now_ms)
-                else:
-                    unit.restart_ms = now_ms
-                return ""
-        return f"node {node} has no unit {name} here"
+    def _unit(self, node: str, name: str) -> Unit | None:
+        found = (it for it in self.units if (it.node.name, it.plan.name) == (node, name))
+        return next(found, None)
 
-    def _continue_restart(self, unit: Unit, now_ms: int) -> None:
-        assert unit.restart_requested_ms is not None
-        _stop_members(unit.members, now_ms - unit.restart_requested_ms)
+    def _on_reload_request(self, dry: bool) -> dict[str, Any]:
+        """What a reload would change here. Unless it is dry, and if no unit needs a step, the
+        supervisor has the new topology at once."""
+        if self._source is None:
+            return {"problem": "the supervisor has no topology to read"}
+        try:
+            reading = self._source.read()
+        except OperatorError as error:
+            return {"problem": str(error)}
+        refused = self._source.refusals(reading, self._cluster_members())
+        steps = self._steps(reading)
+        answer = {
+            "problem": "",
+            "fingerprint": reading.fingerprint,
+            "changes": self._source.changes(reading),
+            "refused": refused,
+            "steps": steps,
+        }
+        if not dry and not refused:
+            self._check_adopted()
+        return answer
+
+    def _cluster_members(self) -> set[str]:
+        """The members by the log of the nodes here."""
+        return {name for it in self._members for name in it.status.get("members", ())}
+
+    def _steps(self, reading: Reading) -> list[Step]:
+        """What the units here need: stops first, a server before the processes that it uses."""
+        planned = {(node.name, it.name) for node in reading.nodes.values() for it in node.units}
+        known = {(unit.node.name, unit.plan.name): unit for unit in self.units}
+        gone = [Step(*name, "stop") for name in reversed(known) if name not in planned]
+        steps = []
+        for node in reading.nodes.values():
+            for plan in node.units:
+                unit = known.get((node.name, plan.name))
+                if unit is None:
+                    steps.append(Step(node.name, plan.name, "start"))
+                elif unit.order != STOP and has_changed(unit.node, node, unit.plan):
+                    steps.append(Step(node.name, plan.name, "restart"))
+        return gone + steps
+
+    def _check_adopted(self) -> None:
+        """Once all units have the last reading of the topology, it is the one that runs."""
+        if self._source is None or self._source.is_adopted or self.stopping:
+            self._end_reload()
+            return
+        reading = self._source.latest
+        ready = all(it.is_ready or it.given_up or it.order == STOP for it in self.units)
+        if not ready or self._steps(reading):
+            return
+        keys = [change.key for change in self._source.changes(reading)]
+        self._source.adopt(reading)
+        self._end_reload()
+        self.nodes = [reading.nodes.get(node.name, node) for node in self.nodes]
+        for unit in self.units:
+            unit.node = reading.nodes.get(unit.node.name, unit.node)
+        self.event("reloaded", topology=self.options.topology, changed=",".join(keys) or "-")
+
+    def _end_reload(self) -> None:
+        if self._reload_ms is not None:
+            self._reload_ms = None
+            self._notifier.ready()
+
+    def _read(self, expected: str = "") -> Reading | None:
+        """The topology as its file says now. Raises OperatorError if nodes that run can't have
+        it."""
+        if self._source is None:
+            return None
+        reading = self._source.read(expected)
+        for place, problem, way_out in self._source.refusals(reading, self._cluster_members()):
+            raise OperatorError(place, problem, way_out)
+        return reading
+
+    def _on_restart_request(self, request: bytes) -> str:
+        """Begins to restart a unit with the topology as it is now, also one that was given up;
+        starts a unit that is new, stops one that is gone. Returns '' or why not."""
+        node, name, *expected = msgpack.unpackb(request)
+        try:
+            reading = self._read(*expected)
+        except OperatorError as error:
+            return str(error)
+        unit = self._unit(node, name)
+        order, problem = RESTART, f"node {node} has no unit {name} here"
+        if reading is not None and node in self.run_dirs:
+            plan = reading.nodes.get(node)
+            new = next((it for it in plan.units if it.name == name), None) if plan else None
+            if unit is None and plan and new:
+                unit = self._add_unit(plan, new)
+            elif unit is not None and plan and new:
+                unit.next = plan, new
+            elif unit is not None and expected:
+                order = REMOVE
+            else:
+                problem = f"the topology has no {name} of {node}; `supervisor reload` stops it"
+                unit = None
+        if unit is None or self.stopping:
+            return problem
+        if expected and self._reload_ms is None:
+            self._notifier.reloading()
+        self._reload_ms = monotonic_ms() if expected else self._reload_ms
+        self.event("restarting", node=node, unit=name, reason="asked")
+        self._order(unit, order)
+        return ""
+
+    def _on_order(self, verb: str, node: str, names: list[str]) -> str:
+        """Stops units until they are started, or starts units that were stopped. Returns '' or
+        why not."""
+        units = [unit for name in names if (unit := self._unit(node, name))]
+        if self.stopping or len(units) != len(names):
+            return f"node {node} has not all of these units here: {', '.join(names)}"
+        if verb == "start":
+            packed = (msgpack.packb([node, it.plan.name]) for it in units if it.order == STOP)
+            return next((why for it in packed if (why := self._on_restart_request(it))), "")
+        for unit in units:
+            self.event("stopping", node=node, unit=unit.plan.name, reason="asked")
+            unit.give(STOP, monotonic_ms())
+        for unit in units:
+            self._order(unit, STOP)
+        return ""
+
+    def _order(self, unit: Unit, order: str) -> None:
+        now_ms = monotonic_ms()
+        unit.give(order, now_ms)
+        if unit.children:
+            self._continue_order(unit, now_ms)
+        else:
+            self._on_order_done(unit, now_ms)
+
+    def _continue_order(self, unit: Unit, now_ms: int) -> None:
+        """Units of a node that stop together stop by rank, as at the end of the supervisor."""
+        node, elapsed_ms = unit.node.name, now_ms - unit.order_ms
+        together = [it for it in self.units if it.node.name == node and it.order == STOP]
+        members = [member for it in together for member in it.members]
+        if unit.order != STOP:
+            stop_members(unit.members, elapsed_ms)
+        else:
+            stop_members(members, elapsed_ms, 1 if elapsed_ms >= STOP_NEXT_MS else 0)
+
+    def _on_order_done(self, unit: Unit, now_ms: int) -> None:
+        """No actor of the unit runs any more."""
+        if unit.order == RESTART:
+            unit.restart_ms = now_ms
+        elif unit.order == STOP:
+            unit.set_state("stopped")
+            self.event("stopped", node=unit.node.name, unit=unit.plan.name)
+        else:
+            self.units.remove(unit)
+            for member in unit.members:
+                member.log.close()
+            self._check_adopted()
+        self._note(unit.node.name)
 
     def _on_profile_request(self, asker: bytes, packed: bytes) -> str:
         """Starts py-spy; returns '' or why not."""
@@ -384,15 +515,15 @@ class Supervisor(ProcessLoop):
         member.state = "exited"
         member.status = {}
         self.event("exited", **words, **_cause(code))
-        if not (self.stopping or unit.failed or unit.restart_requested_ms is not None):
+        if not (self.stopping or unit.failed or unit.order):
             self._show_tail(member, child, words)
             unit.failed = True
             unit.fault_code, unit.fault_role = code, member.plan.role
             unit.fault = child.tail[-1] if child.tail else f"{member.plan.name} ended"
         if self.stopping:
             return
-        if unit.restart_requested_ms is not None:
-            self._continue_restart(unit, monotonic_ms())
+        if unit.order:
+            self._continue_order(unit, monotonic_ms())
         else:
             for other in unit.children:
                 other.kill()
@@ -409,8 +540,8 @@ class Supervisor(ProcessLoop):
     def _on_unit_down(self, unit: Unit) -> None:
         """Decides whether and when an ended unit starts again."""
         now_ms = monotonic_ms()
-        if unit.restart_requested_ms is not None:
-            unit.restart_ms = now_ms
+        if unit.order:
+            self._on_order_done(unit, now_ms)
             return
         if unit.given_up:  # Together with its node.
             unit.set_state("given-up")
@@ -419,7 +550,7 @@ class Supervisor(ProcessLoop):
             unit.failures = 0
         unit.failures += 1
         words = {"node": unit.node.name, "unit": unit.plan.name}
-        if unit.fault_code in (EXIT_SETUP, EXIT_DAMAGED) and not unit.was_ready:
+        if unit.fault_code in (EXIT_SETUP, EXIT_DAMAGED) and not unit.proved:
             self._give_up(unit, "can't start", unit.fault_code)
         elif unit.failures > len(BACKOFF_MS):
             self._give_up(unit, f"failed {unit.failures} times in a row", EXIT_BROKEN)
@@ -456,7 +587,11 @@ class Supervisor(ProcessLoop):
         A damaged log takes its whole node out: the other units work on the same directory.
         """
         for other in self.units:
-            if other.node is unit.node and not other.given_up and unit.fault_role in LOG_ROLES:
+            if (
+                other.node.name == unit.node.name
+                and not other.given_up
+                and unit.fault_role in LOG_ROLES
+            ):
                 other.given_up = unit.given_up
                 other.restart_ms = None
                 other.failed = True
@@ -485,12 +620,14 @@ class Supervisor(ProcessLoop):
         if self.stopping:
             self._continue_stop(now_ms)
             return
+        if self._notifier.is_heard and now_ms >= self._notify_ms:
+            self._notify(now_ms)
         for unit in self.units:
             if unit.restart_ms is not None and now_ms >= unit.restart_ms:
                 unit.restarts += 1
                 self._start_unit(unit)
-            elif unit.restart_requested_ms is not None:
-                self._continue_restart(unit, now_ms)
+            elif unit.order and unit.children:
+                self._continue_order(unit, now_ms)
 
     def deadline_ms(self) -> int | None:
         soon_ms = monotonic_ms() + 50
@@ -498,16 +635,30 @@ class Supervisor(ProcessLoop):
             return soon_ms
         due = [unit.restart_ms for unit in self.units if unit.restart_ms]
         due += [
-            max(unit.restart_requested_ms + STOP_KILL_MS, soon_ms)
+            max(unit.order_ms + STOP_KILL_MS, soon_ms)
             for unit in self.units
-            if unit.restart_requested_ms is not None
+            if unit.order and unit.children
         ]
+        due += [self._notify_ms] * self._notifier.is_heard
         return min(due, default=None)
+
+    def _notify(self, now_ms: int) -> None:
+        """Shows the service manager how the processes do. It hears that this one is alive only
+        while each actor that is ready reports."""
+        self._notify_ms = now_ms + min(NOTIFY_MS, self._notifier.watchdog_ms // 2 or NOTIFY_MS)
+        self._notifier.show(cluster_status(self.report()).summary)
+        if self._reload_ms is not None and now_ms - self._reload_ms > RELOAD_MS_MAX:
+            self._end_reload()
+        ready = [member for member in self._members if member.state == "ready"]
+        silent_ms = max((now_ms - member.reported_ms for member in ready), default=0)
+        if silent_ms <= self._notifier.watchdog_ms:
+            self._notifier.alive(now_ms)
 
     # ---- Stop ----
 
     def on_stop_requested(self) -> None:
         self._stop_start_ms = monotonic_ms()
+        self._notifier.stopping()
         self._continue_stop(self._stop_start_ms)
 
     def drained(self) -> bool:
@@ -515,15 +666,18 @@ class Supervisor(ProcessLoop):
 
     def _continue_stop(self, now_ms: int) -> None:
         elapsed_ms = now_ms - self._stop_start_ms
-        _stop_members(self._members, elapsed_ms, 1 if elapsed_ms >= STOP_NEXT_MS else 0)
+        stop_members(self._members, elapsed_ms, 1 if elapsed_ms >= STOP_NEXT_MS else 0)
 
     def _end(self) -> None:
         self._profiles.stop()
         left = [child for unit in self.units for child in unit.children]
         for child in left:
             child.kill()
+        if self._forks is not None:
+            self._forks.close()
         if self._stop_start_ms:
             self.event("stopped", ms=monotonic_ms() - self._stop_start_ms)
+        self._notifier.close()
         for run_dir in self.run_dirs.values():
             run_dir.release()
         if left and self.options.one_process:
@@ -539,16 +693,21 @@ class Supervisor(ProcessLoop):
             {
                 "node": self.nodes[0].name if len(self.nodes) == 1 else None,
                 "nodes": [node.name for node in self.nodes],
+                "security": {
+                    node.name: {"enforced": not node.reports_only, **node.open_endpoints._asdict()}
+                    for node in self.nodes
+                },
                 "role": "supervisor",
                 "name": "supervisor",
                 "pid": os.getpid(),
                 "state": "stopping" if self.stopping else "ready",
                 "restarts": 0,
                 "uptime": round((now_ms - self._start_ms) / 1000, 3),
+                **({"topology": self._source.status()} if self._source else {}),
             }
         ]
         rows += (self._row(member, now_ms) for member in self._members)
-        _add_lag(rows)
+        add_lag(rows)
         return rows
 
     def _row(self, member: Member, now_ms: int) -> dict[str, Any]:
@@ -571,44 +730,25 @@ class Supervisor(ProcessLoop):
         return {**member.status, **row}
 
     def event(self, event: str, **values: object) -> None:
-        """Writes a lifecycle line to stdout and to the supervisor log of its node."""
+        """Writes a lifecycle line to the supervisor log of its node, and to stdout unless it only
+        says how far the start is."""
         line = format_event(event, values)
         stamped = f"{timestamp()} {line}\n".encode()
         node = values.get("node")
         for name, log in self._logs.items():
             if node in (None, name):
                 log.write(stamped)
-        _write_if_writable(1, f"{line}\n")
+        if self._complete or self.options.verbose or event not in PROGRESS:
+            _write_if_writable(1, f"{line}\n")
 
     def _error(self, line: str) -> None:
         _write_if_writable(2, f"supervisor: {line}\n")
-
-
-def _stop_members(members: Sequence[Member], elapsed_ms: int, rank: int = 0) -> None:
-    """Sends SIGTERM to the lowest rank that runs, at least to this one; SIGKILL after some time."""
-    running = [(member, member.child) for member in members if member.child is not None]
-    lowest = min((member.plan.stop_rank for member, _ in running), default=0)
-    for member, child in running:
-        if elapsed_ms >= STOP_KILL_MS:
-            child.kill()
-        elif member.plan.stop_rank <= max(lowest, rank) and member.state != "stopping":
-            member.state = "stopping"
-            child.request_stop()
 
 
 def _cause(code: int) -> dict[str, object]:
     if code >= 0:
         return {"code": code}
     return {"signal": signal.Signals(-code).name}
-
-
-def _add_lag(rows: list[dict[str, Any]]) -> None:
-    """Adds how many committed entries each process has not applied, by the newest known commit."""
-    rows = [row for row in rows if "farms" not in row]  # Farms have logs of their own.
-    commit_index = max((row.get("commit_index") or 0 for row in rows), default=0)
-    for row in rows:
-        if row.get("applied_index") is not None and "commit_index" in row:
-            row.setdefault("lag", max(0, commit_index - row["applied_index"]))
 
 
 def _write_if_writable(fd: int, text: str) -> None:

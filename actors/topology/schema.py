@@ -1,9 +1,8 @@
 """How a key of the topology is declared: type, unit, range, default. It knows no key.
 
 A section is a dataclass whose fields are made by key(); the string below a field says what the key
-means. Parsing, error messages, the reference in docs/topology.md and the JSON Schema (reference.py)
-all come from that declaration. Each problem is an OperatorError whose place is
-FILE:LINE:COL: key.path.
+means. Parsing, error messages, docs/reference/topology.md and the JSON Schema (reference.py) all
+come from that declaration. Each problem is an OperatorError whose place is FILE:LINE:COL: key.path.
 """
 
 import os
@@ -15,11 +14,10 @@ from dataclasses import field, fields
 from functools import partial
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
-from ...protocols.zmqraft.wire.values import IPC_PATH_BYTES_MAX, PORT_MAX
+from ...protocols.limits import IPC_PATH_BYTES_MAX, PORT_MAX, TABLE_MAX
 from ..errors import OperatorError
 from .yaml_values import Mapping, Mark, Node, Scalar, Sequence
 
-TABLE_MAX = (1 << 32) - 1
 TABLES_LISTED_MAX = 65_536
 LIST_MAX = 1000
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
@@ -292,6 +290,15 @@ def _parse_url(word: Scalar) -> str:
     return word.text
 
 
+def _parse_address(word: Scalar) -> str:
+    if "://" in word.text or ":" not in word.text:
+        raise Unfit(f"'{word.text}' is not HOST:PORT", "write 127.0.0.1:9100")
+    problem = url_problem(f"tcp://{word.text}")
+    if problem:
+        raise Unfit(*problem)
+    return word.text
+
+
 def _parse_multicast_url(word: Scalar) -> str:
     return word.text if MULTICAST.fullmatch(word.text) else _parse_url(word)
 
@@ -306,6 +313,13 @@ URL = ScalarType(
     _parse_url,
     {"type": "string", "pattern": "^(tcp|ipc)://"},
     "`tcp://HOST:PORT`, `ipc:///PATH`",
+)
+# The address of a server that others reach by HTTP.
+ADDRESS = ScalarType(
+    "an address",
+    _parse_address,
+    {"type": "string", "pattern": "^[^/]+:[0-9]+$"},
+    "`HOST:PORT`",
 )
 MULTICAST_URL = ScalarType(
     "a url",

@@ -8,16 +8,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ...protocols.limits import TABLE_MAX
 from ...protocols.zerodb.wire.values import BROKER_TABLE
 from .farm import FARMS_MAX, FarmServerSettings, FarmSettings, NodeFarmSettings
 from .schema import (
+    ADDRESS,
     BOOLEAN,
     GIB,
     KIB,
     MIB,
     MULTICAST_URL,
     NAME_TYPE,
-    TABLE_MAX,
     URL,
     Alias,
     ChoiceType,
@@ -32,7 +33,9 @@ from .schema import (
     key,
     size,
     text,
+    texts,
 )
+from .security import GRANTS, PUBLIC_KEY, NodeSecurity, SecuritySettings
 from .yaml_values import Scalar
 from .zre import NodeZreSettings, ZreSettings
 
@@ -46,10 +49,10 @@ class RaftSettings:
     """`raft:`"""
 
     election_timeout_ms: tuple[int, int] = key(
-        DurationRangeType(20, 60_000, (200, 300)), (200, 300)
+        DurationRangeType(20, 60_000, (1000, 1500)), (1000, 1500)
     )
     """a follower that receives nothing from a leader for a random time of this range becomes a
-    candidate"""
+    candidate. When its connection to the leader ends, it asks the others at once"""
     heartbeat_ms: int = key(duration_ms(5, 30_000), 70)
     """a leader sends to each follower at least this often"""
     vote_retry_ms: int = key(duration_ms(5, 30_000), 50, alias="rpc_timeout_ms")
@@ -98,6 +101,33 @@ class LogSettings:
     )
     """who writes the log: `raft_peer` with a thread that syncs (`thread`), a process of its own
     (`process`), or `raft_peer` alone (`inline`), which serves no client during a sync"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitSettings:
+    """`limits:`"""
+
+    connections_max: int = key(count(8, 65_536), 4096)
+    """connections to all tcp endpoints of a process; it ends further ones"""
+    address_connections_max: int = key(count(1, 65_536), 1024)
+    """the same, of one IPv4 address or /64 network of IPv6, which may also make a tenth of them
+    each second"""
+    held_bytes_max: int = key(size(256 * MIB, 1024 * GIB), 512 * MIB)
+    """what libzmq holds of all connections to a process; the process ends the largest holder"""
+    growth_bytes_max: int = key(size(32 * MIB, 1024 * GIB), 256 * MIB)
+    """growth of a process, beside twice the bytes held, while libzmq holds 1 MiB or more; the
+    process ends the largest holder"""
+    stall_ms: int = key(duration_ms(100, 600_000), 10_000)
+    """an unfinished message of 64 KiB or more must grow by 16 KiB in this time"""
+    client_streams_max: int = key(count(1, 8000), 1000)
+    """entry streams of a client at a node; a client is all connections of a key, or without a key a
+    connection"""
+    client_watches_max: int = key(count(1, 65_536), 4096)
+    """watches of a client that wait at a table worker of a node"""
+    client_jobs_max: int = key(count(1, 4096), 1024)
+    """data jobs of a client that run at a node"""
+    client_leases_max: int = key(count(1, 256), 128)
+    """snapshots that a client holds at a node, those of its jobs among them"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,8 +186,8 @@ class TableSettings:
     allow_native: bool = key(BOOLEAN, False)
     """a node also runs mappers in LLVM bitcode"""
     spark: SparkSettings | None = key(SectionType(SparkSettings), None)
-    """mappers over large tables run on Spark ([mapper.md](mapper.md#large-tables-on-spark)); `{}`:
-    with all defaults"""
+    """mappers over large tables run on Spark
+    ([mapper.md](../guides/mapper.md#large-tables-on-spark)); `{}`: with all defaults"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +196,7 @@ class ServiceSettings:
 
     durable: bool = key(BOOLEAN, False)
     """a request is in the log before a worker gets it, and so is its reply
-    ([services.md](services.md#durable-services))"""
+    ([services.md](../guides/services.md#durable-services))"""
     reply_ttl_s: int = key(duration_s(1, 30 * 86_400), 60)
     """the broker stores a reply for this time, for clients that repeat the request id"""
 
@@ -177,7 +207,7 @@ class StoreSettings:
 
     table: int = key(count(0, TABLE_MAX), BROKER_TABLE)
     """the replicated table; only brokers can write it ([reserved
-    tables](protocols/zerodb.md#reserved-tables))"""
+    tables](../protocols/zerodb.md#reserved-tables))"""
     bytes_max: int = key(size(MIB, 1024 * GIB), 512 * MIB)
     """requests and replies in the table; the broker answers further requests with 429"""
     request_ttl_s: int = key(duration_s(1, 30 * 86_400), 86_400)
@@ -248,6 +278,8 @@ class TableEndpoints:
     """a PUB of the server's events; it closes a connection whose subscription exceeds 1 KiB"""
     jobs_url: str = key(URL, "")
     """a ROUTER for data jobs only"""
+    foreign_url: str = key(URL, "")
+    """`url` without CURVE, for foreign peers ([security](../security.md#foreign-peers))"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,6 +290,10 @@ class BrokerEndpoints:
     """where clients of services connect"""
     workers_url: str = key(URL)
     """where workers connect; it may equal `clients_url`"""
+    foreign_clients_url: str = key(URL, "")
+    """`clients_url` without CURVE, for foreign clients"""
+    foreign_workers_url: str = key(URL, "")
+    """`workers_url` without CURVE, for foreign workers"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,13 +309,30 @@ class NodeTopology:
     dialect: str = key(ChoiceType("kelek", "text", "node"), "kelek")
     """`text`, `node`: a peer of another implementation, which kelek does not start. `text` follows
     the specification; `node` is the npm package zmq-raft ([mixed
-    clusters](protocols/zmq-raft.md#mixed-clusters))"""
+    clusters](../protocols/zmq-raft.md#mixed-clusters))"""
+    foreign_url: str = key(URL, "")
+    """`url` without CURVE, for foreign peers ([security](../security.md#foreign-peers))"""
+    foreign_peer_url: str = key(URL, "")
+    """`peer_url` without CURVE, while a cluster gets its keys"""
+    foreign_grants: str = key(GRANTS, "")
+    """what programs at the endpoints for foreign peers may do"""
+    server_key: str = key(PUBLIC_KEY, "")
+    """the node's public key; clients and other nodes connect to no other key; empty: that of the
+    file `keys/NAME.key`"""
+    key_file: str = key(text("a path"), "")
+    """the node's secret key, relative to the file; empty: `keys/NAME.key_secret`"""
+    insecure: tuple[str, ...] = key(texts("endpoints of the node, `[url, zerodb.url, zre]`"), ())
+    """endpoints without CURVE, which each program that reaches them may use; only these may have
+    addresses that other machines reach, unless the file has `security:`"""
+    metrics: str = key(ADDRESS, "")
+    """where Prometheus and load balancers ask by HTTP for `/metrics`, `/livez` and `/readyz`
+    ([monitoring](../operations/monitoring.md)); needs `kelek[metrics]`"""
     zerodb: TableEndpoints | None = key(SectionType(TableEndpoints), None)
     """addresses of this node's tables; without it the node has no tables"""
     broker: BrokerEndpoints | None = key(SectionType(BrokerEndpoints), None)
     """addresses of this node's broker; without it the node has no broker"""
     zre: NodeZreSettings | None = key(SectionType(NodeZreSettings), None)
-    """other nodes of the network discover this node and its services ([ZRE](protocols/zre.md));
+    """other nodes of the network discover this node and its services ([ZRE](../protocols/zre.md));
     `{}`: with all defaults"""
     farm: NodeFarmSettings | None = key(SectionType(NodeFarmSettings), None)
     """how this node serves the farms whose `servers` name it"""
@@ -315,6 +368,12 @@ class TopologyFile:
         NamedSectionsType(NodeTopology, "nodes", NODES_MAX, "use more clusters")
     )
     """the nodes by name; a node's name is its PEER ID"""
+    security: SecuritySettings | None = key(SectionType(SecuritySettings), None)
+    """encrypts the connections and allows only known keys; `{}`: with all defaults
+    ([security](../security.md))"""
+    limits: LimitSettings = key(SectionType(LimitSettings), LimitSettings())
+    """what the clients of a process may use ([limits of
+    connections](../security.md#limits-of-connections))"""
     raft: RaftSettings = key(SectionType(RaftSettings), RaftSettings())
     """consensus"""
     log: LogSettings = key(SectionType(LogSettings), LogSettings())
@@ -328,7 +387,7 @@ class TopologyFile:
     zre: ZreSettings = key(SectionType(ZreSettings), ZreSettings())
     """discovery of nodes"""
     farms: Mapping[str, FarmSettings] = key(NamedSectionsType(FarmSettings, "farms", FARMS_MAX), {})
-    """the farms by name ([farms](farm.md))"""
+    """the farms by name ([farms](../guides/farm.md))"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,6 +397,7 @@ class NodeAddresses:
     url: str
     broadcast_url: str = ""
     peer_url: str = ""
+    foreign_url: str = ""
     dialect: str = "kelek"
 
 
@@ -350,11 +410,13 @@ class NodeSettings:
     reserved_tables   only processes of the nodes write these
     store_urls        where the broker reaches the tables of its durable requests
     farm              None: the node serves no farm
+    security          None: no endpoint has CURVE
     """
 
     node: NodeTopology
     members: Mapping[str, NodeAddresses] = field(default_factory=dict)
     state_machine: str = "broadcast"
+    limits: LimitSettings = field(default_factory=LimitSettings)
     raft: RaftSettings = field(default_factory=RaftSettings)
     log: LogSettings = field(default_factory=LogSettings)
     zerodb: TableSettings = field(default_factory=TableSettings)
@@ -363,6 +425,7 @@ class NodeSettings:
     reserved_tables: tuple[int, ...] = ()
     store_urls: tuple[str, ...] = ()
     farm: FarmServerSettings | None = None
+    security: NodeSecurity | None = None
 
     @property
     def table_endpoints(self) -> TableEndpoints:

@@ -4,7 +4,7 @@ Each problem is an OperatorError whose place is FILE:LINE:COL: key.path.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from ..errors import OperatorError
@@ -17,6 +17,13 @@ from .farm import (
     heartbeat_problems,
 )
 from .schema import Problem, SchemaReader, SectionType, keys_of
+from .security import (
+    NodeSecurity,
+    OpenEndpoints,
+    has_curve,
+    open_endpoints,
+    security_problems,
+)
 from .settings import (
     NodeAddresses,
     NodeSettings,
@@ -26,7 +33,8 @@ from .settings import (
 )
 from .yaml_values import Mapping as YamlMapping
 
-ADDRESSES_PER_NODE = ("url", "broadcast_url", "peer_url")
+ADDRESSES_PER_NODE = ("url", "broadcast_url", "peer_url", "foreign_url", "foreign_peer_url")
+NO_REQUESTS = ("events_url", "foreign_url")  # Addresses that do not serve alone.
 HEADERS = ("client_header", "worker_header", "deadline_header", "named_header")
 
 
@@ -73,6 +81,7 @@ class Topology(TopologyFile):
                 for name, other in self.nodes.items()
             },
             state_machine=self.state_machine,
+            limits=self.limits,
             raft=self.raft,
             log=self.log,
             zerodb=self.zerodb,
@@ -83,6 +92,41 @@ class Topology(TopologyFile):
             farm=farm_server_settings(node, self.farm_nodes, self.farms, run_dir.home(self.path))
             if own.farm
             else None,
+            security=self._node_security(node),
+        )
+
+    @property
+    def server_keys(self) -> dict[str, str]:
+        """The public key (Z85) of the server at each url; "": the endpoint has no CURVE."""
+        return {
+            url: node.server_key if has_curve(self, name, endpoint, url) else ""
+            for name, node in self.nodes.items()
+            for endpoint, url in endpoints_of(node)
+            if url
+        }
+
+    def open_endpoints(self, node: str) -> OpenEndpoints:
+        """The endpoints of a node without encryption."""
+        return open_endpoints(self, node, dict(endpoints_of(self.nodes[node])))
+
+    def resolve(self, path: str) -> str:
+        """A path that is relative to the file."""
+        return str(run_dir.home(self.path) / Path(path).expanduser())
+
+    def _node_security(self, name: str) -> NodeSecurity | None:
+        if self.security is None:
+            return None
+        own = self.nodes[name]
+        return NodeSecurity(
+            allow=self.resolve(self.security.allow),
+            enforce=self.security.mode == "enforce",
+            key_file=self.resolve(own.key_file or f"keys/{name}.key_secret"),
+            node_keys={
+                each: node.server_key for each, node in self.nodes.items() if node.server_key
+            },
+            server_keys=self.server_keys,
+            insecure=own.insecure,
+            foreign_grants=own.foreign_grants,
         )
 
     def setting_places(self, node: str) -> dict[str, str]:
@@ -119,9 +163,27 @@ def load(path: str) -> Topology:
         places=reader.places,
         renamed=tuple(reader.renamed),
     )
+    if topology.security is not None:
+        topology = replace(topology, nodes=_with_server_keys(topology))
     for key, problem, way_out in _problems(topology):
         raise OperatorError(topology.place(key), problem, way_out)
     return topology
+
+
+def _with_server_keys(topology: Topology) -> dict[str, NodeTopology]:
+    """The nodes, each with its public key: that of `keys/NAME.key` where the file has none."""
+    from ...net.access.keys import load_public_key
+
+    found = dict(topology.nodes)
+    for name, node in topology.nodes.items():
+        if node.dialect == "kelek" and not node.server_key:
+            path = topology.resolve(f"keys/{name}.key")
+            try:
+                key = load_public_key(path, topology.place(f"nodes.{name}"))
+            except FileNotFoundError:
+                continue  # _problems() says so.
+            found[name] = replace(node, server_key=key)
+    return found
 
 
 def _problems(topology: Topology) -> Iterator[Problem]:
@@ -136,6 +198,10 @@ def _problems(topology: Topology) -> Iterator[Problem]:
     yield from _address_problems(topology)
     broker, zre = topology.broker, topology.zre
     yield from heartbeat_problems("raft", topology.raft, "heartbeat_ms", "append_timeout_ms")
+    held_bytes_max = topology.limits.held_bytes_max
+    if broker.message_bytes_max >= held_bytes_max:
+        problem = f"a message is not below `limits.held_bytes_max`, {held_bytes_max} bytes"
+        yield "broker.message_bytes_max", problem, "make it smaller, or the limit larger"
     headers = [getattr(broker, key) for key in HEADERS]
     for key in HEADERS[1:]:
         header = getattr(broker, key)
@@ -151,32 +217,37 @@ def _problems(topology: Topology) -> Iterator[Problem]:
     if topology.has_durable_services:
         yield from _durable_problems(topology)
     yield from farm_problems(topology.farms, topology.farm_nodes)
+    addresses = {name: dict(endpoints_of(node)) for name, node in topology.nodes.items()}
+    yield from security_problems(topology, addresses)
 
 
 def _node_problems(node: NodeTopology) -> Iterator[Problem]:
     """Each node alone. A node of another implementation has no roles of ours."""
     if node.dialect == "kelek" and not node.peer_url:
         yield "", "key 'peer_url' is missing", "add `peer_url:`, or a `dialect:`"
-    for role in ("zerodb", "broker", "zre", "farm"):
-        if getattr(node, role) is not None and node.dialect != "kelek":
+    for role in ("zerodb", "broker", "zre", "farm", "metrics"):
+        if getattr(node, role) not in (None, "") and node.dialect != "kelek":
             problem = f"kelek does not run this node, its dialect is {node.dialect}"
             yield f".{role}", problem, f"remove `{role}:` or `dialect:`"
-    if node.zerodb and node.zerodb == TableEndpoints(events_url=node.zerodb.events_url):
-        requests = [key for key in keys_of(TableEndpoints) if key != "events_url"]
+    if node.zerodb and node.zerodb == TableEndpoints(
+        events_url=node.zerodb.events_url, foreign_url=node.zerodb.foreign_url
+    ):
+        requests = [key for key in keys_of(TableEndpoints) if key not in NO_REQUESTS]
         way_out = f"add one of {', '.join(requests)}"
         yield ".zerodb", "there is no address for requests", way_out
 
 
-def _addresses(name: str, node: NodeTopology) -> Iterator[tuple[str, str]]:
-    """(key.path, address) of all that a node binds."""
+def endpoints_of(node: NodeTopology) -> Iterator[tuple[str, str]]:
+    """(key, address) of all that a node may bind: `zerodb.url`; '' where it does not."""
     for key in ADDRESSES_PER_NODE:
-        yield f"nodes.{name}.{key}", getattr(node, key)
+        yield key, getattr(node, key)
     for role, endpoints in (("zerodb", node.zerodb), ("broker", node.broker)):
         if endpoints is not None:
             for key in keys_of(type(endpoints)):
-                yield f"nodes.{name}.{role}.{key}", getattr(endpoints, key)
+                yield f"{role}.{key}", getattr(endpoints, key)
     if node.farm:
-        yield f"nodes.{name}.farm.url", node.farm.url
+        yield "farm.url", node.farm.url
+    yield "metrics", f"tcp://{node.metrics}" if node.metrics else ""
 
 
 def _address_problems(topology: Topology) -> Iterator[Problem]:
@@ -186,7 +257,10 @@ def _address_problems(topology: Topology) -> Iterator[Problem]:
         return tuple(int(number) for number in topology.places[item[0]].rsplit(":", 2)[1:])
 
     given = [
-        item for name, node in topology.nodes.items() for item in _addresses(name, node) if item[1]
+        (f"nodes.{name}.{key}", url)
+        for name, node in topology.nodes.items()
+        for key, url in endpoints_of(node)
+        if url
     ]
     bound: dict[str, str] = {}
     for key, url in sorted(given, key=position):

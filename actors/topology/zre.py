@@ -4,10 +4,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 
-from ...protocols.zmqraft.wire.values import PORT_MAX
+from ...protocols.limits import PORT_MAX, TABLE_MAX
 from .schema import (
     BOOLEAN,
-    TABLE_MAX,
     ChoiceType,
     ScalarType,
     Unfit,
@@ -21,11 +20,11 @@ from .yaml_values import Scalar
 
 
 def _endpoint_problem(text: str) -> str:
-    from ...protocols.zre.codec import parse_endpoint
+    from ...protocols.zre.codec import parse_keyed_endpoint
     from ...protocols.zre.values import Malformed
 
     try:
-        parse_endpoint(text)
+        parse_keyed_endpoint(text)
     except Malformed:
         return "is not a mailbox's endpoint"
     return ""
@@ -70,7 +69,7 @@ class NodeZreSettings:
     processes of one machine; with an IPv6 multicast group, as `ff02::1`, all traffic uses IPv6"""
     log_service: str = key(ChoiceType("off", "log", "table"), "off")
     """other nodes report here which peers enter and leave; the node stores these reports in the
-    cluster's log or in a table, for [Spark](pipeline.md#presence) and other readers"""
+    cluster's log or in a table, for [Spark](../guides/pipeline.md#presence) and other readers"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +94,8 @@ class ZreSettings:
     static_peers: tuple[str, ...] = key(
         texts("tcp://ADDRESS:PORT", _endpoint_problem), (), alias="static"
     )
-    """mailboxes that a node greets without a beacon, where UDP does not reach them"""
+    """mailboxes that a node greets without a beacon, where UDP does not reach them; with
+    `security:` each with its public key: `tcp://ADDRESS:PORT|KEY`"""
     subnets: tuple[str, ...] = key(texts("subnets, as 10.1.0.0/16", _subnet_problem), ())
     """a HELLO may name an address in one of these, besides its connection's own"""
     gossip: bool = key(BOOLEAN, False)

@@ -5,10 +5,11 @@ import json
 import click
 
 from ...actors.runtime import data_dir, plan
+from ...actors.runtime.cluster_status import drift_of
 from ...actors.topology.json_values import encode
 from ...actors.topology.reference import json_schema
 from ..options import command
-from .supervisor_client import OUTPUT, TOPOLOGY, drift_of, load, rows_of
+from .supervisor_client import OUTPUT, TOPOLOGY, load, rows_of
 
 SECTIONS = ("raft", "log", "clients", "zerodb", "broker", "zre", "farms")
 

@@ -16,6 +16,8 @@ from ..render import show
 PARTS = {
     "arrow": "pyarrow",
     "farm": "cryptography",
+    "metrics": "prometheus-client",
+    "otel": "opentelemetry-api",
     "profile": "py-spy",
     "wasm": "wasmtime",
     "llvm": "llvmlite",

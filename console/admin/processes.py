@@ -2,8 +2,7 @@
 
 import os
 import shutil
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,10 +14,9 @@ from .. import completion
 from ..cli_errors import FAILED, CliError
 from ..options import argument, command, option
 from ..render import progress_bar, show_json
+from . import rolling
 from . import supervisor_client as client
 
-RESTART_S = 30.0  # How long one unit may take to be ready again.
-ASK_S = 0.05
 ANSWER_S = 60.0  # Time for py-spy besides its sampling time.
 FORMS = {".svg": "flamegraph", ".json": "speedscope"}
 
@@ -83,74 +81,21 @@ def restart(
 ) -> None:
     """Restarts nodes, or units of processes, one after the other; without names, all that run.
 
-    Processes that depend on each other restart together: raft_peer with its log_writer. The next
-    unit restarts when the previous one is ready and, if it knew a leader before, knows one again.
-    The leader's node is last. Units that were given up get new attempts.
+    They start with the topology as its file is now; a broken file is refused. Processes that depend
+    on each other restart together: raft_peer with its log_writer. The next unit restarts when the
+    previous one is ready and, if it knew a leader before, knows one again; the next node when the
+    previous one has caught up. The leader's node is last. Units that were given up get new
+    attempts.
     """
     topology, targets = targets_of(words)
     path = client.path_of(topology)
     rows = rows_of_targets(path, targets)
-    units: dict[tuple[str, str], None] = {}
-    leaders = {row["node"] for row in rows if row.get("raft_role") == "leader"}
-    for row in sorted(rows, key=lambda row: row["node"] in leaders):
-        units.setdefault((row["node"], row["unit"]))
-    done = [_restart_unit(path, node, unit, output) for node, unit in units]
+    if not targets:
+        rows = [row for row in rows if row["state"] != rolling.STOPPED]
+    units = dict.fromkeys((row["node"], row["unit"], "restart") for row in rows)
+    done = rolling.carry_out(path, units, output)
     if output == "json":
         show_json({"topology": path, "restarted": done})
-
-
-def _restart_unit(path: str, node: str, unit: str, output: str) -> dict[str, Any]:
-    """Restarts one unit. Waits until it is ready and, if it knew a leader, knows one again."""
-    begun = time.monotonic()
-    before = _unit_rows(path, node, unit)
-    reason = client.ask_node(path, node, b"ask-restart", [node, unit])
-    if reason:
-        raise CliError(f"{node}: {reason}", FAILED)
-    old_pids = {row["pid"] for row in before} - {None}
-    had_leader = any(row.get("leader") for row in before)
-    restarts = before[0]["restarts"]
-
-    def is_back(rows: list[dict[str, Any]]) -> bool:
-        if any(row["state"] != "ready" or row["restarts"] <= restarts for row in rows):
-            return False
-        return not had_leader or any(row.get("leader") for row in rows)
-
-    rows = _wait(path, (node, unit), is_back)
-    roles = [row["role"] for row in rows]
-    pids = [row["pid"] for row in rows]
-    ms = round((time.monotonic() - begun) * 1000)
-    if output != "json":
-        click.echo(f"restarted node={node} unit={unit} roles={','.join(roles)} ms={ms}")
-    done = {"node": node, "unit": unit, "roles": roles, "pids": pids, "ms": ms}
-    return {**done, "pids_before": sorted(old_pids)}
-
-
-def _wait(
-    path: str, which: tuple[str, str], is_back: Callable[[list[dict[str, Any]]], bool]
-) -> list[dict[str, Any]]:
-    node, unit = which
-    until = time.monotonic() + RESTART_S
-    while not is_back(rows := _unit_rows(path, node, unit)):
-        given_up = [row["reason"] for row in rows if "reason" in row]
-        if given_up:
-            raise CliError(f"{node}: {unit}: {given_up[0]}; see `supervisor logs`", FAILED)
-        if time.monotonic() > until:
-            states = ", ".join(f"{row['role']} is {row['state']}" for row in rows)
-            raise CliError(
-                f"{node}: {unit} is not back after {RESTART_S:.0f} s ({states}); "
-                "see `supervisor logs` and `supervisor status`",
-                FAILED,
-            )
-        time.sleep(ASK_S)
-    return rows
-
-
-def _unit_rows(path: str, node: str, unit: str) -> list[dict[str, Any]]:
-    rows = [row for row in client.rows_of(path, (node,)) if row.get("unit") == unit]
-    if not rows:
-        problem = "its supervisor has just ended; `supervisor start` starts it"
-        raise CliError(f"{node}: {problem}", FAILED)
-    return [row for row in rows if row["node"] == node]
 
 
 @command

@@ -15,13 +15,12 @@ import click
 from ...actors.topology.schema import NAME, NAME_RULE, did_you_mean
 from ...clients.errors import LogError
 from ...clients.log.log import Log
-from ...protocols.zmqraft.wire.config_codec import ConfigEntry, encode_config_entry
 from ...storage.disk.disk import Disk
 from ...storage.errors import StorageError
 from ...storage.log.rescue import Rescued, inspect, lock_peer, rescue
 from ...storage.log.segment import Identity
 from ...storage.log.verify import Report, read_identity
-from .. import completion
+from .. import client_keys, completion
 from ..cli_errors import FAILED, CliError
 from ..options import OUTPUT, command, option, topology_option
 from ..render import show
@@ -127,10 +126,11 @@ def _warn(found: Any, node: str, end: str) -> None:
 
 def _refuse_survivors(plan: Plan) -> None:
     """Refuses while another node answers: two clusters would continue one log."""
+    keys = client_keys.of_topology(plan.found)
     for name, node in plan.found.nodes.items():
         if name == plan.new.peer_id:
             continue
-        with Log([node.url], plan.found.cluster, timeout_ms=ASK_MS) as log:
+        with Log([node.url], plan.found.cluster, timeout_ms=ASK_MS, **keys) as log:
             try:
                 log.info(node.url)
             except LogError:
@@ -146,15 +146,15 @@ def _carry_out(plan: Plan, source: Disk) -> tuple[Rescued, Path]:
     """Creates the new directory, writes the audit line, then swaps both by renaming."""
     folder = plan.folder
     shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
-    alone = encode_config_entry(ConfigEntry(plan.members))
-    rescued = rescue(source, plan.report, Disk(str(folder / UNFINISHED)), plan.new, alone)
+    target = Disk(str(folder / UNFINISHED))
+    rescued = rescue(source, plan.report, target, plan.new, plan.members)
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     old_folder = folder / f"raft.{plan.report.identity.cluster}-{stamp}"
     try:
         _audit(plan, rescued, old_folder)
         (folder / "raft").rename(old_folder)
         (folder / UNFINISHED).rename(folder / "raft")
-        _sync(folder)
+        sync_folder(folder)
     except OSError as error:
         place = error.filename or folder
         line = f"{place}: {error.strerror}; {old_folder} or raft is the old directory"
@@ -182,7 +182,7 @@ def _audit(plan: Plan, rescued: Rescued, old_folder: Path) -> None:
         os.fsync(file.fileno())
 
 
-def _sync(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)

@@ -20,9 +20,12 @@ main = LazyGroup(
     {
         "admin.start": "start stop",
         "admin.status": "status",
+        "admin.reload": "reload",
         "admin.processes": "restart profile",
-        "admin.logs": "logs",
+        "logs.commands": "logs events",
+        "logs.dump": "dump",
         "admin.check": "check schema",
+        "admin.systemd": "systemd-unit",
     },
     context_settings=CONTEXT,
 )

@@ -119,7 +119,7 @@ def info(options: ClusterOptions) -> None:
     """Prints the leader, and the written, committed and applied indexes of each node."""
     target = resolve_cluster(options)
     timeout_ms = min(INFO_MS, options.timeout_ms)
-    with Log(target.urls.values(), target.cluster, timeout_ms=timeout_ms) as log:
+    with Log(target.urls.values(), target.cluster, timeout_ms=timeout_ms, **target.keys) as log:
         rows = [info_row(log, name, url) for name, url in target.urls.items()]
     leaders = [row["leader"] for row in rows if row["leader"]]
     leader = max(set(leaders), key=leaders.count) if leaders else None

@@ -42,7 +42,7 @@ def _make_on(node: str, target: Target, timeout_ms: int) -> dict[str, Any]:
         return {"problem": "not kelek: it makes snapshots by itself", "foreign": True}
     url = target.urls[node]
     try:
-        with Log([url], target.cluster, timeout_ms=timeout_ms) as log:
+        with Log([url], target.cluster, timeout_ms=timeout_ms, **target.keys) as log:
             made = log.make_snapshot(url)
     except SnapshotUnsupported as error:
         return {"problem": str(error), "foreign": True}

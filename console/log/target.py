@@ -47,7 +47,7 @@ def open_log(options: ClusterOptions) -> Iterator[tuple[Log, Target]]:
     }
     urls, timeout_ms = target.urls.values(), options.timeout_ms
     with (
-        Log(urls, target.cluster, timeout_ms=timeout_ms, tuning=tuning) as log,
+        Log(urls, target.cluster, timeout_ms=timeout_ms, tuning=tuning, **target.keys) as log,
         report_errors(source, ways_out, () if target.topology else (LogUnavailable,)),
     ):
         try:

@@ -1,5 +1,6 @@
 """A node whose hard state is damaged: what is said of it, and how it comes back."""
 
+import re
 import shlex
 import time
 from typing import Any
@@ -44,13 +45,13 @@ def test_the_other_nodes_start_and_the_message_says_how_to_go_on(shell: Any) -> 
     shell.ok("kelek log append meanwhile")
     shown = shell.run("supervisor status")
     assert shown.returncode == 1
-    assert "gave up n2: can't start: " in shown.stdout
+    assert re.search("given up n2: .*can't start: ", " ".join(shown.stdout.split()))
     assert "no leader" not in shown.stdout
 
     commands = way_out.partition(" after: ")[2]
     shell.ok(f"sh -c {shlex.quote(commands)}")
     wait_voters(shell)
-    assert shell.ok("supervisor status").count(" ready ") == len(shell.status())
+    assert shell.ok("supervisor status").startswith("3 of 3 nodes, ")
     logs = shell.folder / "var/demo/n2/logs"
     assert "recovered" in (logs / "raft_peer.log").read_text(), "the logs follow the folder"
     assert "ready" in (logs / "supervisor.log").read_text()

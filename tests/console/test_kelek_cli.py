@@ -181,7 +181,22 @@ def test_help_loads_nothing_slow(program: str) -> None:
         f"shown = [CliRunner().invoke(main, [*path, '--help']).output for path in {paths}];"
         "assert all('Commands:' in text for text in shown)"
     )
-    assert not {"zmq", "msgpack", "kelek._native", "yaml", "asyncio"} & loaded
+    assert not {"zmq", "msgpack", "kelek._native", "yaml", "asyncio", "json", "socket"} & loaded
+
+
+def test_help_shows_whole_summaries() -> None:
+    for path, group in groups(main):
+        shown = " ".join(CliRunner().invoke(main, [*path, "--help"]).stdout.split())
+        for name, outline in group.outline.commands.items():
+            text = f"{name} {outline.get_short_help_str(1000)}"
+            assert text in shown, path
+            assert not text.endswith("..."), text
+
+
+def test_the_package_is_the_command() -> None:
+    command = [sys.executable, "-P", "-m", "kelek", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("python -m kelek ")
 
 
 def test_a_group_says_of_its_commands_what_they_say() -> None:
@@ -192,6 +207,11 @@ def test_a_group_says_of_its_commands_what_they_say() -> None:
             assert outline.get_short_help_str(1000) == command.get_short_help_str(1000)
 
 
+# They answer from the supervisors' rows: neither a client nor the topology is loaded.
+STATUS_NEEDS_NOT = (
+    "asyncio logging ssl socket yaml dataclasses kelek._native kelek.protocols.wire "
+    "kelek.protocols.raft kelek.actors.topology kelek.clients.log.log"
+)
 LOG_NEEDS_NOT = (
     "asyncio logging ssl kelek.protocols.raft.core kelek.storage kelek.clients.node.node "
     "kelek.protocols.zre.node kelek.protocols.zerodb.wire.ops"
@@ -201,6 +221,8 @@ LOG_NEEDS_NOT = (
 @pytest.mark.parametrize(
     ("module", "heavy"),
     [
+        ("status.commands", STATUS_NEEDS_NOT),
+        ("admin.status", STATUS_NEEDS_NOT),
         ("log.commands", LOG_NEEDS_NOT),
         ("table.commands", "yaml asyncio pyarrow kelek.protocols.zmqraft.client.client"),
         ("farm.commands", "yaml asyncio zmq concurrent.futures cryptography"),

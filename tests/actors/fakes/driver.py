@@ -1,21 +1,23 @@
 """A supervisor of dummy actors in its own process: driver.py JSON.
 
-JSON: {run_dir, data_dir, nodes, faults, one_process, bootstrap, backoff_ms}
+JSON: {run_dir, data_dir, nodes, faults, one_process, bootstrap, backoff_ms, insecure}
 """
 
 import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from kelek.actors.errors import OperatorError
 from kelek.actors.runtime import supervisor
 from kelek.actors.runtime.plan import ActorPlan, NodePlan, UnitPlan
 from kelek.actors.runtime.supervisor import StartOptions, Supervisor
+from kelek.actors.topology.security import OpenEndpoints
 from kelek.tests.actors.node_settings import node_settings
 
 
-def node_plan(name: str, wanted: dict[str, object]) -> NodePlan:
+def node_plan(name: str, wanted: dict[str, Any]) -> NodePlan:
     data_dir = f"{wanted['data_dir']}/{name}"
 
     def actor(role: str, stop_rank: int) -> ActorPlan:
@@ -29,7 +31,8 @@ def node_plan(name: str, wanted: dict[str, object]) -> NodePlan:
         else (UnitPlan(name, "pair", pair), UnitPlan(name, "machine", single))
     )
     places = {"data_dir": "t.yaml:1:1: data"}
-    return NodePlan(name, "test", data_dir, node_settings(), places, units)
+    unsafe = OpenEndpoints(wanted.get("insecure", {}))
+    return NodePlan(name, "test", data_dir, node_settings(), places, units, unsafe)
 
 
 def main() -> int:
@@ -42,6 +45,7 @@ def main() -> int:
         Path(wanted["run_dir"]),
         bool(wanted.get("one_process")),
         bool(wanted.get("bootstrap")),
+        verbose=True,
     )
     try:
         return Supervisor(plans, options).run()

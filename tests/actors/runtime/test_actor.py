@@ -1,5 +1,6 @@
 """The base of actors: sockets, pipes that never block, limits, log lines."""
 
+import contextlib
 import os
 import threading
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from kelek.actors.errors import OperatorError
 from kelek.actors.runtime import actor
 from kelek.actors.runtime.actor import Actor
 from kelek.actors.runtime.setup import ActorSetup, Host
+from kelek.actors.topology.settings import LimitSettings
+from kelek.native.net.connections import ConnectionLimits
 from kelek.native.net.messages import Arena
 from kelek.net import poll_loop
 from kelek.net.clock import monotonic_ms
@@ -21,6 +24,7 @@ from kelek.net.sockets import SocketOptions
 from kelek.tests.actors.actor_harness import ActorHarness
 from kelek.tests.actors.node_settings import node_settings
 from kelek.tests.ports import free_port
+from kelek.tests.zmtp_peer import ZmtpPeer
 
 Frames = list[list[bytes]]
 
@@ -48,11 +52,11 @@ class Probe(Actor):
 class ProbeHarness(ActorHarness):
     """A probe in the test's thread, and the other ends of its connections."""
 
-    def __init__(self) -> None:
+    def __init__(self, **settings: Any) -> None:
         super().__init__()
         self.control.setsockopt(zmq.RCVTIMEO, 10_000)
         self.log_in, self.log_fd = os.pipe()
-        self.probe = self.start_actor(Probe, "", 7, node_settings())
+        self.probe = self.start_actor(Probe, "", 7, node_settings(**settings))
 
     def log(self) -> list[str]:
         os.set_blocking(self.log_in, False)
@@ -176,6 +180,41 @@ def test_the_supervisor_gets_reports(harness: ProbeHarness) -> None:
     harness.control.send_multipart([name, b"status"])
     harness.probe.run_once()
     assert harness.control.recv_multipart()[1] == b"status"
+
+
+def test_the_default_limits_are_those_of_the_guard(harness: ProbeHarness) -> None:
+    assert harness.probe.connections is not None
+    state, limits = harness.probe.connections.state, ConnectionLimits()
+    assert (state.connections_max, state.address_max) == limits[:2]
+    assert (state.bytes_max, state.memory_max, state.stall_ms) == limits[2:]
+
+
+def test_the_limits_of_the_topology_end_connections() -> None:
+    limits = LimitSettings(
+        connections_max=3,
+        address_connections_max=2,
+        held_bytes_max=300 << 20,
+        growth_bytes_max=100 << 20,
+        stall_ms=700,
+    )
+    with contextlib.closing(ProbeHarness(limits=limits)) as harness:
+        probe, port = harness.probe, free_port()
+        socket = probe.bind_url(zmq.ROUTER, f"tcp://127.0.0.1:{port}", "url")
+        probe.listen(socket, probe.on_arena)
+        assert probe.connections is not None
+        state = probe.connections.state
+        assert (state.bytes_max, state.memory_max, state.stall_ms) == (300 << 20, 100 << 20, 700)
+        peers = [ZmtpPeer(port, waits=False) for _ in range(3)]
+        harness.run_until(lambda: peers[2].is_cut())
+        peers.append(ZmtpPeer(port, source="127.0.0.2", waits=False))
+        peers.append(ZmtpPeer(port, source="127.0.0.3", waits=False))
+        harness.run_until(lambda: peers[4].is_cut())
+        assert [peer.is_cut() for peer in peers] == [False, False, True, False, True]
+        probe.ready()
+        assert probe.counters["connection-cut-address"] == 1
+        assert probe.counters["connection-cut-connections"] == 1
+        for peer in peers:
+            peer.close()
 
 
 def test_sigterm_drains_an_actor_and_the_supervisors_end_stops_it(

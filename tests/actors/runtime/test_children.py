@@ -7,8 +7,9 @@ import pytest
 
 from kelek.actors.runtime import children
 from kelek.actors.runtime.actor import Actor, actor_class
-from kelek.actors.runtime.children import ACTORS, LogFile
+from kelek.actors.runtime.children import LogFile
 from kelek.actors.runtime.plan import ROLES
+from kelek.actors.runtime.setup import ACTORS
 
 
 def test_a_log_is_limited_to_two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -50,12 +51,19 @@ def running(start: Start) -> Any:
 
 
 def test_a_supervisor_starts_reports_and_stops(start: Start, tmp_path: Path) -> None:
-    running = start(nodes=["n1", "n2"])
+    running = start(nodes=["n1", "n2"], insecure={"url": "tcp://10.0.0.1:7001"})
+    warned = running.wait_event("insecure")
+    assert (warned["node"], warned["endpoint"], warned["url"]) == (
+        "n1", "url", "tcp://10.0.0.1:7001"
+    )  # fmt: skip
     ready = running.wait_event("all-ready")
     assert (ready["nodes"], ready["actors"]) == ("2", "6")
     rows = query_status(running.options["run_dir"])
     assert [row["role"] for row in rows] == ["supervisor", *["writer", "peer", "machine"] * 2]
     assert {row["state"] for row in rows} == {"ready"}
+    assert rows[0]["security"]["n2"] == {
+        "enforced": True, "insecure": {"url": "tcp://10.0.0.1:7001"}, "foreign": {}
+    }  # fmt: skip
     assert rows[1]["node"] == "n1"
     assert rows[1]["pid"] == running.pids("writer")[0]
     assert rows[1]["restarts"] == 0
@@ -289,6 +297,42 @@ def test_all_threads_of_a_node_restart_together(start: Start) -> None:
     running.wait_event("started", role="machine")
 
 
+def test_the_service_manager_hears_what_happens(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As systemd does. A process that hangs ends the messages that the service is alive."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(DEADLINE_S)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        monkeypatch.setenv("WATCHDOG_USEC", "2000000")
+
+        def wait_message(text: str) -> None:
+            until = time.monotonic() + DEADLINE_S
+            while not (found := manager.recv(1000).decode()).startswith(text):
+                assert time.monotonic() < until, f"{text} does not come, but {found}"
+
+        running = start()
+        wait_message("READY=1")
+        wait_message("STATUS=1 of 1 node")
+        running.wait_event("all-ready")
+        [hung] = running.pids("machine")
+        os.kill(hung, signal.SIGSTOP)
+        manager.settimeout(4)  # Twice the time of the watchdog.
+        with pytest.raises(TimeoutError):
+            wait_message("WATCHDOG=1 is not sent any more")
+        os.kill(hung, signal.SIGCONT)
+        manager.settimeout(DEADLINE_S)
+        wait_message("WATCHDOG=1")
+        request = msgpack.packb(["n1", "machine", "a fingerprint"])
+        assert ask(running.options["run_dir"], "n1", b"ask-restart", request) == ""
+        wait_message("RELOADING=1\nMONOTONIC_USEC=")
+        wait_message("READY=1")
+        running.process.send_signal(signal.SIGTERM)
+        wait_message("STOPPING=1")
+        assert running.wait_exit() == 0
+
+
 def test_malformed_messages_on_the_control_socket_are_ignored(running: Any) -> None:
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.LINGER, 1000)
@@ -350,6 +394,28 @@ def test_an_ordered_restart_stops_by_rank_and_is_no_failure(running: Any) -> Non
     assert (after[0] != before[0], after[1] != before[1], after[2]) == (True, True, before[2])
     assert not [event for event in running.events if event["event"] == "log-tail"]
     assert "unknown" in restart_unit(running.options["run_dir"], "unknown")
+
+
+def order(run_dir: str, verb: str, node: str, *units: str) -> str:
+    return str(ask(run_dir, node, b"ask-order", msgpack.packb([verb, node, units])))
+
+
+def test_a_node_of_two_stops_by_rank_and_starts_again(start: Start) -> None:
+    running = start(nodes=["n1", "n2"])
+    running.wait_event("all-ready")
+    run_dir = running.options["run_dir"]
+    before = running.pids(node="n2")
+    assert order(run_dir, "stop", "n1", "pair", "machine") == ""
+    assert {running.wait_event("stopped", node="n1")["unit"] for _ in "12"} == {"pair", "machine"}
+    ended = [event["role"] for event in running.events if event["event"] == "exited"]
+    assert ended[0] == "peer", "the others serve it until it has ended"
+    states = {(row["node"], row["state"]) for row in query_status(run_dir)[1:]}
+    assert states == {("n1", "stopped"), ("n2", "ready")}
+    assert order(run_dir, "start", "n1", "pair", "machine") == ""
+    running.wait_ready("writer", "peer", "machine")
+    assert running.pids(node="n2") == before
+    assert "has not all of these units" in order(run_dir, "stop", "n1", "pair", "absent")
+    assert order(run_dir, "start", "n1", "pair") == "", "it runs already"
 
 
 def test_an_ordered_restart_kills_a_unit_that_does_not_end(start: Start) -> None:

@@ -1,4 +1,4 @@
-"""The reference of keys in docs/topology.md and the JSON Schema follow the declarations.
+"""The reference of keys in docs/reference/topology.md and the JSON Schema follow the declarations.
 
 `pytest tests/actors/topology/test_reference.py --rewrite` rewrites the tables of the page.
 """
@@ -16,13 +16,15 @@ from click.testing import CliRunner
 from kelek.actors.topology import reference, settings, topology
 from kelek.actors.topology.farm import FarmSettings, NodeFarmSettings
 from kelek.actors.topology.schema import REQUIRED, keys_of
+from kelek.actors.topology.security import SecuritySettings
 from kelek.actors.topology.zre import NodeZreSettings, ZreSettings
 from kelek.console.admin.supervisor_cli import main
+from kelek.tests.markdown import codes, page, tables
 
 ROOT = Path(__file__).parents[3]
-PAGE = ROOT / "docs" / "topology.md"
+PAGE = ROOT / "docs" / "reference" / "topology.md"
 EXAMPLE = re.compile(r"```yaml\n(.*?)```", re.DOTALL)
-GOOD = "cluster: c\nnodes: {a: {url: 'tcp://h:1', peer_url: 'tcp://h:2'}}\n"
+GOOD = "cluster: c\nnodes: {a: {url: 'tcp://localhost:1', peer_url: 'tcp://localhost:2'}}\n"
 
 SECTIONS: dict[str, type] = {
     "the file": settings.TopologyFile,
@@ -31,6 +33,8 @@ SECTIONS: dict[str, type] = {
     "nodes.NAME.broker": settings.BrokerEndpoints,
     "nodes.NAME.zre": NodeZreSettings,
     "nodes.NAME.farm": NodeFarmSettings,
+    "security": SecuritySettings,
+    "limits": settings.LimitSettings,
     "raft": settings.RaftSettings,
     "log": settings.LogSettings,
     "clients": settings.ClientSettings,
@@ -89,6 +93,21 @@ def test_the_reference_is_current(request: pytest.FixtureRequest) -> None:
         return
     assert with_tables(text) == text, "run this test with --rewrite"
     assert set(TABLE.findall(text)) == set(SECTIONS), "each section has one table"
+
+
+def test_the_page_of_ports_names_every_endpoint() -> None:
+    nodes = {title: SECTIONS[title] for title in SECTIONS if title.startswith("nodes.NAME")}
+    endpoints = {
+        f"{title}.{name}".removeprefix("nodes.NAME.")
+        for title, section in nodes.items()
+        for name in keys_of(section)
+        if name.endswith("url") or name == "metrics"
+    }
+    rows = tables(page("docs/operations/firewall.md"), "key of a node", "demo")
+    assert {codes(row[0])[0] for row in rows} == endpoints - {"farm.public_url"}
+    demo = (ROOT / "topology.yaml").read_text(encoding="utf-8")
+    for key, port in ((codes(row[0])[0], row[1]) for row in rows if row[1]):
+        assert re.search(rf"\b{key.rpartition('.')[2]}: tcp://127.0.0.1:{port}\b", demo), key
 
 
 def valid(schema: dict[str, Any], value: Any) -> bool:

@@ -8,7 +8,13 @@ from kelek.actors.errors import OperatorError
 from kelek.actors.topology import settings as sections
 from kelek.actors.topology import topology
 from kelek.actors.topology.farm import NodeFarmSettings
+from kelek.actors.topology.security import NodeSecurity, OpenEndpoints
 from kelek.actors.topology.zre import NodeZreSettings
+from kelek.protocols.access.certificates import (
+    Certificate,
+    decode_key,
+    format_certificate,
+)
 from kelek.tests.actors.topology.test_reference import renamed_keys
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -41,9 +47,12 @@ nodes:
     zerodb: {url: 'tcp://10.0.0.1:7100', sub_url: 'epgm://eth0;239.1.1.1:5555'}
     broker: {clients_url: 'tcp://10.0.0.1:7300', workers_url: 'tcp://10.0.0.1:7300'}
     zre: {interface: eth0, broadcast_address: 10.0.0.255, log_service: table}
+    insecure: [url, broadcast_url, peer_url, zerodb.url, zerodb.sub_url, broker.clients_url,
+               broker.workers_url]
   b:
     url: tcp://[fe80::1]:7201
     peer_url: ipc:///tmp/b.peers
+    insecure: [url]
   foreign:
     url: tcp://host.example.org:8000
     dialect: text
@@ -82,7 +91,7 @@ def test_all_sections_are_read(tmp_path: Path) -> None:
     assert found.zerodb.allow_stale_reads
     assert found.own_nodes == ["a", "b"]
     assert found.nodes["foreign"].peer_url == ""
-    assert found.place("nodes.b.url").endswith("t.yaml:29:10: nodes.b.url")
+    assert found.place("nodes.b.url").endswith("t.yaml:31:10: nodes.b.url")
     assert found.place("raft.vote_retry_ms").endswith("t.yaml: raft.vote_retry_ms")
     settings = found.node_settings("a")
     assert settings.members["b"].peer_url == "ipc:///tmp/b.peers"
@@ -122,12 +131,12 @@ zre: {static: ['tcp://10.0.0.9:61001'], dead_ms: 1 min}
 farms: {f: {servers: {1: a}, begin: [1], bind: {alice: 1}, snapshot_behind: 12}}
 nodes:
   a:
-    url: tcp://10.0.0.1:7201
-    peer_url: tcp://10.0.0.1:7221
-    zerodb: {url: 'tcp://10.0.0.1:7100', log_url: 'tcp://10.0.0.1:7103'}
+    url: tcp://127.0.0.1:7201
+    peer_url: tcp://127.0.0.1:7221
+    zerodb: {url: 'tcp://127.0.0.1:7100', log_url: 'tcp://127.0.0.1:7103'}
     zre: {broadcast: 10.0.0.255}
     farm:
-      listen: tcp://10.0.0.1:7401
+      listen: tcp://127.0.0.1:7401
       endpoint: tcp://farm.example:7401
       certificate: c
       key: k
@@ -153,10 +162,10 @@ def test_old_names_of_keys_are_read_for_one_release(tmp_path: Path) -> None:
     assert found.farms["f"].user_server_ids == {"alice": 1}
     assert found.farms["f"].snapshot_trailing_entries == 12
     assert own.zerodb is not None
-    assert own.zerodb.events_url == "tcp://10.0.0.1:7103"
+    assert own.zerodb.events_url == "tcp://127.0.0.1:7103"
     assert own.zre == NodeZreSettings(broadcast_address="10.0.0.255")
     assert own.farm == NodeFarmSettings(
-        url="tcp://10.0.0.1:7401", public_url="tcp://farm.example:7401", certificate_file="c",
+        url="tcp://127.0.0.1:7401", public_url="tcp://farm.example:7401", certificate_file="c",
         key_file="k", ca_file="a", passwords_file="p", user="u", secret_file="s",
     )  # fmt: skip
     assert len(found.renamed) == len(renamed_keys()), "OLD has every old name"
@@ -171,10 +180,11 @@ def test_old_names_of_keys_are_read_for_one_release(tmp_path: Path) -> None:
 
 def test_defaults_of_one_file_do_not_leak_into_the_next(tmp_path: Path) -> None:
     path = write_topology(
-        tmp_path, "cluster: c\nnodes: {a: {url: 'tcp://h:1', peer_url: 'tcp://h:2'}}\n"
+        tmp_path,
+        "cluster: c\nnodes: {a: {url: 'tcp://localhost:1', peer_url: 'tcp://localhost:2'}}\n",
     )
     assert topology.load(path) == topology.load(path)
-    assert topology.load(path).raft.election_timeout_ms == (200, 300)
+    assert topology.load(path).raft.election_timeout_ms == (1000, 1500)
 
 
 def test_the_shipped_topology(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,6 +216,7 @@ TABLES = "zerodb: {url: 'tcp://h:3'}"
 # (name, text, line)
 USERS = "passwords_file: p, user: u, secret_file: s"
 FARM = node("farm: {{{}}}").replace("nodes:", "farms: {{f: {{servers: {{1: a}}}}}}\nnodes:")
+KEY = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
 MISTAKES = [
     ("empty", "", "t.yaml:1:1: the file is empty; write `cluster:` and `nodes:`"),
     ("comment only", "# x\n", "t.yaml:1:1: the file is empty; write `cluster:` and `nodes:`"),
@@ -217,7 +228,7 @@ MISTAKES = [
      "t.yaml:3:1: clutser: unknown key 'clutser'; did you mean 'cluster'?"),
     ("unknown key, nothing near", HEAD + "zzz: x\n",
      "t.yaml:3:1: zzz: unknown key 'zzz'; known: cluster, data, "
-     "state_machine, nodes, raft, log, clients, zerodb, broker, zre, farms"),
+     "state_machine, nodes, security, limits, raft, log, clients, zerodb, broker, zre, farms"),
     ("unknown key in a section", HEAD + "raft:\n  heartbeat: 5\n",
      "t.yaml:4:3: raft.heartbeat: unknown key 'heartbeat'; did you mean 'heartbeat_ms'?"),
     ("unknown key in a node", node("peer-url: tcp://h:3"),
@@ -295,11 +306,11 @@ MISTAKES = [
     ("a unit where none belongs", HEAD + "raft: {append_inflight_max: 4s}\n",
      "t.yaml:3:29: raft.append_inflight_max: unknown unit 's'; write the number without a unit"),
     ("one time instead of two", HEAD + "raft: {election_timeout_ms: 200}\n",
-     "t.yaml:3:29: raft.election_timeout_ms: must be two times; write [200, 300]"),
+     "t.yaml:3:29: raft.election_timeout_ms: must be two times; write [1000, 1500]"),
     ("times in the wrong order", HEAD + "raft: {election_timeout_ms: [300, 200]}\n",
      "t.yaml:3:29: raft.election_timeout_ms: 300 is not below 200; write [smallest, largest]"),
-    ("heartbeat above the election", HEAD + "raft: {heartbeat_ms: 300}\n",
-     "t.yaml:3:22: raft.heartbeat_ms: 300 ms is not below the smallest election timeout, 200 ms; "
+    ("heartbeat above the election", HEAD + "raft: {heartbeat_ms: 1000}\n",
+     "t.yaml:3:22: raft.heartbeat_ms: 1000 ms is not below the smallest election timeout, 1000 ms; "
      "make it a third of that"),
     ("a bool in words", HEAD + "raft: {pre_vote: yes}\n",
      "t.yaml:3:18: raft.pre_vote: 'yes' is not true or false; write true or false"),
@@ -385,6 +396,8 @@ MISTAKES = [
     ("an unknown initial server",
      HEAD + "farms: {f: {servers: {1: 'tcp://h:1'}, initial_servers: [2]}}\n",
      "t.yaml:3:57: farms.f.initial_servers: 2 is not in `servers`; write ids of `servers`"),
+    ("no role", HEAD + "farms: {f: {servers: {1: 'tcp://h:1'}, roles: {ann: [write]}}}\n",
+     "t.yaml:3:54: farms.f.roles.ann: 'write' is not a role; write read, append, admin"),
     ("a farm without TLS at a public address", FARM.format("url: 'tcp://10.0.0.1:3', i2p: true"),
      "t.yaml:7:17: nodes.a.farm.url: without TLS it must be a loopback address; "
      "write 127.0.0.1"),
@@ -415,7 +428,7 @@ MISTAKES = [
      "t.yaml:6:20: nodes.a.broadcast_url: ipc path has 108 bytes, a socket's "
      "address holds 107; use a shorter directory"),
     ("an address of another node", GOOD.replace("tcp://[fe80::1]:7201", "tcp://10.0.0.1:7221"),
-     "t.yaml:29:10: nodes.b.url: tcp://10.0.0.1:7221 is already used by nodes.a.peer_url in "
+     "t.yaml:31:10: nodes.b.url: tcp://10.0.0.1:7221 is already used by nodes.a.peer_url in "
      "line 24; give each its own address"),
     ("too many nodes", "cluster: c\nnodes:\n" + "".join(
         f"  n{i}: {{url: 'tcp://h:{i + 1}'}}\n" for i in range(65)),
@@ -433,6 +446,13 @@ MISTAKES = [
      f"zerodb: {{local_tables: [4294967290-4294967295]}}\n{DURABLE}{node(TABLES)}",
      "t.yaml: broker.store.table: table 4294967294 is local, but durable requests need a "
      "replicated table; choose a table that is not in `zerodb: {local_tables: ...}`"),
+    ("too few connections", HEAD + "limits: {connections_max: 7}\n",
+     "t.yaml:3:27: limits.connections_max: 7 is out of range; "
+     "write a whole number from 8 to 65536"),
+    ("messages that do not fit", HEAD + "limits: {held_bytes_max: 256 MiB}\n"
+     "broker: {message_bytes_max: 256 MiB}\n",
+     "t.yaml:4:29: broker.message_bytes_max: a message is not below `limits.held_bytes_max`, "
+     "268435456 bytes; make it smaller, or the limit larger"),
     ("a service of the broker", HEAD + "broker: {services: {mmi.x: {}}}\n",
      "t.yaml:3:21: broker.services: the prefix of 'mmi.x' is reserved for the broker's own "
      "services; choose another name"),
@@ -447,6 +467,55 @@ MISTAKES = [
     ("a lease of a broker that is too short", HEAD + "broker: {store: {lease_ms: 1 ms}}\n",
      "t.yaml:3:28: broker.store.lease_ms: 1 ms is out of range; "
      "write a time from 500 to 600000 (ms; or with a unit: ms, s, min, h)"),
+    ("an address for all without CURVE", node("dialect: kelek"),
+     "t.yaml:4:10: nodes.a.url: tcp://h:1 has no CURVE, and other machines reach it; "
+     "add `security:` (docs/security.md), or `insecure: [url]` to a"),
+    ("metrics for all without insecure",
+     node("insecure: [url, peer_url]\n    metrics: 0.0.0.0:9100"),
+     "t.yaml:7:14: nodes.a.metrics: tcp://0.0.0.0:9100 has no CURVE, and other machines reach it; "
+     "write 127.0.0.1:PORT, or add `insecure: [metrics]` to a"),
+    ("metrics at a url", node("metrics: 'tcp://127.0.0.1:9100'"),
+     "t.yaml:6:14: nodes.a.metrics: 'tcp://127.0.0.1:9100' is not HOST:PORT; "
+     "write 127.0.0.1:9100"),
+    ("metrics without a port", node("metrics: localhost"),
+     "t.yaml:6:14: nodes.a.metrics: 'localhost' is not HOST:PORT; write 127.0.0.1:9100"),
+    ("metrics of another implementation", node("metrics: localhost:9100\n    dialect: text"),
+     "t.yaml:6:14: nodes.a.metrics: kelek does not run this node, its dialect is text; "
+     "remove `metrics:` or `dialect:`"),
+    ("an unknown insecure endpoint", node("insecure: [urls]"),
+     "t.yaml:6:15: nodes.a.insecure: no endpoint 'urls'; did you mean 'url'?"),
+    ("no key", node("") + "security: {}\n",
+     "t.yaml:3:3: nodes.a: there is neither `server_key` nor keys/a.key beside this file; "
+     "kelek keys new a"),
+    ("a malformed key", node("server_key: abc"),
+     "t.yaml:6:17: nodes.a.server_key: a key has 40 characters of Z85; "
+     "write what `kelek keys show` prints, in quotes"),
+    ("a key without security", node(f"server_key: '{KEY}'"),
+     "t.yaml:6:17: nodes.a.server_key: the file has no `security:`; add `security: {}`"),
+    ("the same key twice", "cluster: c\nsecurity: {}\nnodes:\n"
+     + "".join(
+         f"  {name}: {{url: 'tcp://h:{port}', peer_url: 'tcp://i:{port}', server_key: '{KEY}'}}\n"
+         for name, port in (("a", 1), ("b", 2))),
+     "t.yaml:5:60: nodes.b.server_key: it is the key of a; give each node its own"),
+    ("foreign peers without grants",
+     node(f"server_key: '{KEY}'\n    foreign_url: tcp://127.0.0.1:3") + "security: {}\n",
+     "t.yaml:7:18: nodes.a.foreign_url: nodes.a has no `foreign_grants`; "
+     "say what foreign peers may do: `foreign_grants: log.read`"),
+    ("unknown grants", node("foreign_grants: log.raed"),
+     "t.yaml:6:21: nodes.a.foreign_grants: log.raed: no such grant; use log.read, log.append, "
+     "tables:RANGES:r or :rw, services:PATTERNS, jobs, worker:PATTERNS, observer, admin, zre, "
+     "peer or internal; write them as `kelek keys allow --grant` takes them"),
+    ("foreign peers of the network",
+     node(f"server_key: '{KEY}'\n    foreign_url: tcp://h:3\n    foreign_grants: log.read")
+     + "security: {}\n",
+     "t.yaml:7:18: nodes.a.foreign_url: tcp://h:3 has no CURVE, and other machines reach it; "
+     "add `security:` (docs/security.md), or `insecure: [foreign_url]` to a"),
+    ("two foreign addresses of one address",
+     node(f"server_key: '{KEY}'\n    foreign_grants: worker:echo\n    broker: {{clients_url: "
+          "'tcp://h:3', workers_url: 'tcp://h:3', foreign_workers_url: 'tcp://127.0.0.1:4'}")
+     + "security: {}\n",
+     "t.yaml:8:87: nodes.a.broker.foreign_workers_url: the broker has one address for clients "
+     "and workers; remove this key: foreign workers use foreign_clients_url"),
 ]  # fmt: skip
 
 
@@ -455,6 +524,57 @@ MISTAKES = [
 )
 def test_an_error_names_place_problem_and_way_out(tmp_path: Path, text: str, line: str) -> None:
     assert problem(tmp_path, text) == line
+
+
+def test_endpoints_with_curve(tmp_path: Path) -> None:
+    text = (
+        "cluster: c\nsecurity: {mode: allow, key_file: k/admin}\nnodes:\n  a:\n"
+        "    url: tcp://h:1\n    peer_url: tcp://h:2\n    broadcast_url: ipc:///tmp/b\n"
+        f"    server_key: '{KEY}'\n    insecure: [zerodb.url]\n    foreign_grants: log.read\n"
+        "    foreign_url: tcp://127.0.0.1:3\n"
+        "    zerodb: {url: 'tcp://h:4', pull_url: 'tcp://h:5'}\n"
+    )
+    found = topology.load(write_topology(tmp_path, text))
+    secured = {"tcp://h:1", "tcp://h:2", "tcp://h:5"}
+    assert found.server_keys == {
+        **dict.fromkeys(secured, KEY), "tcp://h:4": "", "ipc:///tmp/b": "", "tcp://127.0.0.1:3": ""
+    }  # fmt: skip
+    security = found.node_settings("a").security
+    assert security == NodeSecurity(
+        allow=str(tmp_path / "keys/allowed"),
+        enforce=False,
+        key_file=str(tmp_path / "keys/a.key_secret"),
+        node_keys={"a": KEY},
+        server_keys=found.server_keys,
+        insecure=("zerodb.url",),
+        foreign_grants="log.read",
+    )
+    found_open = found.open_endpoints("a")
+    assert found_open.insecure == {"zerodb.url": "tcp://h:4"}
+    assert found_open.foreign == {"foreign_url": "tcp://127.0.0.1:3"}
+
+
+def test_insecure_endpoints_are_those_that_other_machines_reach(tmp_path: Path) -> None:
+    text = (
+        "cluster: c\nnodes:\n  a:\n    url: tcp://127.0.0.1:1\n    peer_url: tcp://h:2\n"
+        "    broadcast_url: ipc:///tmp/b\n    zre: {interface: INTERFACE}\n"
+        "    insecure: [url, peer_url, broadcast_url, zre]\n"
+    )
+    for interface, more in (("eth0", {"zre": ""}), ("lo", {}), ("127.0.0.1", {})):
+        path = write_topology(tmp_path, text.replace("INTERFACE", interface))
+        found = topology.load(path).open_endpoints("a")
+        assert found == OpenEndpoints({"peer_url": "tcp://h:2", **more}, {})
+
+
+def test_the_public_key_of_a_node_is_in_its_file(tmp_path: Path) -> None:
+    path = write_topology(tmp_path, node("") + "security: {}\n")
+    key = Certificate(decode_key(KEY), b"", {"name": "a"})
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "keys" / "a.key").write_text(format_certificate(key))
+    assert set(topology.load(path).server_keys.values()) == {KEY}
+    (tmp_path / "keys" / "a.key").write_text("metadata\n")
+    with pytest.raises(OperatorError, match=r"nodes\.a: .*a\.key: it has no public-key"):
+        topology.load(path)
 
 
 def test_files_that_expand_are_refused_at_once(tmp_path: Path) -> None:
@@ -473,9 +593,36 @@ def test_a_path_without_a_file_is_an_error(path: str) -> None:
 
 
 def test_a_broker_stores_requests_in_the_tables_of_its_node(tmp_path: Path) -> None:
-    tables = GOOD.replace("  b:\n", "  b:\n    zerodb: {url: 'tcp://10.0.0.2:7100'}\n")
+    tables = GOOD.replace("  b:\n", "  b:\n    zerodb: {url: 'tcp://127.0.0.2:7100'}\n")
     found = topology.load(
         write_topology(tmp_path, tables.replace("broker: {", DURABLE[:-2] + ", ", 1))
     )
     assert found.node_settings("a").store_urls == ("tcp://10.0.0.1:7100",)
     assert found.broker.services == {"work": sections.ServiceSettings(durable=True)}
+
+
+def test_the_names_in_certificates_of_servers(tmp_path: Path) -> None:
+    """Those of nodes at one host belong to each of their users."""
+    files = "certificate_file: c, key_file: k, ca_file: a, passwords_file: p, secret_file: s"
+    text = """cluster: c
+farms:
+  f:
+    servers: {1: a, 2: b, 9: 'tcp://other.example:1'}
+    server_users: [theirs]
+    certificate_users: {laptop: [ann, bob]}
+nodes:
+"""
+    for name, port in (("a", 1), ("b", 4)):
+        text += f"""  {name}:
+    url: tcp://127.0.0.1:{port}
+    peer_url: tcp://127.0.0.1:{port + 1}
+    farm: {{url: 'tcp://h:{port + 2}', server_name: 'farm.example', user: of-{name}, {files}}}
+"""
+    settings = topology.load(write_topology(tmp_path, text)).node_settings("a").farm
+    assert settings is not None
+    assert settings.farms["f"].certificate_users == {
+        "h": ("of-a", "of-b"),
+        "farm.example": ("of-a", "of-b"),
+        "other.example": ("theirs",),
+        "laptop": ("ann", "bob"),
+    }

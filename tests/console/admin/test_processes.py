@@ -1,12 +1,17 @@
-"""`supervisor restart` and `supervisor profile` on nodes that run."""
+"""`supervisor restart`, `reload` and `profile` on nodes that run."""
 
 import json
+import re
+import socket
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+import kelek
 from kelek.tests.conftest import demo_shell
 
 DEADLINE_S = 60.0
@@ -15,6 +20,11 @@ DEADLINE_S = 60.0
 def rows(shell: Any) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = shell.status()
     return found
+
+
+def notes(shell: Any) -> str:
+    """The output of `supervisor status` as one line."""
+    return " ".join(shell.ok("supervisor status").split())
 
 
 def pids(shell: Any, **values: str) -> set[int]:
@@ -90,6 +100,139 @@ def test_an_impossible_restart_or_profile_is_one_line(running: Any) -> None:
         assert done.stderr.count("\n") == 1
 
 
+def test_a_reload_restarts_only_the_processes_that_read_a_changed_setting(running: Any) -> None:
+    path = running.folder / "topology.yaml"
+    text = path.read_text()
+    before = pids(running)
+    assert "no change, 0 of 12 processes" in running.ok("supervisor reload")
+    path.write_text(f"{text}raft: {{broadcast_heartbeat_ms: 400}}\nclients: {{timeout_ms: 600}}\n")
+    noted = "topology changed since start: raft.broadcast_heartbeat_ms, clients.timeout_ms; "
+    assert noted in notes(running)
+    shown = running.ok("supervisor reload --dry-run").splitlines()
+    assert shown[:2] == [
+        "raft.broadcast_heartbeat_ms: 500 -> 400",
+        "clients.timeout_ms: 500 -> 600",
+    ]
+    assert shown[2:4] == [
+        "would restart node=n1 unit=raft", "would restart node=n1 unit=state_machine"
+    ]  # fmt: skip
+    assert pids(running) == before
+    last = leader(running)
+    done = json.loads(running.ok("supervisor reload -o json"))
+    assert [each["key"] for each in done["changes"]] == [
+        "raft.broadcast_heartbeat_ms", "clients.timeout_ms"
+    ]  # fmt: skip
+    assert {role for step in done["done"] for role in step["roles"]} == {
+        "log_writer", "raft_peer", "state_machine"
+    }  # fmt: skip
+    assert done["done"][-1]["node"] == last
+    after = {role: pids(running, role=role) for role in ("snapshot_sender", "raft_peer")}
+    assert after["snapshot_sender"] <= before
+    assert not after["raft_peer"] & before
+    assert "topology changed" not in notes(running)
+
+
+def test_a_broken_topology_and_an_impossible_change_leave_all_processes(running: Any) -> None:
+    path = running.folder / "topology.yaml"
+    text = path.read_text()
+    before = pids(running)
+    line = len(text.splitlines()) + 1
+    for changed, problem in {
+        f"{text}brokker: {{}}\n": f"topology.yaml:{line}:1: brokker: unknown key 'brokker'; did "
+        "you mean 'broker'?",
+        text.replace("cluster: demo", "cluster: other"): "topology.yaml:3:10: cluster: the nodes' "
+        "data belongs to this cluster; write the former ident, or see `kelek recover --cluster`",
+        text[: text.index("  n3:")]: "topology.yaml: nodes.n3: n3 is a member; first `kelek log "
+        "members remove n3`",
+    }.items():
+        path.write_text(changed)
+        for command in ("reload", "restart n1/state_machine")[: 1 + ("brokker" in problem)]:
+            done = running.run(f"supervisor {command}")
+            assert done.returncode == 2, command
+            assert done.stderr.startswith(f"supervisor: {problem}"), done.stderr
+            assert done.stderr.count("\n") == 1
+    path.write_text(text)
+    assert pids(running) == before
+
+
+def test_a_restart_takes_the_topology_as_it_is_now(running: Any) -> None:
+    path = running.folder / "topology.yaml"
+    text = path.read_text()
+    path.write_text(text.replace("broadcast_heartbeat_ms: 400", "broadcast_heartbeat_ms: 300"))
+    running.ok("supervisor restart n2/state_machine")
+    assert "topology changed since start" in notes(running), "not everywhere"
+    steps = json.loads(running.ok("supervisor reload --dry-run -o json"))["steps"]
+    assert ("n2", "state_machine") not in {(step["node"], step["unit"]) for step in steps}
+    assert {step["unit"] for step in steps} == {"raft", "state_machine"}
+    path.write_text(text)
+    [step] = json.loads(running.ok("supervisor reload -o json"))["done"]
+    assert (step["node"], step["unit"]) == ("n2", "state_machine")
+
+
+def test_a_unit_that_cannot_start_with_its_new_settings_ends_the_reload(running: Any) -> None:
+    path = running.folder / "topology.yaml"
+    text = path.read_text()
+    [*_, address] = re.findall(r"broadcast_url: (\S+)", text)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        in_use = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        path.write_text(text.replace(address, in_use))
+        done = running.run("supervisor reload")
+    assert done.returncode == 1
+    assert done.stderr.startswith("supervisor: n3: state_machine: can't start: topology.yaml:")
+    assert f"nodes.n3.broadcast_url: {in_use} is in use" in done.stderr
+    path.write_text(text)
+    running.ok("supervisor reload")
+    assert {row["state"] for row in rows(running)} == {"ready"}
+
+
+def test_single_nodes_and_processes_of_a_supervisor_stop_and_start(running: Any) -> None:
+    before = pids(running)
+    assert running.ok("supervisor stop n2").startswith("stopped node=n2 units=raft,")
+    assert pids(running, node="n2") == {None}
+    assert pids(running) - {None} < before, "the others go on"
+    shown = running.run("supervisor status")
+    assert shown.returncode == 1
+    assert "2 of 3 nodes" in shown.stdout
+    assert "start it: supervisor start n2" in " ".join(shown.stdout.split())
+    running.ok("kelek log append without-n2")
+    assert running.ok("supervisor start n2").startswith("started node=n2 units=raft,")
+    stopped = running.ok("supervisor stop topology.yaml n1/snapshot_sender --node n2")
+    assert stopped.splitlines()[0] == "stopped node=n1 units=snapshot_sender"
+    assert running.run("supervisor start n3/raft_peer").stderr == (
+        "supervisor: n3/raft_peer: it is not stopped; `supervisor restart` restarts it\n"
+    )
+    running.ok("supervisor start n1/snapshot_sender n2")
+    assert {row["state"] for row in rows(running)} == {"ready"}
+
+
+def test_no_append_fails_while_a_setting_of_raft_is_reloaded(running: Any) -> None:
+    """A client appends all the time: each append is answered, and is in the log once."""
+    path = running.folder / "topology.yaml"
+    text = path.read_text()
+    urls = [line.split()[1] for line in text.splitlines() if line.startswith("    url:")]
+    stop, done = threading.Event(), list[int]()
+
+    def append() -> None:
+        with kelek.Log(urls, "demo") as log:
+            while not stop.is_set():
+                done.append(log.append(b"during %d" % len(done)))
+
+    with ThreadPoolExecutor(1) as pool:
+        appending = pool.submit(append)
+        path.write_text(text.replace("raft: {", "raft: {heartbeat_ms: 60, "))
+        out = running.ok("supervisor reload")
+        stop.set()
+        appending.result(DEADLINE_S)
+    assert out.count("unit=raft") == 3
+    assert len(done) > 10
+    assert done == sorted({*done})
+    with kelek.Log(urls, "demo") as log:
+        found = [it.data for it in log.entries(after=0) if bytes(it.data).startswith(b"during ")]
+    assert found == [b"during %d" % number for number in range(len(done))]
+
+
 def test_a_process_that_works_is_profiled(running: Any) -> None:
     node = leader(running)
     load = running.start("kelek log bench --count 100000000 --alone 0")
@@ -117,7 +260,7 @@ def test_status_shows_all_supervisors_of_a_topology(shell: Any) -> None:
     assert {row["node"] for row in found} == {"n1", "n2"}
     only = shell.run("supervisor status --node n2 -o json")
     assert only.returncode == 1, "two empty nodes of three begin no cluster"
-    assert "no leader of the log" in json.loads(only.stdout)["problems"][0]
+    assert json.loads(only.stdout)["problems"][0]["kind"] == "no-leader"
     assert {row["node"] for row in json.loads(only.stdout)["processes"]} == {"n2"}
     shell.ok("supervisor stop")
     assert shell.run("supervisor restart").returncode == 3

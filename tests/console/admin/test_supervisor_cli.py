@@ -18,12 +18,12 @@ from unittest import mock
 
 import pytest
 import zmq
-from click.testing import CliRunner, Result
 
 import kelek
-from kelek.console.admin import supervisor_cli
 from kelek.console.admin import supervisor_client as asking
 from kelek.console.cli_errors import CliError
+from kelek.tests.console import kelek_runner
+from kelek.tests.crash.programs import in_namespace
 
 DEADLINE_S = 60.0
 LOOK_S = 0.05
@@ -135,8 +135,10 @@ def has_leader(rows: list[dict[str, Any]]) -> bool:
 
 def test_a_life_of_three_nodes(cli: Cli) -> None:
     """Start, status, kill -9 of each role, of the supervisor, start again, logs, stop."""
-    text = cli.start()
-    assert text.splitlines()[-1].startswith("all-ready nodes=3 actors=12 ms=")
+    starting, ready, next_steps = cli.start().splitlines()
+    assert starting == "starting nodes=n1,n2,n3 actors=12"
+    assert ready.startswith("all-ready nodes=3 actors=12 ms=")
+    assert next_steps == "next: supervisor status, supervisor logs, supervisor stop"
     rows = cli.wait_rows(has_leader)
     keys = {"node", "role", "pid", "state", "restarts", "uptime"}
     assert all(keys <= row.keys() for row in rows)
@@ -179,77 +181,15 @@ def test_a_life_of_three_nodes(cli: Cli) -> None:
     assert last == done.stdout.splitlines()[-3:]
 
 
-def test_the_table_is_for_people(cli: Cli) -> None:
-    cli.write(("n1",))
-    cli.start()
-    cli.wait_rows(has_leader)
-    done = cli.run("status")
-    assert done.returncode == 0
-    head, supervisor, *actors = done.stdout.splitlines()
-    assert head.split() == [
-        "NODE", "ROLE", "PID", "STATE", "RESTARTS", "UPTIME", "RAFT", "TERM", "LEADER", "COMMIT",
-        "APPLIED", "LAG", "SNAPSHOT",
-    ]  # fmt: skip
-    assert supervisor.split()[:2] == ["n1", "supervisor"]
-    assert [line.split()[1] for line in actors] == [*ROLES]
-
-
-ROW = {"state": "ready", "restarts": 0, "uptime": 1.0, "pid": 1, "node": "n1"}
-
-
-def status_of(rows: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, *words: str) -> Result:
-    """`supervisor status` of nodes whose supervisors answer with these rows."""
-    monkeypatch.setattr(asking, "rows_of", lambda path, nodes: rows)
-    return CliRunner().invoke(supervisor_cli.main, ["status", *words])
-
-
-def test_the_table_shows_nodes_that_do_not_vote(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = {**ROW, "role": "raft_peer", "lag": 0}
-    rows = [
-        {**row, "node": "n1", "pid": 1, "raft_role": "leader", "vote": "voter", "repair": None},
-        {**row, "node": "n2", "pid": 2, "raft_role": "follower", "vote": "repairing",
-         "repair": "a.seg: offset 7: bad"},
-        {**row, "node": "n3", "pid": 3, "raft_role": "follower", "vote": "voter",
-         "snapshot_problem": "b.snap: full"},
-    ]  # fmt: skip
-    for one in rows:
-        one["leader"] = "n1"
-    lines = status_of(rows, monkeypatch).stdout.splitlines()
-    assert [line.split()[6] for line in lines[1:4]] == ["leader", "repairing", "follower"]
-    assert lines[4:] == ["repairing n2: a.seg: offset 7: bad", "no snapshot n3: b.snap: full"]
-
-
-def test_status_fails_while_no_process_knows_a_leader(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = {**ROW, "raft_role": "follower"}
-    farm = {"raft_role": "follower", "leader": None}
-    led = {"raft_role": "follower", "leader": "1"}
-    rows = [
-        {**row, "node": "n1", "role": "raft_peer", "leader": "n2"},
-        {**row, "node": "n2", "role": "raft_peer", "leader": None},
-        {**row, "node": "n2", "role": "farm_server", "farms": {"a": farm, "b": led}},
-    ]
-    monkeypatch.setattr(asking, "ELECTION_S", 0.0)
-    shown = status_of(rows, monkeypatch)
-    assert shown.exit_code == 1
-    [line] = [line for line in shown.stdout.splitlines() if line.startswith("no leader")]
-    assert line.startswith("no leader of the farm a (n2 follower): ")
-    rows[0]["leader"] = None
-    text = json.loads(status_of(rows, monkeypatch, "-o", "json").stdout)
-    problem = "no leader of the log (n1 follower, n2 follower): "
-    assert [line for line in text["problems"] if line.startswith(problem)]
-
-
-def test_status_shows_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [
-        {**ROW, "role": "raft_peer", "raft_role": "follower", "leader": "n2", "writable": False},
-        {**ROW, "role": "table_worker", "read_only": "no space"},
-    ]
-    shown = status_of(rows, monkeypatch)
-    assert shown.exit_code == 1
-    lines = shown.stdout.splitlines()
-    assert [line.split()[3] for line in lines[1:3]] == ["disk-full", "ready"]
-    assert lines[3].startswith("disk full n1: ")
-    assert lines[4] == "read-only n1: no space"
+def test_start_and_status_warn_that_grants_are_not_enforced(cli: Cli) -> None:
+    cli.write(("n1",), "cluster: test\ndata: data\nsecurity: {mode: allow}\n")
+    kelek_runner.ok("keys", "new", "n1", cli.folder / "keys")
+    assert "grants-not-enforced node=n1 mode=allow\n" in cli.start()
+    shown = cli.run("status").stdout
+    assert "\nnot enforced n1: requests without a grant are accepted and counted\n" in shown
+    assert "\x1b" not in shown, "it is not a terminal"
+    (security,) = (row["security"] for row in cli.rows() if row["role"] == "supervisor")
+    assert security == {"n1": {"enforced": False, "insecure": {}, "foreign": {}}}
 
 
 def test_nodes_one_by_one(cli: Cli) -> None:
@@ -266,15 +206,8 @@ def test_nodes_one_by_one(cli: Cli) -> None:
     assert cli.run("stop").stdout == "stopped nodes=n1,n3\n"
 
 
-def test_a_part_of_a_supervisor_is_not_stopped(cli: Cli) -> None:
-    cli.start()
-    done = cli.run("stop", "--node", "n2")
-    assert done.returncode == 2
-    assert done.stderr.endswith(" runs n1, n2, n3; stop them together\n")
-
-
 def test_one_process(cli: Cli) -> None:
-    cli.start("--one-process")
+    assert cli.start("--one-process", "-v").count("\nready node=n2 role=") == len(ROLES)
     rows = cli.wait_rows(has_leader)
     assert len({row["pid"] for row in rows}) == 1
     assert cli.run("stop").returncode == 0
@@ -287,9 +220,8 @@ def test_bootstrap(cli: Cli) -> None:
     assert not has_leader(rows)
     shown = cli.run("status")
     assert shown.returncode == 1
-    assert "no leader of the log (n1 " in shown.stdout, (
-        "all are ready, and nothing can be committed"
-    )
+    assert "\nno leader of the log (n1 " in shown.stdout, "nothing can be committed"
+    assert "\ndown n2: nothing listens at ipc://" in shown.stdout
 
 
 def test_ctrl_c_in_the_foreground(cli: Cli) -> None:
@@ -341,18 +273,13 @@ def test_a_data_directory_of_another_cluster(cli: Cli) -> None:
 def mounted(cli: Cli, options: str) -> subprocess.CompletedProcess[str]:
     """`supervisor start` with its data directory on a small file system that only it sees."""
     (cli.folder / "data").mkdir()
-    script = f'mount -t tmpfs -o {options} none data && exec "$@"'
-    command = ["unshare", "-rm", "sh", "-c", script, "sh", *cli.command("start")]
-    done = subprocess.run(
+    command = [*in_namespace(f"mount -t tmpfs -o {options} none data"), *cli.command("start")]
+    return subprocess.run(
         command,
         cwd=cli.folder, env=cli.environment, capture_output=True, text=True, timeout=DEADLINE_S,
     )  # fmt: skip
-    if "unshare: " in done.stderr or "mount: " in done.stderr:
-        pytest.skip(f"no private mounts here: {done.stderr.splitlines()[0]}")
-    return done
 
 
-@pytest.mark.skipif(shutil.which("unshare") is None, reason="unshare is not installed")
 @pytest.mark.parametrize(
     ("options", "problem"),
     [("ro", "Read-only file system; mount it for writing"), ("size=100k", "no space is left")],
@@ -459,7 +386,8 @@ def test_nothing_runs(cli: Cli) -> None:
     done = cli.run("status")
     assert done.returncode == 3
     assert done.stdout == "no node of topology.yaml runs here; `supervisor start` starts it\n"
-    assert json.loads(cli.run("status", "-o", "json").stdout)["processes"] == []
+    nodes = json.loads(cli.run("status", "-o", "json").stdout)["nodes"]
+    assert {node["state"] for node in nodes} == {"down"}
     assert cli.run("stop").stdout == "nothing-runs\n"
     assert cli.run("logs").returncode == 3
 
