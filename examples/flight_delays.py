@@ -6,6 +6,7 @@
     kelek call flights.delay UA/2013-01-01T05:15/1545/000001
 """
 
+import json
 import os
 
 import kelek
@@ -13,7 +14,10 @@ import kelek
 URLS = "tcp://127.0.0.1:7100,tcp://127.0.0.1:7110,tcp://127.0.0.1:7120"
 DEP_DELAY = 5  # Column of a line.
 
-flights = kelek.AsyncTable(os.environ.get("FLIGHTS_URLS", URLS), 1)
+# On a cluster with keys: {"key": "FILE.key_secret", "server_keys": {"URL": "PUBLIC KEY"}}
+KEYS = json.loads(os.environ.get("FLIGHTS_KEYS", "{}"))
+
+flights = kelek.AsyncTable(os.environ.get("FLIGHTS_URLS", URLS), 1, **KEYS)
 
 
 @kelek.service("flights.delay", concurrency=64)

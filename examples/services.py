@@ -1,4 +1,4 @@
-"""Two services: kelek worker run examples.services:delay (docs/services.md)."""
+"""Two services: kelek worker run examples.services:delay (docs/guides/services.md)."""
 
 from collections.abc import Iterator
 

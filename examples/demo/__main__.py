@@ -17,6 +17,7 @@ from kelek.actors.topology import topology as topologies
 from kelek.clients.errors import BrokerError, LogError, TableError
 from kelek.clients.log.log import Log
 from kelek.console import cli_errors
+from kelek.examples.demo import keys
 from kelek.examples.demo import pipeline as demo_pipeline
 from kelek.examples.demo import services as demo_services
 from kelek.examples.demo.changes import Changes, step
@@ -39,6 +40,7 @@ class Options(NamedTuple):
     data: Path | None
     flights: int | None
     fast: bool  # Without Spark.
+    secure: bool  # With keys.
 
 
 class Loaded(NamedTuple):
@@ -200,11 +202,10 @@ def play(cluster: Cluster, file: Flights, fast: bool) -> Outcome:
     """Runs the steps on the cluster."""
     flights = file.lines
     tables = Tables(cluster, file.header, flights)
-    urls, ident = list(cluster.urls.values()), cluster.topology.cluster
     early = flights[: len(flights) - int(len(flights) * LATER)]
-    with Log(urls, ident, timeout_ms=STALL_MS) as log:
+    with cluster.log(timeout_ms=STALL_MS) as log:
         say(f"loading {len(early):,} flights in order, one update each")
-        with Log(urls, ident, timeout_ms=STALL_MS) as beside:
+        with cluster.log(timeout_ms=STALL_MS) as beside:
             loaded = FlightLoad(cluster, early, beside).run(log)
         say()
         changes = Changes(cluster, log)
@@ -237,9 +238,7 @@ def pipe(tables: Tables, file: Flights, fast: bool) -> demo_pipeline.Pipelined |
     why_not = "--fast" if fast else demo_pipeline.why_not(tables.table_urls, file.header)
     if left_out("the pipeline", why_not):
         return None
-    return demo_pipeline.run(
-        list(tables.table_urls.values()), file, tables.cluster.topology.data_dir
-    )
+    return demo_pipeline.run(tables, file)
 
 
 def left_out(what: str, why_not: str) -> bool:
@@ -266,6 +265,10 @@ def run(options: Options) -> None:
         problem, way_out = "runs already", f"first: supervisor stop {options.topology}"
         raise cli_errors.CliError(f"{options.topology}: {problem}; {way_out}")
     wipe(topology.data_dir)
+    if options.secure:
+        topology = keys.secured(topology)
+        options = options._replace(topology=topology.path)
+        cluster = Cluster(topology)
     began = time.monotonic()
     try:
         cluster.start(*nodes, bootstrap=True)
@@ -335,6 +338,7 @@ def what_next(topology: str, outcome: Outcome) -> list[str]:
 )
 @click.option("--short", is_flag=True, help=f"Only the first {SHORT_FLIGHTS:,} flights.")
 @click.option("--fast", is_flag=True, help="Without Spark.")
+@click.option("--secure", is_flag=True, help="With a key for each node, and CURVE.")
 @click.option("--flights", type=click.IntRange(min=10), help="Only the first so many flights.")
 @click.option("--topology", default=DEFAULT, show_default=True, help="The nodes to start.")
 @click.option("--data", type=click.Path(path_type=Path), help="Another zip archive with a CSV.")

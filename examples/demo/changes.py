@@ -111,9 +111,8 @@ class Changes:
 
     def _wait(self, url: str, is_there: Callable[[int, int], bool]) -> None:
         """Waits for the first entry, or the applied index, of the node at url."""
-        topology = self._cluster.topology
         until = time.monotonic() + APPLY_S
-        with Log([url], topology.cluster, timeout_ms=ANSWER_MS) as log:
+        with self._cluster.log(url, timeout_ms=ANSWER_MS) as log:
             while True:
                 with contextlib.suppress(LogTimeout):
                     info = log.info(url)

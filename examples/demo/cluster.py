@@ -21,7 +21,10 @@ import click
 import yaml
 
 from kelek.actors.topology.topology import Topology
-from kelek.console import cli_errors
+from kelek.clients.log.log import Log
+from kelek.clients.table.table import Table
+from kelek.console import cli_errors, client_keys
+from kelek.examples.demo.keys import make_key, public_key
 
 STATUS_S = 0.1
 MARKER = "made-by-the-kelek-demo"  # The demo only wipes a directory with this file.
@@ -45,8 +48,26 @@ class Cluster:
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
+        self.keys = client_keys.of_topology(topology)  # Arguments of clients.
         self.urls = {name: topology.nodes[name].url for name in topology.own_nodes}
         self._paths = dict.fromkeys(self.urls, topology.path)  # Of each node's topology.
+        numbers = itertools.count(len(topology.nodes) + 1)
+        self._new_name = next(name for i in numbers if (name := f"n{i}") not in topology.nodes)
+        self._new_urls = self._find_new_urls()
+        if self.keys:  # Clients must know the key of each node that may lead.
+            make_key(topology.data_dir, self._new_name)
+            self.keys["server_keys"][self._new_urls["url"]] = public_key(
+                topology.data_dir, self._new_name
+            )
+
+    def log(self, *urls: str, timeout_ms: int) -> Log:
+        """A client of the log; urls: of these nodes only."""
+        known = list(urls or self.urls.values())
+        return Log(known, self.topology.cluster, timeout_ms=timeout_ms, **self.keys)
+
+    def table(self, number: int, *urls: str, timeout_ms: int) -> Table:
+        """A client of a table; urls: of these servers."""
+        return Table(urls, number, timeout_ms=timeout_ms, **self.keys)
 
     def start(self, *nodes: str, bootstrap: bool = False) -> None:
         """Returns when all nodes are ready."""
@@ -91,25 +112,41 @@ class Cluster:
     def new_node(self) -> str:
         """Writes a topology with a new node beside the data; returns the node's name.
 
-        The other nodes learn of it from the log; their topology stays.
+        The other nodes learn of it from the log; their topology stays. With keys it does not: the
+        new node's key stands in it.
         """
-        numbers = itertools.count(len(self.topology.nodes) + 1)
-        name = next(name for i in numbers if (name := f"n{i}") not in self.topology.nodes)
+        name = self._new_name
         text = yaml.safe_load(Path(self.topology.path).read_text(encoding="utf-8"))
         text["data"] = "."
+        urls = text["nodes"][name] = self._new_urls
+        path = self.topology.data_dir / "topology.yaml"
+        if self.keys:
+            path = Path(self.topology.path)
+        path.write_text(yaml.safe_dump(text, sort_keys=False), encoding="utf-8")
+        if self.keys:
+            self._reload(str(path))
+        self._paths[name], self.urls[name] = str(path), urls["url"]
+        return name
+
+    def _reload(self, path: str) -> None:
+        """The running nodes take the changed topology."""
+        process = _begin("reload", path)
+        output, error = process.communicate()
+        if process.returncode != 0:
+            fail(error.strip() or output.strip())
+
+    def _find_new_urls(self) -> dict[str, str]:
+        """Free addresses for one more node."""
         nodes = self.topology.nodes.values()
         known = {key: [getattr(node, key) for node in nodes] for key in URL_KEYS}
-        used = set(itertools.chain.from_iterable(known.values()))
+        text = Path(self.topology.path).read_text(encoding="utf-8")
+        used = set(re.findall(r"tcp://[^\s'\",}\]]+", text))  # Those of services, too.
         urls: dict[str, str] = {}
         for key, others in known.items():
             if all(others):
                 urls[key] = _free_url(max(others), used)
                 used.add(urls[key])
-        text["nodes"][name] = urls
-        path = self.topology.data_dir / "topology.yaml"
-        path.write_text(yaml.safe_dump(text, sort_keys=False), encoding="utf-8")
-        self._paths[name], self.urls[name] = str(path), urls["url"]
-        return name
+        return urls
 
     def wipe(self, node: str) -> None:
         """Deletes all data of a node."""

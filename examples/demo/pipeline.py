@@ -12,13 +12,13 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kelek.clients.table.table import Table
 from kelek.examples.demo.changes import step
 from kelek.examples.demo.cluster import say
 from kelek.examples.demo.flights import Flights
-from kelek.examples.demo.tables import STALL_MS, TABLE
+from kelek.examples.demo.tables import TABLE, Tables
 
 COUNTS = 2  # The table of the results.
 EXAMPLE = Path(__file__).parents[2] / "examples" / "pipeline" / "delays.py"
@@ -79,27 +79,31 @@ def sums_of(table: Table) -> dict[str, Sums]:
     return sums
 
 
-def run(table_urls: Sequence[str], file: Flights, data_dir: Path) -> Pipelined:
+def run(tables: Tables, file: Flights) -> Pipelined:
     """Runs the pipeline. Raises TableError."""
     say()
     say("the pipeline: Spark, started for it alone")
-    log = data_dir / LOG
+    table_urls = [*tables.table_urls.values()]
+    log = tables.cluster.topology.data_dir / LOG
     began = time.monotonic()
-    problem = _run_example(table_urls, log)
+    problem = _run_example(table_urls, tables.cluster.keys, log)
     seconds = time.monotonic() - began
     if problem:
         return Pipelined(seconds, [f"the pipeline {problem}; see {log}"])
     with (
         step(f"table {COUNTS} compared with the CSV: flights and minutes of each carrier"),
-        Table(table_urls, COUNTS, timeout_ms=STALL_MS) as table,
+        tables.open(*table_urls, number=COUNTS) as table,
     ):
         same = sums_of(table) == expected_sums(file)
     return Pipelined(seconds, [] if same else [f"table {COUNTS} differs from the CSV"])
 
 
-def _run_example(table_urls: Sequence[str], log: Path) -> str:
+def _run_example(table_urls: Sequence[str], keys: Mapping[str, Any], log: Path) -> str:
     """Runs the example and prints its output; returns what is wrong with its end."""
     tables = ["--flights", str(TABLE), "--into", str(COUNTS)]
+    if keys:
+        given = {"keyFile": keys["key"], "serverKeys": json.dumps(keys["server_keys"])}
+        tables += ["--options", json.dumps(given)]
     with log.open("wb") as errors:
         try:
             done = subprocess.run(

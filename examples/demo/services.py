@@ -4,6 +4,7 @@ The demo runs `kelek worker`, calls with kelek.Broker, and compares the answers 
 """
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -65,6 +66,7 @@ class Services:
         self.problems: list[str] = []
         self.topology = topology
         self._table_urls = ",".join(tables.table_urls.values())
+        self._keys = tables.cluster.keys
         every = max(1, len(tables.rows) // CALLS)
         self._queries: Sequence[Pair] = tables.rows[::every][:CALLS]
         self._workers: list[subprocess.Popen[bytes]] = []
@@ -75,7 +77,7 @@ class Services:
         say()
         say(f"the service {SERVICE}: workers that answer from the table")
         urls = broker_urls(self.topology)
-        with self._working(), Broker(urls, timeout_ms=CALL_MS) as broker:
+        with self._working(), Broker(urls, timeout_ms=CALL_MS, **self._keys) as broker:
             with step(f"{WORKERS} workers started"):
                 self._wait_ready(broker)
             with step(f"{len(self._queries):,} calls, {OUTSTANDING} at once") as details:
@@ -100,7 +102,11 @@ class Services:
                 subprocess.Popen(
                     [*command, *where],
                     cwd=ROOT,
-                    env={**os.environ, "FLIGHTS_URLS": self._table_urls},
+                    env={
+                        **os.environ,
+                        "FLIGHTS_URLS": self._table_urls,
+                        "FLIGHTS_KEYS": json.dumps(self._keys),
+                    },
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,

@@ -119,12 +119,15 @@ class Tables:
         self.rows = rows_of(header, flights) if self.table_urls else []
         self._flights = flights
 
+    def open(self, *urls: str, number: int = TABLE) -> Table:
+        return self.cluster.table(number, *urls, timeout_ms=STALL_MS)
+
     def run(self) -> None:
         """Runs all steps. Raises TableError."""
         if not self.table_urls:
             say("  no node of this topology serves tables: they are left out")
             return
-        with Table(self.table_urls.values(), TABLE, timeout_ms=STALL_MS) as table:
+        with self.open(*self.table_urls.values()) as table:
             self._load(table)
             questions = questions_of(self.rows)
             self._answer(table, questions)
@@ -170,7 +173,7 @@ class Tables:
             details.append(f"the longest took {longest_s:.2f} s")
 
     def _is_back(self, url: str) -> bool:
-        with Table(url, TABLE, timeout_ms=LOOK_MS) as table:
+        with self.cluster.table(TABLE, url, timeout_ms=LOOK_MS) as table:
             try:
                 return table.info() is not None
             except TableError:
@@ -189,6 +192,6 @@ class Tables:
 
     def _content(self, url: str) -> str:
         """A node's hash over all keys and values of the table."""
-        with Table(url, TABLE, timeout_ms=STALL_MS) as table:
+        with self.open(url) as table:
             details: dict[str, Any] = table.info(content=True) or {}
             return str(details.get("content", "none"))

@@ -1,4 +1,4 @@
-/* What a mapper in C defines and how it reads and writes records (docs/mapper.md).
+/* What a mapper in C defines and how it reads and writes records (docs/guides/mapper.md).
  *
  * As WebAssembly:    clang --target=wasm32 -O2 -nostdlib -Wl,--no-entry -o prefix.wasm prefix.c
  * As LLVM bitcode:   clang -O2 -c -emit-llvm -o prefix.bc prefix.c

@@ -1,5 +1,5 @@
 ;; A mapper that makes an index: each pair is stored under its value, with its key as the value.
-;; Pairs with an empty value are left out, as no key may be empty (docs/mapper.md).
+;; Pairs with an empty value are left out, as no key may be empty (docs/guides/mapper.md).
 (module
   (memory (export "memory") 2)
   (global $free (mut i32) (i32.const 0))    ;; Where the output begins: behind the input.

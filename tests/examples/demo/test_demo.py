@@ -193,7 +193,9 @@ def served(tmp_path: Path, broker: str = "") -> demo_services.Services:
     path.write_text(
         f"cluster: c\ndata: .\nnodes: {{n1: {{{broker} url: 'ipc:///u', peer_url: 'ipc:///p'}}}}\n"
     )
-    tables: Any = SimpleNamespace(rows=PAIRS, table_urls=TABLE_URLS)
+    tables: Any = SimpleNamespace(
+        rows=PAIRS, table_urls=TABLE_URLS, cluster=SimpleNamespace(keys={})
+    )
     return demo_services.Services(topologies.load(str(path)), tables)
 
 
@@ -245,7 +247,9 @@ def test_a_pipeline_that_fails_is_a_problem(
     example = tmp_path / "example.py"
     example.write_text("raise SystemExit('no Java here')")
     monkeypatch.setattr(demo_pipeline, "EXAMPLE", example)
-    done = demo_pipeline.run(list(TABLE_URLS.values()), Flights(DELAYS[0], DELAYS[1:]), tmp_path)
+    cluster = SimpleNamespace(keys={}, topology=SimpleNamespace(data_dir=tmp_path))
+    tables: Any = SimpleNamespace(table_urls=TABLE_URLS, cluster=cluster)
+    done = demo_pipeline.run(tables, Flights(DELAYS[0], DELAYS[1:]))
     assert done.problems == [f"the pipeline ended with 1; see {tmp_path / 'pipeline.log'}"]
     assert (tmp_path / "pipeline.log").read_text() == "no Java here\n"
 

@@ -1,0 +1,34 @@
+"""examples/secure: a cluster with keys, and a Spark job with one of them, on free ports."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from kelek.tests.conftest import ROOT, Shell
+from kelek.tests.ports import free_ports
+
+FOLDER = ROOT / "examples" / "secure"
+
+
+def test_two_commands(tmp_path: Path) -> None:
+    texts = {path.name: path.read_text() for path in FOLDER.iterdir() if path.is_file()}
+    ports = sorted(set(re.findall(r"127\.0\.0\.1:(\d+)", texts["topology.yaml"])))
+    free = free_ports(len(ports))
+    addresses = {
+        f"127.0.0.1:{old}": f"127.0.0.1:{new}" for old, new in zip(ports, free, strict=True)
+    }
+    shell = Shell(tmp_path, tmp_path, addresses)
+    for name, text in texts.items():
+        (tmp_path / name).write_text(shell.translate(text))
+    try:
+        shell.ok("python cluster.py nodes")
+        shown = shell.ok("cd nodes && kelek log info -o json")
+        assert '"leader"' in shown
+        denied = shell.run("cd nodes && kelek table put 8 a b --own-key keys/flights.key_secret")
+        assert denied.returncode == 1
+        assert "the key has no grant" in denied.stderr
+        pytest.importorskip("pyspark")
+        assert shell.ok("python spark_job.py nodes").endswith("table 7 has 1000 rows\n")
+    finally:
+        shell.run("cd nodes && supervisor stop")
