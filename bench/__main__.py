@@ -7,8 +7,19 @@ from functools import partial
 from kelek.bench import everything, question
 from kelek.bench.broker import broker
 from kelek.bench.broker import durable as broker_durable
-from kelek.bench.farm import farm
-from kelek.bench.log import broadcast, entries, log, members, reads, segment, snapshot
+from kelek.bench.curve import curve
+from kelek.bench.farm import farm, logins
+from kelek.bench.log import (
+    backup,
+    broadcast,
+    entries,
+    log,
+    members,
+    reads,
+    reload,
+    segment,
+    snapshot,
+)
 from kelek.bench.pipeline import log as pipeline_log
 from kelek.bench.pipeline import memory as pipeline_memory
 from kelek.bench.pipeline import pipeline
@@ -28,12 +39,16 @@ QUESTIONS = [
     tables.QUESTION,
     tables_memory.QUESTION,
 ]
-# Run only by name: they need programs that few machines have.
+# Run only by name: they need programs that few machines have, or much time.
 ALONE = [
+    backup.QUESTION,
+    curve.QUESTION,
     farm.QUESTION,
+    logins.QUESTION,
     pipeline.QUESTION,
     pipeline_log.QUESTION,
     pipeline_memory.QUESTION,
+    reload.QUESTION,
     zre.QUESTION,
 ]
 COMMANDS: dict[str, Callable[[list[str]], int]] = {

@@ -57,6 +57,8 @@ class Kelek:
     """A cluster of three nodes under one supervisor, everything at its default."""
 
     name = "kelek"  # An instance with other settings has another name.
+    answer_ms_max = ANSWER_MS_MAX
+    start_s_max = START_S_MAX
 
     def __init__(self, directory: Path, settings: str = "") -> None:
         """settings is appended to the topology: other defaults for a comparison."""
@@ -146,7 +148,7 @@ class Kelek:
 
     def info(self, node: str) -> LogInfo | None:
         """Returns a node's log info; None if it does not answer."""
-        frames = self._ask(node, [b"%"], ANSWER_MS_MAX)
+        frames = self._ask(node, [b"%"], self.answer_ms_max)
         if frames is None:
             return None
         if len(frames) < 9:
@@ -156,11 +158,16 @@ class Kelek:
 
     def _ask(self, node: str, request: list[bytes], wait_ms: int) -> list[bytes] | None:
         """Returns the answer to a client's request; None if none comes."""
-        with self.context.socket(zmq.DEALER) as socket:
-            socket.linger = 0
-            socket.connect(self.urls[node])
+        with self.client_socket(self.urls[node]) as socket:
             socket.send_multipart([b"bench-info-1", *request])
             return socket.recv_multipart() if socket.poll(wait_ms) else None
+
+    def client_socket(self, url: str) -> zmq.Socket[bytes]:
+        """Returns a DEALER that is connected to an address of the cluster."""
+        socket = self.context.socket(zmq.DEALER)
+        socket.linger = 0
+        socket.connect(url)
+        return socket
 
     def make_snapshot(self, node: str) -> int:
         """Makes a node create a snapshot; returns its LOG INDEX."""
@@ -173,7 +180,7 @@ class Kelek:
     def leader(self) -> str:
         """Waits until all three nodes answer and have applied what is committed; returns the
         leader."""
-        until = time.monotonic() + START_S_MAX
+        until = time.monotonic() + self.start_s_max
         while time.monotonic() < until:
             self._check_runs()
             infos = {node: self.info(node) for node in NODES}

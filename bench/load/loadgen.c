@@ -13,7 +13,11 @@
  *   --tables N         ... and how many from there on are asked in turn
  *   --hold-ms N        workers: so long each keeps what it was asked
  *   --wait N           redis: each write is followed by WAIT N
- *   --libzmq PATH      zmqraft, zerodb: the shared library (pyzmq's own: no header is needed)
+ *   --columns 1        zerodb: puts and gets in kelek's own form, as packed columns
+ *   --libzmq PATH      zmqraft, zerodb, and with keys: the shared library (pyzmq's own: no header
+ *                      is needed)
+ *   --own-key FILE     zmqraft, zerodb, broker, workers: CURVE, with the key in this file,
+ *   --server-keys A,B  ... and for each url the file of its server's public key
  *   --ident IDENT      zmqraft: node form (ident as frame 3) instead of text form
  *   --reads 1          zmqraft: linearizable reads (kelek's own form) instead of updates
  *   --pack N           zmqraft: N updates in one message of kelek's own form, a power of two
@@ -219,12 +223,14 @@ static void report(void) {
     printf("]}\n");
 }
 
-static void take_urls(char *list) {
-    for (char *url = strtok(list, ","); url; url = strtok(NULL, ",")) {
-        if (load_options.url_count == LOAD_URLS_MAX)
-            load_die("too many urls");
-        load_options.urls[load_options.url_count++] = url;
+static int take_list(char **into, char *list) {
+    int count = 0;
+    for (char *item = strtok(list, ","); item; item = strtok(NULL, ",")) {
+        if (count == LOAD_URLS_MAX)
+            load_die("--urls, --server-keys: too many");
+        into[count++] = item;
     }
+    return count;
 }
 
 static enum load_op op_of(const char *name) {
@@ -238,7 +244,13 @@ static enum load_op op_of(const char *name) {
 static bool take_option(const char *name, char *value) {
     struct load_options *o = &load_options;
     if (!strcmp(name, "--urls"))
-        take_urls(value);
+        o->url_count = take_list(o->urls, value);
+    else if (!strcmp(name, "--server-keys"))
+        o->server_key_count = take_list(o->server_keys, value);
+    else if (!strcmp(name, "--own-key"))
+        o->own_key = value;
+    else if (!strcmp(name, "--columns"))
+        o->columns = atoi(value) != 0;
     else if (!strcmp(name, "--libzmq"))
         o->libzmq = value;
     else if (!strcmp(name, "--ident"))

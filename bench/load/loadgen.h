@@ -30,8 +30,12 @@ struct load_options {
     bool reads;        /* linearizable reads instead of updates, in kelek's own form */
     const char *ident; /* node form when given, else text form */
     const char *libzmq;
+    const char *own_key;               /* CURVE: the file of the client's key, */
+    char *server_keys[LOAD_URLS_MAX]; /* ... and of each url's public key */
+    int server_key_count;
     enum load_op op;        /* tables: what is asked */
     int batch;              /* tables: rows in a request */
+    bool columns;           /* ... as packed columns, in kelek's own form */
     uint64_t keys;          /* tables: so many different keys */
     unsigned long table;    /* ZeroDB: the first one's number */
     unsigned long tables;   /* ... and how many are asked in turn */

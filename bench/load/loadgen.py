@@ -16,7 +16,7 @@ from kelek.bench.machine import BenchError, ends_with_us
 
 HERE = Path(__file__).resolve().parent
 DRIVERS = ("zmqraft", "etcd", "zerodb", "redis", "broker")
-PARTS = ("", "_zmq", "_zmtp", "_bare", *(f"_{name}" for name in DRIVERS))
+PARTS = ("", "_zmq", "_curve", "_zmtp", "_bare", *(f"_{name}" for name in DRIVERS))
 SOURCES = [HERE / f"loadgen{part}.c" for part in PARTS]
 FLAGS = ["-std=c11", "-O2", "-g", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow"]
 SLACK_S = 60.0  # A generator that exceeds its own time limits by so much is stuck.

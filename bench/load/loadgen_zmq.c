@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "loadgen_zmq.h"
 #include "loadgen.h"
+#include "loadgen_curve.h"
 
 #include <dlfcn.h>
 #include <string.h>
@@ -36,6 +37,13 @@ void load_open_libzmq(const char *path) {
         load_die("zmq_ctx_new");
 }
 
+static void add_curve(void *socket, const struct load_keys *keys) {
+    if (load_zmq.setsockopt(socket, ZMQ_CURVE_SERVERKEY, keys->server, LOAD_KEY_BYTES) < 0 ||
+        load_zmq.setsockopt(socket, ZMQ_CURVE_PUBLICKEY, keys->own_public, LOAD_KEY_BYTES) < 0 ||
+        load_zmq.setsockopt(socket, ZMQ_CURVE_SECRETKEY, keys->own_secret, LOAD_KEY_BYTES) < 0)
+        load_die("this libzmq was built without CURVE");
+}
+
 void *load_new_socket(const char *url, bool immediate) {
     const int zero = 0, one = 1, reconnect_ms = 10;
     void *socket = load_zmq.socket(load_zmq.context, ZMQ_DEALER);
@@ -47,6 +55,9 @@ void *load_new_socket(const char *url, bool immediate) {
     load_zmq.setsockopt(socket, ZMQ_RECONNECT_IVL, &reconnect_ms, sizeof reconnect_ms);
     if (immediate)
         load_zmq.setsockopt(socket, ZMQ_IMMEDIATE, &one, sizeof one);
+    struct load_keys keys;
+    if (load_read_keys(&keys, url))
+        add_curve(socket, &keys);
     if (load_zmq.connect(socket, url) < 0)
         load_die(url);
     return socket;

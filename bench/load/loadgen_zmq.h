@@ -16,6 +16,9 @@ enum {
     ZMQ_SNDHWM = 23,
     ZMQ_RCVHWM = 24,
     ZMQ_IMMEDIATE = 39,
+    ZMQ_CURVE_PUBLICKEY = 48,
+    ZMQ_CURVE_SECRETKEY = 49,
+    ZMQ_CURVE_SERVERKEY = 50,
     ZMQ_POLLIN = 1,
     ZMQ_DONTWAIT = 1,
     ZMQ_SNDMORE = 2,
@@ -55,7 +58,8 @@ extern struct load_zmq load_zmq;
 
 /* Finds the library's functions and makes a context; ends the process when it is not there. */
 void load_open_libzmq(const char *path);
-/* A DEALER that is connected to url; with `immediate` nothing is queued for who is not there. */
+/* A DEALER that is connected to url, with CURVE if there are keys. `immediate`: it queues nothing
+ * before the connection is there. */
 void *load_new_socket(const char *url, bool immediate);
 void load_send_frame(void *socket, const void *data, size_t size, bool more);
 

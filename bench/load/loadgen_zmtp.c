@@ -16,6 +16,7 @@
 
 enum {
     GREETING_BYTES = 64,
+    MECHANISM_OFFSET = 12,
     FLAG_MORE = 1,
     FLAG_LONG = 2,
     FLAG_COMMAND = 4,
@@ -65,13 +66,21 @@ static void receive_all(int fd, uint8_t *data, size_t size) {
 }
 
 /* What the other side says of itself is read, and not looked at: it would have ended this. */
-static void shake_hands(int fd) {
+static void shake_hands(struct load_zmtp *c, const char *url) {
+    int fd = c->fd;
     uint8_t greeting[GREETING_BYTES] = {0xff, [8] = 1, [9] = 0x7f, [10] = 3, [12] = 'N',
                                         [13] = 'U',    [14] = 'L', [15] = 'L'};
     uint8_t head[2], rest[UINT8_MAX];
+    c->has_curve = load_options.own_key != NULL;
+    if (c->has_curve)
+        memcpy(greeting + MECHANISM_OFFSET, "CURVE", 5);
     if (send(fd, greeting, sizeof greeting, MSG_NOSIGNAL) < 0)
         load_die("send");
     receive_all(fd, greeting, sizeof greeting);
+    if (c->has_curve) {
+        load_curve_open(&c->curve, fd, url);
+        return;
+    }
     if (send(fd, READY, sizeof READY - 1, MSG_NOSIGNAL) < 0)
         load_die("send");
     receive_all(fd, head, sizeof head);
@@ -92,7 +101,7 @@ void load_zmtp_open(struct load_zmtp *connection, const char *url) {
     }
     freeaddrinfo(address);
     setsockopt(connection->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    shake_hands(connection->fd);
+    shake_hands(connection, url);
     if (fcntl(connection->fd, F_SETFL, O_NONBLOCK) < 0)
         load_die("fcntl");
 }
@@ -100,6 +109,7 @@ void load_zmtp_open(struct load_zmtp *connection, const char *url) {
 void load_zmtp_close(struct load_zmtp *connection) {
     close(connection->fd);
     connection->in_from = connection->in_to = connection->out_from = connection->out_to = 0;
+    connection->sealed_from = connection->sealed_to = 0;
 }
 
 /* ---- sending ---- */
@@ -121,21 +131,27 @@ static void make_room(uint8_t **data, size_t *from, size_t *to, size_t *size, si
         load_die("out of memory");
 }
 
-void load_zmtp_frame(struct load_zmtp *c, const void *data, size_t size, bool more) {
-    uint8_t flags = more ? FLAG_MORE : 0;
-    make_room(&c->out, &c->out_from, &c->out_to, &c->out_size, size + 9);
-    uint8_t *at = c->out + c->out_to;
+static uint8_t *write_head(uint8_t *at, uint8_t flags, size_t size) {
     if (size <= UINT8_MAX) {
         *at++ = flags;
         *at++ = (uint8_t)size;
-    } else {
-        *at++ = flags | FLAG_LONG;
-        for (int shift = 56; shift >= 0; shift -= 8)
-            *at++ = (uint8_t)((uint64_t)size >> shift);
+        return at;
     }
-    if (size)
+    *at++ = flags | FLAG_LONG;
+    for (int shift = 56; shift >= 0; shift -= 8)
+        *at++ = (uint8_t)((uint64_t)size >> shift);
+    return at;
+}
+
+void load_zmtp_frame(struct load_zmtp *c, const void *data, size_t size, bool more) {
+    size_t sent = size + (c->has_curve ? LOAD_CURVE_MORE : 0);
+    make_room(&c->out, &c->out_from, &c->out_to, &c->out_size, sent + 9);
+    uint8_t *at = write_head(c->out + c->out_to, more && !c->has_curve ? FLAG_MORE : 0, sent);
+    if (c->has_curve)
+        load_curve_seal(&c->curve, at, data, size, more);
+    else if (size)
         memcpy(at, data, size);
-    c->out_to = (size_t)(at - c->out) + size;
+    c->out_to = (size_t)(at - c->out) + sent;
 }
 
 bool load_zmtp_flush(struct load_zmtp *c) {
@@ -155,44 +171,75 @@ bool load_zmtp_flush(struct load_zmtp *c) {
 
 /* ---- receiving ---- */
 
-void load_zmtp_fill(struct load_zmtp *c) {
-    if (c->in_from == c->in_to)
-        c->in_from = c->in_to = 0;
-    make_room(&c->in, &c->in_from, &c->in_to, &c->in_size, IN_BYTES);
-    ssize_t got = recv(c->fd, c->in + c->in_to, c->in_size - c->in_to, 0);
+/* Reads a frame's head; returns its bytes, 0: the frame is not all there. */
+static size_t head_read(const uint8_t *data, size_t left, uint8_t *flags, size_t *size) {
+    size_t head = 2;
+    if (left < head)
+        return 0;
+    *flags = data[0];
+    *size = data[1];
+    if (*flags & FLAG_LONG) {
+        head = 9;
+        if (left < head)
+            return 0;
+        uint64_t value = 0;
+        for (size_t i = 1; i < head; i++)
+            value = value << 8 | data[i];
+        if (value > FRAME_BYTES_MAX)
+            load_die("a message is too large");
+        *size = (size_t)value;
+    }
+    return *size <= left - head ? head : 0;
+}
+
+static void receive_some(int fd, uint8_t **data, size_t *from, size_t *to, size_t *size) {
+    if (*from == *to)
+        *from = *to = 0;
+    make_room(data, from, to, size, IN_BYTES);
+    ssize_t got = recv(fd, *data + *to, *size - *to, 0);
     if (got < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     if (got <= 0)
         load_die("the other side has ended the connection");
-    c->in_to += (size_t)got;
+    *to += (size_t)got;
 }
 
-/* Reads a frame's head at `at`; returns its bytes, 0: it is not all there. */
-static size_t head_read(const struct load_zmtp *c, size_t at, uint8_t *flags, size_t *size) {
-    size_t left = c->in_to - at;
-    if (left < 2)
-        return 0;
-    *flags = c->in[at];
-    *size = c->in[at + 1];
-    if (!(*flags & FLAG_LONG))
-        return 2;
-    if (left < 9)
-        return 0;
-    uint64_t value = 0;
-    for (size_t i = 1; i < 9; i++)
-        value = value << 8 | c->in[at + i];
-    if (value > FRAME_BYTES_MAX)
-        load_die("a message is too large");
-    *size = (size_t)value;
-    return 9;
+/* Opens all that is there, and leaves it as it would have come without CURVE. */
+static void unseal(struct load_zmtp *c) {
+    uint8_t flags;
+    size_t size, head;
+    while ((head = head_read(c->sealed + c->sealed_from, c->sealed_to - c->sealed_from, &flags,
+                             &size)) != 0) {
+        uint8_t *plain = load_curve_unseal(&c->curve, c->sealed + c->sealed_from + head, size);
+        if (!plain)
+            load_die("a message of CURVE is malformed");
+        c->sealed_from += head + size;
+        size -= LOAD_CURVE_MORE;
+        make_room(&c->in, &c->in_from, &c->in_to, &c->in_size, size + 9);
+        flags = (uint8_t)((plain[0] & 1 ? FLAG_MORE : 0) | (plain[0] & 2 ? FLAG_COMMAND : 0));
+        uint8_t *at = write_head(c->in + c->in_to, flags, size);
+        memcpy(at, plain + 1, size);
+        c->in_to = (size_t)(at - c->in) + size;
+    }
+}
+
+void load_zmtp_fill(struct load_zmtp *c) {
+    if (!c->has_curve) {
+        receive_some(c->fd, &c->in, &c->in_from, &c->in_to, &c->in_size);
+        return;
+    }
+    if (c->in_from == c->in_to)
+        c->in_from = c->in_to = 0;
+    receive_some(c->fd, &c->sealed, &c->sealed_from, &c->sealed_to, &c->sealed_size);
+    unseal(c);
 }
 
 int load_zmtp_take(struct load_zmtp *c, struct load_frame *frames) {
     size_t at = c->in_from;
     for (int count = 0;;) {
         uint8_t flags;
-        size_t size, head = head_read(c, at, &flags, &size);
-        if (!head || size > c->in_to - at - head)
+        size_t size, head = head_read(c->in + at, c->in_to - at, &flags, &size);
+        if (!head)
             return 0;
         if (count == LOAD_ZMTP_FRAMES_MAX)
             load_die("a message has too many frames");

@@ -1,4 +1,5 @@
-/* A DEALER's connection to a ROUTER, without libzmq: ZMTP 3.0 (RFC 23) with the NULL mechanism.
+/* A DEALER's connection to a ROUTER, without libzmq: ZMTP 3.0 (RFC 23) with the NULL mechanism, or
+ * with CURVE if there are keys.
  *
  * libzmq gives each side a thread for its sockets, and each message two hand-overs between threads.
  * On a machine whose two cores are for what is measured that would be measured as its slowness:
@@ -9,6 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "loadgen_curve.h"
+
 enum { LOAD_ZMTP_FRAMES_MAX = 16 }; /* of a message that is received */
 
 struct load_frame {
@@ -18,9 +21,12 @@ struct load_frame {
 
 struct load_zmtp {
     int fd;
-    uint8_t *in, *out;
+    bool has_curve;
+    struct load_curve curve;
+    uint8_t *in, *out, *sealed; /* sealed: received with CURVE, not opened yet */
     size_t in_from, in_to, in_size;
     size_t out_from, out_to, out_size;
+    size_t sealed_from, sealed_to, sealed_size;
 };
 
 /* Connects to tcp://HOST:PORT, and tries until a server listens; ends the process when

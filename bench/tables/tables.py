@@ -24,12 +24,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import zmq
-
 from kelek.bench.kelek_cluster import NODES, Kelek
 from kelek.bench.load.loadgen import Generator, Load, libzmq
 from kelek.bench.machine import BenchError, free_ports
-from kelek.bench.peers import START_S_MAX
 from kelek.bench.question import ROW_HEAD, Question, row, say
 from kelek.bench.report import Figure, Section, summed_up
 from kelek.bench.tables.engine import BATCH, Engine
@@ -65,7 +62,7 @@ class BenchTables(Kelek):
     def wait_for_tables(self) -> int:
         """Waits until every node accepts a write; returns the leader's number, from 0."""
         leader = NODES.index(self.leader())
-        until = time.monotonic() + START_S_MAX
+        until = time.monotonic() + self.start_s_max
         for url in self.table_urls:
             while not self._takes(url):
                 if time.monotonic() > until:
@@ -73,9 +70,7 @@ class BenchTables(Kelek):
         return leader
 
     def _takes(self, url: str) -> bool:
-        with self.context.socket(zmq.DEALER) as socket:
-            socket.linger = 0
-            socket.connect(url)
+        with self.client_socket(url) as socket:
             socket.send_multipart([PUT, REPLICATED.to_bytes(4, "little"), b"up", b"1"])
             return bool(socket.poll(ANSWER_MS)) and socket.recv_multipart()[0][3] == 0
 

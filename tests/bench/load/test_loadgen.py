@@ -14,6 +14,7 @@ import zmq
 from kelek.bench.load import loadgen
 from kelek.bench.load.loadgen import Generator, Load
 from kelek.bench.log.reads import ReadsFloor
+from kelek.bench.machine import BenchError
 from kelek.bench.peers import Etcd
 
 POLL_MS = 20
@@ -23,7 +24,9 @@ JOIN_S = 60
 class LoadedPeer(threading.Thread):
     """A peer that commits every update at once, as long as it leads; dies after `updates_max`."""
 
-    def __init__(self, updates_max: int = 1 << 30, leads: bool = True) -> None:
+    def __init__(
+        self, updates_max: int = 1 << 30, leads: bool = True, secret_key: bytes = b""
+    ) -> None:
         super().__init__(daemon=True)
         self.updates_max = updates_max
         self.leads = threading.Event()
@@ -34,6 +37,9 @@ class LoadedPeer(threading.Thread):
         self.requests: list[list[bytes]] = []
         self.socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
         self.socket.setsockopt(zmq.LINGER, 0)
+        if secret_key:
+            self.socket.setsockopt(zmq.CURVE_SERVER, 1)
+            self.socket.setsockopt(zmq.CURVE_SECRETKEY, secret_key)
         self.url = f"tcp://127.0.0.1:{self.socket.bind_to_random_port('tcp://127.0.0.1')}"
 
     def run(self) -> None:
@@ -47,6 +53,9 @@ class LoadedPeer(threading.Thread):
 
     def answers(self, frames: list[bytes]) -> Iterator[list[bytes]]:
         client, request_id, kind, *rest = frames
+        if request_id == b"KLKC01":
+            yield [client, request_id, b"\3", *rest]
+            return
         if kind == b"^":
             leads = b"\1" if self.leads.is_set() else b"\0"
             yield [client, request_id, leads, msgpack.packb("n1"), msgpack.packb([])]
@@ -134,6 +143,40 @@ def test_what_a_dead_leader_left_is_sent_to_the_next(
     reqids = {frames[0] for peer in peers for frames in peer.requests}
     assert len(reqids) == 50
     assert peers[0].requests[-1][0] in {frames[0] for frames in peers[1].requests}
+
+
+def key_files(directory: Path, server: bytes, client: tuple[bytes, bytes]) -> list[str]:
+    """Writes the files of a server's public key and a client's key; returns the arguments."""
+    own, pinned = directory / "own.key_secret", directory / "server.key"
+    texts = ([f'public-key = "{client[0].decode()}"', f'secret-key = "{client[1].decode()}"'],
+             [f'public-key = "{server.decode()}"'])  # fmt: skip
+    for path, lines in zip((own, pinned), texts, strict=True):
+        path.write_text("\n    ".join(["metadata", 'name = "one"', "curve", *lines]))
+    return ["--own-key", str(own), "--server-keys", str(pinned)]
+
+
+@pytest.mark.parametrize("size", [1, 222, 223, 224, 70_000])
+@pytest.mark.parametrize("protocol", ["zmqraft", "broker"])
+def test_keys(
+    generator: Generator, peers: list[LoadedPeer], tmp_path: Path, protocol: str, size: int
+) -> None:
+    """By libzmq, and by the generator's own CURVE; the sizes have short and long frames."""
+    public, secret = zmq.curve_keypair()
+    peers.append(LoadedPeer(secret_key=secret))
+    keys = key_files(tmp_path, public, zmq.curve_keypair())
+    load = Load(2, 4, size=size, updates=30)
+    result = drive(generator, peers, load, "--protocol", protocol, *keys)
+    names = ("done", "sent", "rejected", "malformed", "stray")
+    assert [result[name] for name in names] == [30, 30, 0, 0, 0]
+
+
+def test_another_server_key_is_refused(
+    generator: Generator, peers: list[LoadedPeer], tmp_path: Path
+) -> None:
+    peers.append(LoadedPeer(secret_key=zmq.curve_keypair()[1]))
+    keys = key_files(tmp_path, zmq.curve_keypair()[0], zmq.curve_keypair())
+    with pytest.raises(BenchError, match="ended the handshake of CURVE"):
+        drive(generator, peers, Load(1, 1, updates=1), "--protocol", "broker", *keys)
 
 
 @pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd-server is not installed")
