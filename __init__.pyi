@@ -26,10 +26,12 @@ from .clients.errors import FarmTimeout as FarmTimeout
 from .clients.errors import FarmTooLarge as FarmTooLarge
 from .clients.errors import FarmUnavailable as FarmUnavailable
 from .clients.errors import FarmUntrusted as FarmUntrusted
+from .clients.errors import KeyUnusable as KeyUnusable
 from .clients.errors import LogCompacted as LogCompacted
 from .clients.errors import LogError as LogError
 from .clients.errors import LogExpired as LogExpired
 from .clients.errors import LogNoLeader as LogNoLeader
+from .clients.errors import LogNotAllowed as LogNotAllowed
 from .clients.errors import LogRefused as LogRefused
 from .clients.errors import LogTimeout as LogTimeout
 from .clients.errors import LogTooLarge as LogTooLarge
@@ -37,7 +39,9 @@ from .clients.errors import LogUnavailable as LogUnavailable
 from .clients.errors import MembersConflict as MembersConflict
 from .clients.errors import MembersRefused as MembersRefused
 from .clients.errors import NodeError as NodeError
+from .clients.errors import NotAllowed as NotAllowed
 from .clients.errors import Refused as Refused
+from .clients.errors import ServiceNotAllowed as ServiceNotAllowed
 from .clients.errors import ServiceRefused as ServiceRefused
 from .clients.errors import SessionEnded as SessionEnded
 from .clients.errors import SnapshotRefused as SnapshotRefused
@@ -45,6 +49,7 @@ from .clients.errors import SnapshotUnsupported as SnapshotUnsupported
 from .clients.errors import TableCompacted as TableCompacted
 from .clients.errors import TableError as TableError
 from .clients.errors import TableJobLost as TableJobLost
+from .clients.errors import TableNotAllowed as TableNotAllowed
 from .clients.errors import TableRefused as TableRefused
 from .clients.errors import TableTimeout as TableTimeout
 from .clients.errors import TableTooLarge as TableTooLarge
@@ -75,6 +80,8 @@ from .clients.table.jobs import ClusterSnapshot as ClusterSnapshot
 from .clients.table.jobs import RangeJob as RangeJob
 from .clients.table.operations import TableTuning as TableTuning
 from .clients.table.table import Table as Table
+from .clients.tracing import disable_tracing as disable_tracing
+from .clients.tracing import enable_tracing as enable_tracing
 from .protocols.garlicfarm.app.documents import encode_status as encode_status
 from .protocols.garlicfarm.app.state import SharedState as SharedState
 from .protocols.zerodb.client.client import ServerInfo as ServerInfo

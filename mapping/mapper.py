@@ -1,4 +1,4 @@
-"""Runs one user's mapper in a locked process of its own (docs/mapper.md).
+"""Runs one user's mapper in a locked process of its own (docs/guides/mapper.md).
 
 The process is a child of job_server. It receives calls on standard input and sends outputs on
 standard output, and it can reach nothing else.

@@ -1,21 +1,27 @@
 """How an option of a source or sink is declared: type, default, meaning, use. It knows no option.
 
 A class of options is a dataclass whose fields are made by option(). Parsing, error messages and
-the tables of docs/pipeline.md (tables.py) all come from that declaration.
+the tables of docs/guides/pipeline.md (tables.py) all come from that declaration.
 
 Spark passes each option as text. Its name is in lower case or as you wrote it.
 """
 
 import difflib
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
 from ..clients.aliases import warn_renamed
 from ..clients.io.urls import SCHEME, check_url
+from ..protocols.access.certificates import CertificateError, decode_key
 from .errors import OptionError, PipelineError
+
+if TYPE_CHECKING:
+    from ..net.client_keys import ServerKeys
 
 # Spark's own options that also reach a source or a sink.
 SPARKS_OWN = frozenset({"checkpointlocation"})
@@ -225,6 +231,37 @@ def addresses(what: str, check: Callable[[str], object]) -> OptionType:
 URLS = addresses("the nodes' urls", check_url)
 
 
+def _parse_key_file(value: str) -> str:
+    if not os.path.isabs(value):
+        raise ValueError(f"an absolute path, which is the same on each executor, not {value!r}")
+    return value
+
+
+def _parse_server_keys(value: str) -> str:
+    try:
+        _server_keys(value)
+    except (CertificateError, ValueError, AttributeError, TypeError):
+        problem = f"a public key of 40 characters, or such keys by url in JSON, not {value!r}"
+        raise ValueError(problem) from None
+    return value
+
+
+def _server_keys(value: str) -> "ServerKeys":
+    """One key of all servers, or a JSON object of keys by url. Raises several errors."""
+    with suppress(CertificateError):
+        decode_key(value)
+        return value
+    found: dict[str, str | None] = json.loads(value)
+    for key in found.values():
+        if key is not None:
+            decode_key(key)
+    return found
+
+
+KEY_PATH = OptionType(_parse_key_file, "absolute path")
+SERVER_KEYS = OptionType(_parse_server_keys, '40 characters, or `{"URL": "KEY"}`')
+
+
 # ---- zre://NAME: the driver resolves it; tasks get addresses ----
 
 
@@ -250,3 +287,23 @@ class Addressed:
             return replace(self, urls=resolve_urls(self.urls, self.service))
         except (NodeError, OSError) as error:
             raise PipelineError(f"{error}; option urls takes addresses, too") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Secured(Addressed):
+    """Addresses whose servers may have CURVE. Spark shows options, so the secret is in a file."""
+
+    refused = {
+        "key": "a secret does not belong into options; keyFile is the path of the key's file",
+        "secretkey": "a secret does not belong into options; keyFile is the path of its file",
+    }
+    key_file: str | None = option(
+        KEY_PATH, "the file of this job's key on the driver and each executor"
+    )
+    server_keys: str | None = option(SERVER_KEYS, "the nodes' public keys")
+
+    @property
+    def client_keys(self) -> dict[str, Any]:
+        """Arguments of clients. Each process reads the file itself."""
+        text = self.server_keys
+        return {"key": self.key_file, "server_keys": None if text is None else _server_keys(text)}

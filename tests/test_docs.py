@@ -25,6 +25,11 @@ NOT_RUN = {
     "./demo": ".ci/run runs it, and tests/examples/demo/test_demo.py a short one",
     ".venv/bin/python -m pytest": "a test that runs the tests would not end",
     ".venv/bin/python -m ruff": "a stage of ./check",
+    "KELEK_USER=": "containers need images of a registry; tests/examples/container runs the rest",
+    "docker ": "the same",
+    "pip install .": "tests/test_packaging.py runs it, with the wheel",
+    "python3 -m venv": "tests/test_packaging.py runs it",
+    "tests/csrc/fuzz": "a stage of ./check",
     "tests/csrc/run": "a stage of ./check",
 }
 
@@ -55,14 +60,35 @@ def why_not(command: str) -> str | None:
 
 
 ELSEWHERE = {
-    "docs/mapper.md": "tests/pipeline/maps/test_with_spark.py, on a node with a JVM",
-    "docs/pipeline.md": "tests/pipeline/test_docs.py, with one JVM for all of them",
+    "docs/guides/mapper.md": "tests/pipeline/maps/test_with_spark.py, on a node with a JVM",
+    "docs/guides/pipeline.md": "tests/pipeline/test_docs.py, with one JVM for all of them",
+    "docs/recipes/spark.md": "the same",
 }
-RUN_THERE = frozenset(block.text for page in ELSEWHERE for block in blocks(page))
+# The same of sections: (page, heading).
+CLIENT_KEYS = "docs/security.md", "## Clients"  # tests/console/test_client_keys.py
+THREE_MACHINES = "docs/security.md", "## Three machines"  # tests/crash/machines
+
+
+def section(page: str, heading: str) -> list[Block]:
+    """The blocks of the section of a page that another test runs."""
+    lines = (ROOT / page).read_text(encoding="utf-8").splitlines()
+    first = lines.index(heading) + 1
+    last = next(at for at in range(first, len(lines)) if lines[at].startswith("## "))
+    return [block for block in blocks(page) if first < block.line <= last]
+
+
+RUN_THERE = frozenset(
+    block.text
+    for found in (*map(blocks, ELSEWHERE), section(*CLIENT_KEYS), section(*THREE_MACHINES))
+    for block in found
+)
+# One story, on one cluster.
+RECIPES = sorted({page for page in PAGES if page.startswith("docs/recipes/")} - ELSEWHERE.keys())
 STORIES = [
     page
     for page in PAGES
-    if page not in ELSEWHERE and any(b.kind in ("console", "python") for b in blocks(page))
+    if page not in (*ELSEWHERE, *RECIPES)
+    and any(b.kind in ("console", "python") for b in blocks(page))
 ]
 
 
@@ -75,6 +101,16 @@ def needs_tables(page: str) -> bool:
     [pytest.param(page, marks=[pytest.mark.tables] * needs_tables(page)) for page in STORIES],
 )
 def test_page(page: str, shell: Any) -> None:
+    run_page(page, shell)
+
+
+@pytest.mark.tables
+def test_recipes(shell: Any) -> None:
+    for page in RECIPES:
+        run_page(page, shell)
+
+
+def run_page(page: str, shell: Any) -> None:
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     for block in blocks(page):
         if block.text in RUN_THERE:

@@ -12,6 +12,7 @@ from kelek.tests.markdown import codes, number, page, tables
 
 ROWS = tables(page("docs/limits.md"), "what", "limit", "constant", "at the limit")
 SECTIONS = {
+    "limits": "limits",
     "raft": "raft",
     "log": "log",
     "zerodb": "zerodb",

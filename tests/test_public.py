@@ -187,7 +187,7 @@ def test_an_old_setting_warns_and_sets_the_new_one(
 
 
 def test_the_page_lists_all_names() -> None:
-    page = (ROOT / "docs" / "api.md").read_text()
+    page = (ROOT / "docs" / "reference" / "api.md").read_text()
     renamed = dict(re.findall(r"^\| `kelek\.(\w+)` \| `kelek\.(\w+)` \|$", page, re.M))
     assert renamed == ALIASES
     types = {name for name in NAMES if isinstance(getattr(kelek, name), type)}
@@ -198,6 +198,7 @@ def test_the_page_lists_all_names() -> None:
 def test_the_version_has_one_source() -> None:
     assert kelek.__version__ == __version__
     assert f'"{__version__}"' not in (ROOT / "pyproject.toml").read_text()
+    assert re.search(rf"^## {re.escape(__version__)}\b", (ROOT / "CHANGELOG.md").read_text(), re.M)
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

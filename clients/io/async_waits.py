@@ -66,7 +66,7 @@ class AsyncWaits(Generic[Links]):
                 break
         else:
             self.wake()
-        self._wake_at(self.links.client.deadline_ms)
+        self._wake_at(self.links.deadline_ms)
         self._wake_waiters()
         self._on_woken()
 

@@ -10,20 +10,14 @@ from .operations import Blocking, Sleep, Step
 from .resources import WITH, Guard, Resources
 
 
-class Machine(Protocol):
-    """The state machine of a client."""
-
-    @property
-    def deadline_ms(self) -> int | None: ...
-
-
 class Connections(Protocol):
     """The connections of a client: they execute their machine's actions and pass events to it."""
 
     resources: Resources
 
     @property
-    def client(self) -> Machine: ...
+    def deadline_ms(self) -> int | None:
+        """When run_once() or run_ready() must be called at the latest, in monotonic_ms()."""
 
     def run_once(self, give_up_ms: int, is_done: Callable[[], bool], /) -> None:
         """Sends, waits until something arrives or is due or is_done() is true, and receives."""

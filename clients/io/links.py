@@ -3,16 +3,25 @@ subscription.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import zmq
 
 from ...native.net.sockets import Drain
 from ...native.tables.columns import Message
+from ...net.client_keys import ClientKeys, UnpinnedServer
 from ...net.clock import monotonic_ms
-from ...net.links import ARENA_BYTES, SEND_MESSAGES_MAX, Link, LinkLimits, link_options
-from ...net.sockets import Socket, SocketOptions, configure
+from ...net.links import (
+    ARENA_BYTES,
+    NEVER_MS,
+    SEND_MESSAGES_MAX,
+    Link,
+    LinkLimits,
+    LinkProblem,
+    link_options,
+)
+from ...net.sockets import SocketOptions, configure
 from ...protocols.connections import (
     ClientMachine,
     Connect,
@@ -47,29 +56,33 @@ class LinkSettings(NamedTuple):
     send_messages_max: int = SEND_MESSAGES_MAX  # Queued for a peer.
     linger_ms: int = 0  # How long close() waits for queued messages to leave.
     idle_ms: int = 1 << 62  # After so long a pause receive first: answers then are not late.
+    keys: ClientKeys | None = None  # None: connections without CURVE.
 
 
 DEFAULTS = LinkSettings()
 
 
-class _PeerLink(Link):
-    """The connection to one peer, owned by the client's resources."""
+class _ClientLink(Link):
+    """A connection that the client's resources own."""
 
-    __slots__ = ("_resources", "drain", "url")
+    __slots__ = ("_resources", "drain")
 
-    def __init__(self, url: str, resources: Resources, settings: LinkSettings) -> None:
-        self.url = url
+    def __init__(self, kind: int, url: str, options: SocketOptions, resources: Resources) -> None:
+        """Raises ZMQError."""
         self._resources = resources
-        options = link_options(settings.limits)._replace(
-            send_hwm=settings.send_messages_max,
-            keepalive=False,
-            routing_id=b"k" + os.urandom(15) if settings.secret_ids else b"",  # Its first is not 0.
+        socket = resources.socket(kind)
+        configure(socket, kind, options)
+        self.drain = Drain(
+            socket,
+            message_bytes_max=options.message_bytes_max,
+            message_frames_max=options.message_frames_max,
+            arena_bytes=ARENA_BYTES,
+            frames=ARENA_FRAMES,
         )
-        socket, self.drain = _open(resources, zmq.DEALER, options)
-        super().__init__(socket)
+        super().__init__(socket, url, options.curve is not None)
         resources.add(self.monitor)
         try:
-            self.socket.connect(url)
+            self.connect()
         except zmq.ZMQError:
             self.close()  # A context that still has a socket never ends.
             raise
@@ -80,46 +93,32 @@ class _PeerLink(Link):
         self._resources.close_socket(self.socket)
 
 
-class _Feed:
-    """The SUB of a subscription."""
-
-    __slots__ = ("_resources", "drain", "socket")
-
-    def __init__(self, url: str, topic: bytes, resources: Resources) -> None:
-        self._resources = resources
-        options = link_options(LinkLimits())._replace(
-            hwm=BROADCASTS_MAX, send_hwm=1, keepalive=False, topics=(topic,)
-        )
-        self.socket, self.drain = _open(resources, zmq.SUB, options)
-        try:
-            self.socket.connect(url)
-        except zmq.ZMQError:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        self._resources.close_socket(self.socket)
-
-
-def _open(resources: Resources, kind: int, options: SocketOptions) -> tuple[Socket, Drain]:
-    socket = resources.socket(kind)
-    configure(socket, kind, options)
-    drain = Drain(
-        socket,
-        message_bytes_max=options.message_bytes_max,
-        message_frames_max=options.message_frames_max,
-        arena_bytes=ARENA_BYTES,
-        frames=ARENA_FRAMES,
+def _peer_link(url: str, resources: Resources, settings: LinkSettings) -> _ClientLink:
+    """Raises ZMQError, UnpinnedServer."""
+    curve = None if settings.keys is None else settings.keys.curve(url)
+    options = link_options(settings.limits, curve)._replace(
+        send_hwm=settings.send_messages_max,
+        keepalive=False,
+        routing_id=b"k" + os.urandom(15) if settings.secret_ids else b"",  # Its first is not 0.
     )
-    return socket, drain
+    return _ClientLink(zmq.DEALER, url, options, resources)
+
+
+def _feed(asked: Listen, resources: Resources, keys: ClientKeys | None) -> _ClientLink:
+    """The SUB of a subscription. Raises ZMQError, UnpinnedServer."""
+    curve = None if keys is None else keys.curve(asked.url, asked.named_by)
+    options = link_options(LinkLimits(), curve)._replace(
+        hwm=BROADCASTS_MAX, send_hwm=1, keepalive=False, topics=(asked.topic,)
+    )
+    return _ClientLink(zmq.SUB, asked.url, options, resources)
 
 
 class Links:
     """Executes the actions of a client machine and passes events to it.
 
     links      DEALER  the frames of docs/protocols/zmq-raft.md   to one peer's ROUTER each
-    monitors   PAIR    libzmq's events: made, lost                of each link
     feeds      SUB     StateBroadcast                             of a leader's state machine each
+    monitors   PAIR    libzmq's events: made, lost                of each link and feed
     """
 
     def __init__(
@@ -131,10 +130,11 @@ class Links:
         self.client = client
         self._settings = settings
         self.resources = resources or Resources()
-        self._links: dict[str, _PeerLink] = {}
-        self._feeds: dict[Any, _Feed] = {}
+        self._links: dict[str, _ClientLink] = {}
+        self._feeds: dict[Any, _ClientLink] = {}
         self._poller = zmq.Poller()
         self._ran_ms = monotonic_ms()
+        self._warned: set[str] = set()  # Urls whose problem the user knows.
 
     def run_once(self, give_up_ms: int, is_done: Callable[[], bool] = lambda: False) -> None:
         """Sends what is due, waits until something arrives or is due, and receives it.
@@ -146,8 +146,8 @@ class Links:
         if not self._act(now_ms) or is_done():
             return
         until_ms = give_up_ms
-        if self.client.deadline_ms is not None:
-            until_ms = min(until_ms, self.client.deadline_ms)
+        if self.deadline_ms is not None:
+            until_ms = min(until_ms, self.deadline_ms)
         wait_ms = 0 if self._unfinished else max(0, until_ms - now_ms)
         ready = {socket for socket, _ in self._poller.poll(wait_ms)}
         if ready or self._unfinished:
@@ -166,6 +166,15 @@ class Links:
             return False
         self._receive(ready)
         return True
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When run_once() or run_ready() must be called at the latest."""
+        retry_ms = min((link.retry_ms for link in self._every_link()), default=NEVER_MS)
+        machine_ms = self.client.deadline_ms
+        if retry_ms == NEVER_MS:
+            return machine_ms
+        return retry_ms if machine_ms is None else min(machine_ms, retry_ms)
 
     def _sent_more(self) -> bool:
         """Sends queued messages again; returns whether some have left.
@@ -190,13 +199,17 @@ class Links:
     @property
     def _unfinished(self) -> bool:
         """Whether a drain holds messages for which its arena had no room: no poll shows them."""
-        drains = [link.drain for link in self._links.values()]
-        drains += [feed.drain for feed in self._feeds.values()]
-        return any(drain.more for drain in drains)
+        return any(link.drain.more for link in self._every_link())
+
+    def _every_link(self) -> Iterator[_ClientLink]:
+        yield from self._links.values()
+        yield from self._feeds.values()
 
     def _act(self, now_ms: int) -> bool:
         """Executes the machine's actions; False: it has new ones, for a connection was lost."""
         self._receive_late(now_ms)
+        for link in self._every_link():
+            link.retry(now_ms)
         for action in self.client.ready(now_ms):
             match action:
                 case Send(url, frames) if url in self._links:
@@ -205,8 +218,8 @@ class Links:
                     self._connect(url)
                 case Disconnect(url):
                     self._disconnect(url)
-                case Listen(subscription, url, topic):
-                    self._listen(subscription, url, topic)
+                case Listen():
+                    self._listen(action)
                 case Unlisten(subscription):
                     self._unlisten(subscription)
                 case Warn(text):
@@ -240,9 +253,17 @@ class Links:
         # After the messages, which came before the loss.
         for link in links:
             if link.monitor in ready:
-                self._on_events(link)
+                for connected in link.events():
+                    report = self.client.on_connected if connected else self.client.on_disconnected
+                    report(link.url, monotonic_ms())
+                self._report_problem(link)
+        for feed in list(self._feeds.values()):
+            if feed.monitor in ready:
+                for _ in feed.events():
+                    pass  # The machine requests what the feed did not bring.
+                self._report_problem(feed)
 
-    def _drain(self, link: _PeerLink) -> None:
+    def _drain(self, link: _ClientLink) -> None:
         arena = link.drain.receive()
         now_ms = monotonic_ms()
         for position in range(arena.count):
@@ -253,51 +274,66 @@ class Links:
                 frames = arena.message(position)
             self.client.on_frames(link.url, frames, now_ms)
 
-    def _drain_feed(self, subscription: Any, feed: _Feed) -> None:
+    def _drain_feed(self, subscription: Any, feed: _ClientLink) -> None:
         assert isinstance(self.client, Listener)
         arena = feed.drain.receive()
         now_ms = monotonic_ms()
         for position in range(arena.count):
             self.client.on_broadcast(subscription, arena.message(position), now_ms)
 
-    def _on_events(self, link: _PeerLink) -> None:
-        for connected in link.events():
-            report = self.client.on_connected if connected else self.client.on_disconnected
-            report(link.url, monotonic_ms())
+    def _report_problem(self, link: _ClientLink) -> None:
+        if link.problem is not None:
+            self._on_refused(link.url, link.problem)
+        else:
+            self._warned.discard(link.url)
+
+    def _on_refused(self, url: str, problem: LinkProblem) -> None:
+        self.client.on_refused(url, *problem)
+        if url not in self._warned:
+            self._warned.add(url)
+            warn(f"{url}: {problem.text}; {problem.way_out}")
 
     def _connect(self, url: str) -> None:
         try:
-            link = _PeerLink(url, self.resources, self._settings)
+            link = _peer_link(url, self.resources, self._settings)
         except zmq.ZMQError:
             return  # A bad address from a peer: it stays a peer that never answers.
+        except UnpinnedServer as error:
+            self._on_refused(url, LinkProblem(error.problem, error.way_out))
+            return
         self._links[url] = link
-        self._register(link.socket)
-        self._register(link.monitor)
+        self._register(link)
 
     def _disconnect(self, url: str) -> None:
         link = self._links.pop(url, None)
         if link is not None:
-            self._poller.unregister(link.socket)
-            self._poller.unregister(link.monitor)
-            link.close()
+            self._close(link)
 
-    def _listen(self, subscription: Any, url: str, topic: bytes) -> None:
+    def _listen(self, asked: Listen) -> None:
         try:
-            feed = _Feed(url, topic, self.resources)
+            feed = _feed(asked, self.resources, self._settings.keys)
         except zmq.ZMQError:
             return  # A bad address: the client requests the entries instead.
-        self._feeds[subscription] = feed
-        self._register(feed.socket)
+        except UnpinnedServer as error:
+            self._on_refused(asked.url, LinkProblem(error.problem, error.way_out))
+            return
+        self._feeds[asked.subscription] = feed
+        self._register(feed)
 
     def _unlisten(self, subscription: Any) -> None:
         feed = self._feeds.pop(subscription, None)
         if feed is not None:
-            self._poller.unregister(feed.socket)
-            feed.close()
+            self._close(feed)
 
-    def _register(self, socket: Socket) -> None:
-        self._poller.register(socket, zmq.POLLIN)
-        self.resources.watch(socket)
+    def _register(self, link: _ClientLink) -> None:
+        for socket in (link.socket, link.monitor):
+            self._poller.register(socket, zmq.POLLIN)
+            self.resources.watch(socket)
+
+    def _close(self, link: _ClientLink) -> None:
+        for socket in (link.socket, link.monitor):
+            self._poller.unregister(socket)
+        link.close()
 
     def close(self) -> None:
         """Ends all connections; queued messages are dropped after linger_ms."""

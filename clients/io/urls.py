@@ -3,7 +3,7 @@
 import os
 import re
 
-from ...protocols.zmqraft.wire.values import IPC_PATH_BYTES_MAX, PORT_MAX
+from ...protocols.limits import IPC_PATH_BYTES_MAX, PORT_MAX
 
 SCHEME = "zre://"  # Of a cluster to be discovered by name (clients/node/discovery.py).
 URL = re.compile(r"tcp://(?:\[[^\s/\[\]]+\]|[^\s/:*\[\]]+):([0-9]{1,5})|ipc://(/[^\0]+)")

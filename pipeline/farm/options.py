@@ -51,6 +51,10 @@ class FarmReadOptions(EntryOptions):
         TEXT,
         "the CA that signed the servers' certificates (PEM); default: those that the system trusts",
     )
+    certificate_file: str | None = option(
+        TEXT, "the user's certificate (PEM), for servers that ask for one"
+    )
+    key_file: str | None = option(TEXT, "its private key (PEM), in a file that only you may read")
     tls: str = option(one_of("1.3", "1.2"), "`1.2` for servers without 1.3", "1.3")
     server_name: str = option(
         TEXT, "the name in the certificates, if it differs from the host of `urls`", ""

@@ -35,6 +35,8 @@ class FarmView(LogPositions):
                 user=options.user,
                 secret_file=options.secret_file,
                 ca_file=options.ca_file,
+                certificate_file=options.certificate_file,
+                key_file=options.key_file,
                 timeout_ms=options.timeout_ms,
                 tuning=FarmTuning(
                     options.tls,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from ...protocols.raft.messages import NUMBER_MAX
 from ...protocols.zre import services
-from ..options import FLAG, SIZE, TIME_MS, Addressed, OptionType, one_of, option, whole
+from ..options import FLAG, SIZE, TIME_MS, Addressed, OptionType, Secured, one_of, option, whole
 from .offset import LogOffset, Offset
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class EntryOptions(Addressed, ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClusterOptions(Addressed):
+class ClusterOptions(Secured):
     """The cluster to read from or write to."""
 
     service = services.LOG

@@ -33,7 +33,8 @@ def connected_log(options: ClusterOptions) -> Iterator["Log"]:
     """A client of the cluster that has found a node. Raises LogUnreachable."""
     from ...clients.log.log import Log
 
-    with Log(options.urls, options.cluster, timeout_ms=options.timeout_ms) as log:
+    urls, timeout_ms = options.urls, options.timeout_ms
+    with Log(urls, options.cluster, timeout_ms=timeout_ms, **options.client_keys) as log:
         try:
             log.reach(options.timeout_ms)
             yield log

@@ -91,9 +91,9 @@ class Stages:
     crash the next driver finds the file and empties the table.
     """
 
-    def __init__(self, folder: Path, url: str) -> None:
+    def __init__(self, folder: Path, setup: Setup) -> None:
         self._folder = folder
-        self._url = url
+        self._setup = setup
         folder.mkdir(exist_ok=True)
 
     def make(self) -> int:
@@ -129,7 +129,8 @@ class Stages:
         from ...clients.table.operations import TableTuning
         from ...clients.table.table import Table
 
-        return Table(self._url, number, tuning=TableTuning(owner=self.owner(number)))
+        tuning = TableTuning(owner=self.owner(number))
+        return Table(self._setup.url, number, tuning=tuning, **self._setup.client_keys)
 
 
 class Map:
@@ -182,7 +183,8 @@ class Map:
         self.done = context.accumulator([], ListParam())
         self.parts = len(ranges)
         owner = self._driver.stages.owner(self.stage)
-        task = MapTask(url, self.order, ranges, self.stage, owner, self.done)
+        keys = self._driver.setup.client_keys
+        task = MapTask(url, self.order, ranges, self.stage, owner, self.done, keys)
         context.setJobGroup(self.group, f"table {self.order.source}", interruptOnCancel=True)
         frame = spark.range(0, len(ranges), 1, len(ranges)).mapInArrow(mapped(task), ROW)
         found = sorted(Done(*row) for row in frame.collect())
@@ -205,7 +207,8 @@ class Map:
             count = max(min(size // SMALL_BYTES, TASKS_A_CORE * cores), size // LARGE_BYTES, 1)
         points: list[bytes] = []
         if count > 1:
-            with Table(self._driver.setup.url, self.order.source) as table:
+            setup = self._driver.setup
+            with Table(setup.url, self.order.source, **setup.client_keys) as table:
                 points = table.split_points(min(count, map_orders.PARTS_MAX))
         return list(zip([b"", *points], [*points, b""], strict=True))
 
@@ -242,7 +245,7 @@ class Driver:
     def __init__(self, link: DriverPipes, setup: Setup) -> None:
         self.link = link
         self.setup = setup
-        self.stages = Stages(Path(setup.folder) / "stages", setup.url)
+        self.stages = Stages(Path(setup.folder) / "stages", setup)
         self.maps: dict[int, Map] = {}
         self.spark: SparkSession = self._session()
         from py4j.protocol import Py4JError

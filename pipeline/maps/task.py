@@ -7,7 +7,7 @@ mappers (mapping/).
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -70,6 +70,7 @@ class MapTask(NamedTuple):
     stage: int  # Number of the staging table.
     owner: bytes  # Owner token of the staging table.
     done: Accumulator[list[Done]]
+    keys: dict[str, Any]  # Arguments of clients. Each task reads the key's file.
 
 
 class MapperFailed(Exception):
@@ -105,8 +106,8 @@ def run_part(task: MapTask, part: int) -> Done:
         return count.done._replace(reason=problem)
     tuning = TableTuning(requests_max=WRITES_MAX, owner=task.owner)
     with (
-        Table(task.url, order.source, timeout_ms=TIMEOUT_MS) as source,
-        Table(task.url, task.stage, timeout_ms=TIMEOUT_MS, tuning=tuning) as stage,
+        Table(task.url, order.source, timeout_ms=TIMEOUT_MS, **task.keys) as source,
+        Table(task.url, task.stage, timeout_ms=TIMEOUT_MS, tuning=tuning, **task.keys) as stage,
         MapperRun(order) as run,
     ):
         records = count.read(batches(pairs_of(source, order.lease, task.ranges[part])))

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ..errors import TableUnreachable
+from ..errors import PipelineError, TableUnreachable
 from .options import TableReadOptions, TableWriteOptions
 
 if TYPE_CHECKING:
@@ -18,9 +18,16 @@ def open_table(options: TableReadOptions | TableWriteOptions, url: str = "") -> 
 
     urls, timeout_ms = url or options.urls, options.timeout_ms
     if isinstance(options, TableReadOptions):
-        return Table(urls, options.table, timeout_ms=timeout_ms)
+        return Table(urls, options.table, timeout_ms=timeout_ms, **options.client_keys)
     tuning = TableTuning(requests_max=options.in_flight, owner=options.owner)
-    return Table(urls, options.table, timeout_ms=timeout_ms, sync=options.sync, tuning=tuning)
+    return Table(
+        urls,
+        options.table,
+        timeout_ms=timeout_ms,
+        sync=options.sync,
+        tuning=tuning,
+        **options.client_keys,
+    )
 
 
 @contextmanager
@@ -29,7 +36,7 @@ def connected_table(options: TableReadOptions | TableWriteOptions) -> Iterator["
 
     Raises TableUnreachable.
     """
-    from ...clients.errors import TableTimeout
+    from ...clients.errors import KeyUnusable, TableTimeout
 
     try:
         with open_table(options) as table:
@@ -37,3 +44,5 @@ def connected_table(options: TableReadOptions | TableWriteOptions) -> Iterator["
             yield table
     except TableTimeout as error:
         raise TableUnreachable(error) from error
+    except KeyUnusable as error:
+        raise PipelineError(f"{error} (options keyFile and serverKeys)") from error

@@ -7,6 +7,7 @@ plans tell it the urls of the notes by files.
 """
 
 import atexit
+import json
 import os
 import shutil
 import tempfile
@@ -53,20 +54,20 @@ class DriverRenewal:
         with ExitStack() as stack, suppress(Py4JError, OSError):  # The JVM has ended.
             while self._context._jsc is not None and not stopped.wait(RENEW_S):
                 self._advance()
-                for urls in self._urls():
-                    if urls not in tables:
-                        tables[urls] = stack.enter_context(_open(urls))
-                    self._renew(urls, tables[urls])
+                for target in self._targets():
+                    if target not in tables:
+                        tables[target] = stack.enter_context(_open(target))
+                    self._renew(target, tables[target])
 
-    def _urls(self) -> list[str]:
-        """Returns the urls of the tables planned so far."""
+    def _targets(self) -> list[str]:
+        """Returns the urls and keys, in JSON, of the tables planned so far."""
         found = []
         for entry in os.scandir(self.folder):
             with open(entry.path, encoding="utf-8") as file:
                 found.append(file.read())
-        return [urls for urls in found if urls]
+        return [target for target in found if target]
 
-    def _renew(self, urls: str, notes: "Table") -> None:
+    def _renew(self, target: str, notes: "Table") -> None:
         from ...clients.errors import TableError
 
         place = len(self._prefix)
@@ -78,7 +79,7 @@ class DriverRenewal:
                 self._highest = max(self._highest, number)
                 if snapshot is not None and self._is_running(number):
                     with suppress(TableError):  # The snapshot's tasks report that it has ended.
-                        _renew_one(urls, notes, snapshot)
+                        _renew_one(target, notes, snapshot)
 
     def _advance(self) -> None:
         """Skips queries that have ended. Spark numbers queries consecutively."""
@@ -106,15 +107,18 @@ def renewal_of(spark: "SparkSession") -> DriverRenewal:
     return _renewal
 
 
-def _open(urls: str) -> "Table":
+def _open(target: str, url: str = "") -> "Table":
+    """With url, at that server only."""
     from ...clients.table.table import Table
 
-    return Table(urls, NOTES, timeout_ms=TIMEOUT_MS)
+    arguments = json.loads(target)
+    urls = arguments.pop("urls")
+    return Table(url or urls, NOTES, timeout_ms=TIMEOUT_MS, **arguments)
 
 
-def _renew_one(urls: str, notes: "Table", snapshot: Snapshot) -> None:
-    if not snapshot.url or snapshot.url == urls:
+def _renew_one(target: str, notes: "Table", snapshot: Snapshot) -> None:
+    if not snapshot.url or snapshot.url == json.loads(target)["urls"]:
         notes.renew(snapshot.lease)
         return
-    with _open(snapshot.url) as table:
+    with _open(target, snapshot.url) as table:
         table.renew(snapshot.lease)

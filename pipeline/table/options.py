@@ -8,7 +8,7 @@ from ...protocols.zerodb.wire.values import KEY_BYTES_MAX, TABLE_MAX
 from ...protocols.zre import services
 from ..errors import OptionError
 from ..formats import DDL, FORMATS, NUMBER_BYTES, STRUCTURED
-from ..options import SIZE, TEXT, TEXTS, TIME_MS, Addressed, one_of, option, whole
+from ..options import SIZE, TEXT, TEXTS, TIME_MS, Secured, one_of, option, whole
 
 PER_QUERY, PER_FRAME = "query", "frame"
 LOCAL_AUTO, LOCAL_OFF = "auto", "off"
@@ -22,7 +22,7 @@ ONE_TYPE = re.compile(
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableOptions(Addressed):
+class TableOptions(Secured):
     """The table to read or write."""
 
     service = services.TABLES
@@ -37,6 +37,7 @@ class TableReadOptions(TableOptions):
     """What to read. Making one raises OptionError if the options do not go together."""
 
     refused = {
+        **Secured.refused,
         "pushdown": (
             "it was removed, as a second query of the same frame lacked rows; a filter by where() "
             "stays right without it, and prefix, start, end and keys read less of the table"

@@ -6,6 +6,7 @@ snapshot and writes a note into a table of the cluster, where the other tasks fi
 """
 
 import hashlib
+import json
 import os
 import threading
 import time
@@ -104,12 +105,16 @@ def prepare(query: SnapshotQuery) -> None:
     """
     if folder := os.environ.get(FOLDER):
         urls = ",".join([query.url] if query.url else query.options.urls)
-        with suppress(OSError), open(os.path.join(folder, _digest(urls).hex()), "w") as file:
-            file.write(urls)
+        target = json.dumps({"urls": urls, **query.options.client_keys})
+        with suppress(OSError), open(os.path.join(folder, _digest(target).hex()), "w") as file:
+            file.write(target)
+    from ...clients.errors import NotAllowed
+
     with query.notes() as notes:
         info = notes.info()
         if info is None:
-            notes.open()
+            with suppress(NotAllowed):  # A key without `admin`: the first note makes the table.
+                notes.open()
         elif not query.url and not info.get("replicated"):
             raise PipelineError(
                 f"table {NOTES}, in which Spark's tasks note their snapshots, is local at "

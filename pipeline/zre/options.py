@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ...protocols.zerodb.wire.values import TABLE_MAX
 from ...protocols.zre import services
 from ..log.options import EARLIEST, TIME, LogReadOptions, StartPosition, parse_after
-from ..options import FLAG, TIME_MS, Addressed, OptionType, option, whole
+from ..options import FLAG, TIME_MS, OptionType, Secured, option, whole
 from ..table.options import TableReadOptions
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def _parse_time(value: str) -> StartPosition:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ZreTableOptions(Addressed):
+class ZreTableOptions(Secured):
     """The part of a log service's table to read."""
 
     service = services.TABLES
@@ -68,4 +68,6 @@ class ZreTableOptions(Addressed):
             table=self.table,
             timeout_ms=self.timeout_ms,
             start=start,
+            key_file=self.key_file,
+            server_keys=self.server_keys,
         )

@@ -1,7 +1,7 @@
 """Reads the properties and the index of a RocksDB table file.
 
 It supports the block-based table of format 5 with the checksums, key order and index of our options
-(docs/disk-format.md). Other files are Unsupported: RocksDB reads them itself.
+(docs/reference/disk-format.md). Other files are Unsupported: RocksDB reads them itself.
 """
 
 import errno

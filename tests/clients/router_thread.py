@@ -8,6 +8,7 @@ from typing import Generic, Protocol, TypeVar
 import zmq
 
 from kelek.protocols.errors import RemoteProtocolError
+from kelek.tests.clients.curve_gate import CurveGate
 
 
 class Responder(Protocol):
@@ -23,13 +24,21 @@ AnyResponder = TypeVar("AnyResponder", bound=Responder)
 class RouterThread(Generic[AnyResponder]):
     """Serves each responder at its url until close(). Commands change it while it runs."""
 
-    def __init__(self, responders: Mapping[str, AnyResponder]) -> None:
+    def __init__(
+        self, responders: Mapping[str, AnyResponder], gate: CurveGate | None = None
+    ) -> None:
+        """gate: the ROUTERs have CURVE; None: they have not"""
         self.urls = list(responders)
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._responders: dict[zmq.Socket[bytes], AnyResponder] = {}
         self._routers: dict[str, zmq.Socket[bytes]] = {}
+        self._gate = gate
+        if gate is not None:
+            gate.bind(self.context)
         for url, responder in responders.items():
             router = self.context.socket(zmq.ROUTER)
+            if gate is not None:
+                gate.protect(router)
             router.linger = 0
             router.bind(url)
             self._responders[router] = responder
@@ -59,11 +68,15 @@ class RouterThread(Generic[AnyResponder]):
 
     def _serve(self) -> None:
         poller = zmq.Poller()
-        for socket in (self._commands, *self._responders):
+        gates = [] if self._gate is None else [self._gate.socket]
+        for socket in (self._commands, *self._responders, *gates):
             poller.register(socket, zmq.POLLIN)
         while True:
             for socket, _ in poller.poll():
                 assert isinstance(socket, zmq.Socket)
+                if self._gate is not None and socket is self._gate.socket:
+                    self._gate.answer()
+                    continue
                 if socket is not self._commands:
                     if not socket.closed:
                         self._answer(socket)
@@ -78,6 +91,8 @@ class RouterThread(Generic[AnyResponder]):
                     router.close()
                 if command == "stop":
                     self._commands.close()
+                    for gate in gates:
+                        gate.close()
                     return
 
     def _answer(self, router: zmq.Socket[bytes]) -> None:

@@ -362,7 +362,7 @@ class Story:
         self._ready(peer)
 
     def do_unreachable(self, peer: str, other: str) -> None:
-        self.rafts[peer].on_unreachable(other)
+        self.rafts[peer].on_unreachable(other, self.now_ms)
         self._ready(peer)
 
     def do_inject(self, sender: str, target: str, kind: str, **fields: str) -> None:

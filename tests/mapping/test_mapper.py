@@ -265,7 +265,7 @@ def mapped(source: str) -> list[Op]:
 
 
 def test_the_mapper_of_the_documentation() -> None:
-    page = (ROOT / "docs" / "mapper.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "guides" / "mapper.md").read_text(encoding="utf-8")
     source = page.split("```wat\n")[1].split("```")[0]
     assert mapped(source) == [Put(7, [b"a/1", b"b"], [b"one", b"two"]), Delete(7, [b"a/2"])]
 

@@ -1,4 +1,4 @@
-"""docs/pipeline.md: its programs run, and its tables of options follow the declarations.
+"""docs/guides/pipeline.md: its programs run, and its tables of options follow the declarations.
 
 `pytest tests/pipeline/test_docs.py -k tables --rewrite` rewrites the tables.
 """
@@ -9,14 +9,17 @@ from typing import Any
 
 import pytest
 
+import kelek
 from kelek.pipeline.farm.options import FarmReadOptions
 from kelek.pipeline.log.options import LogReadOptions, LogWriteOptions
 from kelek.pipeline.options import options_of
 from kelek.pipeline.table.options import TableReadOptions, TableWriteOptions
 from kelek.pipeline.zre.options import ZreReadOptions, ZreTableOptions
+from kelek.tests.secure_cluster import SecureCluster
+from kelek.tests.test_docs import CLIENT_KEYS, section
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "pipeline.md"
+PAGE = ROOT / "docs" / "guides" / "pipeline.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 TABLES = TEXT.partition("\n## The log\n")[0]  # log/test_docs.py runs the log's.
 FILES = [path.read_text(encoding="utf-8") for path in (ROOT / "examples").glob("pipeline/*.py")]
@@ -26,6 +29,8 @@ PROGRAMS = [
     if program not in FILES  # test_examples.py runs those.
 ]
 URL = "tcp://127.0.0.1:7100"
+SERVER_KEY = "yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID"
+KEY = "/etc/kelek/orders.key_secret"
 
 
 FOLDERS = ("arrived", "checkpoint")  # Where the JVM was started, unless they are moved.
@@ -38,7 +43,33 @@ def test_programs(spark: Any, node: str, tmp_path: Path) -> None:
         text = program.replace(URL, node)
         for folder in FOLDERS:
             text = text.replace(f'"{folder}"', f'"{tmp_path}/{folder}"')
-        exec(compile("\n" * place + text, "docs/pipeline.md", "exec"), {})
+        exec(compile("\n" * place + text, "docs/guides/pipeline.md", "exec"), {})
+
+
+def test_the_recipe(spark: Any, node: str) -> None:
+    page = (ROOT / "docs" / "recipes" / "spark.md").read_text(encoding="utf-8")
+    [program] = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
+    exec(program.replace(URL, node), {})
+
+
+def test_the_example_with_keys(spark: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    """docs/security.md: the driver and the tasks connect with CURVE."""
+    cluster = SecureCluster(names=("n1",))
+    try:
+        key = cluster.allow("orders", "tables:7:rw tables:3221225471:rw jobs")
+        cluster.start()
+        cluster.wait(lambda: "all-ready" in cluster.log())
+        url, server_key = cluster.urls["n1.zerodb.url"], cluster.server_key("n1")
+        with kelek.Table(url, 7, key=key, server_keys=server_key) as table:
+            table.put_many((b"%d" % number, b"x") for number in range(1000))
+        program = section(*CLIENT_KEYS)[-1].text
+        for shown, real in ((URL, url), (SERVER_KEY, server_key), (KEY, key)):
+            assert shown in program
+            program = program.replace(shown, real)
+        exec(program, {"spark": spark})
+        assert "1000" in capfd.readouterr().out
+    finally:
+        cluster.stop()
 
 
 # The classes of each table of options, by the use that has no `only` of its own.
@@ -56,14 +87,14 @@ MARKED = re.compile(r"<!-- options of ([^>]+) -->\n.*?<!-- end of options -->", 
 def table(title: str) -> str:
     """One row per option: name, default, values, meaning."""
     rows: dict[str, str] = {}
-    for use, section in TABLES_OF_OPTIONS[title].items():
-        for one in options_of(section):
+    for use, options in TABLES_OF_OPTIONS[title].items():
+        for one in options_of(options):
             default = "required" if one.required else f"`{one.default}`" if one.default else ""
             default += f", of a stream `{one.in_streams}`" if one.in_streams else ""
             only = one.only or use
             in_all = all(
-                one.name in {other.name for other in options_of(section)}
-                for section in TABLES_OF_OPTIONS[title].values()
+                one.name in {other.name for other in options_of(each)}
+                for each in TABLES_OF_OPTIONS[title].values()
             )
             meaning = one.meaning if in_all and not one.only else f"{only} only: {one.meaning}"
             rows.setdefault(

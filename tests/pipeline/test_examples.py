@@ -1,4 +1,4 @@
-"""examples/pipeline: each program runs and prints what docs/pipeline.md shows, which shows it."""
+"""examples/pipeline: each program runs, and prints what docs/guides/pipeline.md shows."""
 
 import contextlib
 import doctest
@@ -21,7 +21,7 @@ from kelek.tests.conftest import ROOT, Shell
 from kelek.tests.pipeline.conftest import NODE, running
 
 FOLDER = ROOT / "examples" / "pipeline"
-TEXT = (ROOT / "docs" / "pipeline.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs" / "guides" / "pipeline.md").read_text(encoding="utf-8")
 PROGRAMS = re.findall(r"^```python\n(.*?)^```$", TEXT, re.M | re.S)
 SHOWN = dict(  # What each of them prints.
     re.findall(r"^\$ python examples/pipeline/(\w+)\.py.*\n((?:(?!\$ |```).*\n)*)", TEXT, re.M)
@@ -109,7 +109,7 @@ def program_of(nodes: Shell, title: str) -> str:
     text = TEXT.partition(f"\n## {title}\n")[2]
     text = text[text.index("```python\n") + len("```python\n") : text.index("```\n\n|")]
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        exec(compile(translated(nodes, text), "docs/pipeline.md", "exec"), {})
+        exec(compile(translated(nodes, text), "docs/guides/pipeline.md", "exec"), {})
     return printed.getvalue()
 
 
@@ -204,11 +204,11 @@ def test_every_example_is_shown() -> None:
     files = {path.stem: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.py")}
     assert files.keys() == SHOWN.keys()
     for name, text in files.items():
-        assert any(program in text for program in PROGRAMS), f"docs/pipeline.md lacks {name}.py"
+        assert any(program in text for program in PROGRAMS), f"pipeline.md lacks {name}.py"
 
 
 def test_pictures_are_those_of_the_pages() -> None:
     pictures = {path.name for path in (ROOT / "docs" / "pictures").iterdir()}
-    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("**/*.md")]
     used = {name for page in pages for name in re.findall(r"pictures/([\w.]+)\)", page.read_text())}
     assert used == pictures

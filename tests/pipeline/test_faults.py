@@ -1,5 +1,6 @@
 """A node is lost in the middle of a query that reads its snapshot: Spark notices nothing."""
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -39,12 +40,14 @@ def given(nodes: TableCluster) -> dict[str, str]:
 
 def lose_one(nodes: TableCluster) -> tuple[str, int]:
     """Kills a node from which a range is being read; its name, and how many rows it had given."""
-    for name in NAMES:
-        with nodes.table(TABLE, name) as table:
-            for job in table.jobs(running=True):
-                if int(job["request_type"]) == RANGE_JOB:
-                    nodes.kill(name)
-                    return name, int(job["rows"])
+    until = time.monotonic() + WAIT_S
+    while time.monotonic() < until:
+        for name in NAMES:
+            with nodes.table(TABLE, name) as table:
+                for job in table.jobs(running=True):
+                    if int(job["request_type"]) == RANGE_JOB and int(job["rows"]):
+                        nodes.kill(name)
+                        return name, int(job["rows"])
     raise AssertionError("no node is read from")
 
 

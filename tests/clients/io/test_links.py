@@ -1,16 +1,21 @@
-"""The connections of a client: received messages and invalid addresses."""
+"""The connections of a client: received messages, invalid addresses, refused subscriptions."""
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import zmq
 
 from kelek.clients.io.links import Links, LinkSettings
+from kelek.net.client_keys import ClientKeys
 from kelek.net.clock import monotonic_ms
-from kelek.net.links import ARENA_BYTES
-from kelek.protocols.connections import ClientAction, Connect, Disconnect, Send
+from kelek.net.links import ARENA_BYTES, KEY_REFUSED
+from kelek.protocols.connections import ClientAction, Connect, Disconnect, Listen, Send
 from kelek.protocols.zmqraft.client.client import LogClientMachine, LogClientSetup
+from kelek.tests.clients.curve_gate import CurveGate, new_key
+from kelek.tests.ports import free_port
 
 DEADLINE_MS = 60_000
 LARGE = ARENA_BYTES * 3 // 4  # An arena has no room for two.
@@ -24,6 +29,8 @@ class RecordingMachine(LogClientMachine):
         self.actions: list[ClientAction] = list(actions) or [Connect(url)]
         self.sizes: list[int] = []
         self.lost: list[str] = []
+        self.refused: dict[str, str] = {}
+        self.broadcasts: list[tuple[object, Sequence[bytes]]] = []
 
     def ready(self, now_ms: int) -> list[ClientAction]:
         actions, self.actions = self.actions, []
@@ -38,6 +45,45 @@ class RecordingMachine(LogClientMachine):
 
     def on_frames(self, url: str, frames: Sequence[bytes], now_ms: int) -> None:
         self.sizes.append(sum(map(len, frames)))
+
+    def on_refused(self, url: str, problem: str, way_out: str) -> None:
+        self.refused[url] = problem
+
+    def on_broadcast(self, subscription: object, frames: Sequence[bytes], now_ms: int) -> None:
+        self.broadcasts.append((subscription, frames))
+
+
+class Feeder:
+    """A PUB with CURVE that sends without end."""
+
+    def __init__(self, url: str, gate: CurveGate) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._gate = gate
+        gate.bind(self._context)
+        self._feed = self._context.socket(zmq.PUB)
+        gate.protect(self._feed)
+        self._feed.bind(url)
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while not self._ends.is_set():
+            if self._gate.socket.poll(10):
+                self._gate.answer()
+            self._feed.send_multipart([b"demo", b"x"])
+
+    def close(self) -> None:
+        self._ends.set()
+        self._thread.join()
+        self._context.destroy(linger=0)
+
+
+def run_until(links: Links, is_done: Callable[[], object]) -> None:
+    until_ms = monotonic_ms() + DEADLINE_MS
+    while not is_done():
+        assert monotonic_ms() < until_ms
+        links.run_once(until_ms)
 
 
 def test_large_messages_that_arrive_together_are_all_received(tmp_path: Path) -> None:
@@ -84,3 +130,17 @@ def test_a_peer_without_room_is_lost_unless_the_client_is_patient(
     assert machine.lost == ([] if patient else [url])
     assert links.backlog == (8 if patient else 0)
     links.close()
+
+
+def test_a_refused_subscription_comes_back_when_its_key_is_allowed() -> None:
+    gate, own, url = CurveGate(), new_key("late"), f"tcp://127.0.0.1:{free_port()}"
+    machine = RecordingMachine(url, Listen("feed", url, b"demo"))
+    keys = ClientKeys(own, gate.key.public_key)
+    links = Links(machine, LinkSettings(keys=keys))
+    with closing(Feeder(url, gate)):
+        run_until(links, lambda: machine.refused)
+        assert machine.refused == {url: KEY_REFUSED.text}
+        gate.allow(own)
+        run_until(links, lambda: machine.broadcasts)
+    links.close()
+    assert machine.broadcasts[0] == ("feed", [b"demo", b"x"])

@@ -1,4 +1,4 @@
-"""docs/pipeline.md, "The log": its Python runs as one story, and prints what it says."""
+"""docs/guides/pipeline.md, "The log": its Python runs as one story, and prints what it says."""
 
 import contextlib
 import io
@@ -11,7 +11,7 @@ import pytest
 from kelek.tests.conftest import ROOT
 from kelek.tests.pipeline.conftest import running
 
-PAGE = ROOT / "docs" / "pipeline.md"
+PAGE = ROOT / "docs" / "guides" / "pipeline.md"
 TEXT = PAGE.read_text(encoding="utf-8").partition("\n## The log\n")[2]
 TEXT = TEXT.partition("\n## Presence\n")[0]  # test_examples.py runs what follows.
 TOPOLOGY = """\

@@ -19,7 +19,7 @@ from kelek.tests.pipeline.conftest import NODE, running
 
 wasmtime = pytest.importorskip("wasmtime")
 pytestmark = pytest.mark.spark
-PAGE = ROOT / "docs" / "mapper.md"
+PAGE = ROOT / "docs" / "guides" / "mapper.md"
 DEADLINE_S = 250  # A JVM took 100 s to start on a very busy machine.
 ROWS = 30_000
 # Some ms for each batch; of the first record the key becomes the value.

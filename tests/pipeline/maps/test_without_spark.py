@@ -12,7 +12,7 @@ from kelek.clients.table.operations import TableTuning
 from kelek.pipeline.maps.driver import DriverPipes, Stages, error_line
 from kelek.protocols.zerodb.server import map_orders
 from kelek.protocols.zerodb.server.jobs import JobLimits, JobScan, JobTable, Lease
-from kelek.protocols.zerodb.server.map_orders import MapOrder, Trouble, encode
+from kelek.protocols.zerodb.server.map_orders import MapOrder, Setup, Trouble, encode
 from kelek.protocols.zerodb.server.scan_chunks import PairChunks
 from kelek.protocols.zerodb.wire.values import MAP_TABLE
 
@@ -113,7 +113,7 @@ class FakeTables:
     def __init__(self) -> None:
         self.there: dict[int, str] = {}
 
-    def __call__(self, url: str, number: int, tuning: TableTuning) -> Any:
+    def __call__(self, url: str, number: int, tuning: TableTuning, **keys: Any) -> Any:
         tables = self.there
         assert len(tuning.owner) == 16
 
@@ -139,7 +139,8 @@ def test_fresh_tables_are_found_again(tmp_path: Path, monkeypatch: pytest.Monkey
     tables = FakeTables()
     monkeypatch.setattr("kelek.clients.table.table.Table", tables)
     pytest.importorskip("pyspark")
-    first, second = Stages(tmp_path / "stages", "url"), Stages(tmp_path / "stages", "url")
+    setup = Setup("test", "url", str(tmp_path), "", 0)
+    first, second = Stages(tmp_path / "stages", setup), Stages(tmp_path / "stages", setup)
     number = first.make()
     assert number >= 3_221_225_472
     assert list(second.left()) == [number]

@@ -1,9 +1,12 @@
 """Tables read as Spark's driver and tasks do, without a JVM."""
 
 import gc
+import json
+import pickle
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from queue import Queue
@@ -14,10 +17,14 @@ import msgpack
 import pytest
 
 import kelek
+from kelek.net.access.keys import load_key
 from kelek.pipeline.errors import PipelineError
+from kelek.protocols.access.certificates import encode_key
 from kelek.protocols.zerodb.wire import requests
 from kelek.protocols.zerodb.wire.values import FEATURE_TABLE_INFO
-from kelek.tests.clients.table.table_servers import TableServers
+from kelek.tests.clients.curve_gate import CurveGate, new_key, write_key
+from kelek.tests.clients.table.table_servers import FEATURES, TableServers
+from kelek.tests.ports import free_port
 
 types = pytest.importorskip("pyspark.sql.types")
 pa = pytest.importorskip("pyarrow")
@@ -300,3 +307,67 @@ def test_modules_are_no_garbage_in_a_task(monkeypatch: pytest.MonkeyPatch) -> No
         assert len(more) == 100
     finally:
         gc.unfreeze()
+
+
+# ---- keys ----
+
+
+@pytest.fixture
+def secured(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """Options of a table whose server has CURVE."""
+    gate, key = CurveGate(), new_key("spark")
+    gate.allow(key)
+    url = f"tcp://127.0.0.1:{free_port()}"
+    path = str(write_key(tmp_path, key))
+    features = FEATURES & ~FEATURE_TABLE_INFO
+    with closing(TableServers(tmp_path, features, [url], gate)):
+        with kelek.Table(url, 3, key=path, server_keys=gate.public_key) as table:
+            table.put_many(ROWS)
+        server_keys = json.dumps({url: gate.public_key})
+        yield {"urls": url, "keyFile": path, "serverKeys": server_keys, "table": "3"}
+
+
+def test_a_table_with_keys_is_read_and_plans_hold_no_secret(secured: dict[str, str]) -> None:
+    reader = table_kind.KIND.reader(secured, SCHEMA)
+    parts = reader.partitions()
+    planned = pickle.dumps((reader, parts))
+    secret = load_key(secured["keyFile"]).secret_key
+    assert secret not in planned
+    assert encode_key(secret).encode() not in planned
+    reader, parts = pickle.loads(planned)
+    assert sorted(row for part in parts for row in rows_of(reader, part)) == ROWS
+
+
+def test_a_driver_renews_snapshots_with_its_keys(
+    secured: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renewed: Queue[int] = Queue()
+    monkeypatch.setattr(driver_renewal, "RENEW_S", 0.01)
+    monkeypatch.setattr(kelek.Table, "renew", lambda table, lease: renewed.put(lease))
+    spark = FakeDriver()
+    renewal = driver_renewal.DriverRenewal(spark)
+    monkeypatch.setenv(table_snapshot.FOLDER, renewal.folder)
+    reader = table_kind.KIND.reader(secured, SCHEMA)
+    reader.partitions()
+    keys: dict[str, Any] = reader.options.client_keys
+    with kelek.Table(secured["urls"], table_snapshot.NOTES, **keys) as notes:
+        driver = table_snapshot.driver_prefix(table_snapshot.DRIVER)
+        taken = table_snapshot.TAKEN + msgpack.packb((secured["urls"], 51, "", b""))
+        notes.put(driver + table_snapshot.execution_key(1) + b"x", taken)
+    assert renewed.get(timeout=20) == 51
+    spark.sparkContext._jsc = None
+    renewal.thread.join(20)
+
+
+def test_keys_that_cannot_be_used_end_the_plan(secured: dict[str, str]) -> None:
+    def problem(**changed: str) -> str:
+        with pytest.raises(PipelineError) as error:
+            table_kind.KIND.reader({**secured, **changed}, SCHEMA).partitions()
+        return str(error.value)
+
+    assert "serverKeys is a public key of 40 characters" in problem(serverKeys="short")
+    assert "serverKeys is a public key of 40 characters" in problem(serverKeys='{"tcp://h:1": 1}')
+    assert "keyFile is an absolute path" in problem(keyFile="spark.key_secret")
+    assert "No such file" in problem(keyFile="/none/spark.key_secret")
+    assert "no key of this server is known" in problem(serverKeys="{}")
+    assert "unknown option 'key': a secret does not belong" in problem(key="secret")

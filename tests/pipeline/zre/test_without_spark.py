@@ -208,7 +208,7 @@ def test_options() -> None:
 
 def test_the_page_names_columns() -> None:
     kind = pytest.importorskip("kelek.pipeline.zre.kind", reason="it needs pyspark")
-    text = (ROOT / "docs" / "pipeline.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "guides" / "pipeline.md").read_text(encoding="utf-8")
     text = text.partition("\n## Presence\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| ((?:`\w+`,? ?)+)\| ([A-Z, ]+) \|", text, re.M)
     shown: list[str] = []
