@@ -124,6 +124,10 @@ class ClusterInfo:
         self._has_more = False  # A wake has left answers to the next one.
 
     @property
+    def waiting(self) -> int:
+        return len(self._log_info_requests)
+
+    @property
     def deadline_ms(self) -> int | None:
         """When answer_ready() has something to do; 0: at once."""
         return 0 if self._has_more else self._log_info_requests.deadline_ms

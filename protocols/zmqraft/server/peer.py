@@ -16,13 +16,16 @@ from ...errors import RemoteProtocolError
 from ...host.border import LinkLost, Requests, Responses
 from ...host.status import SavedState, core_status, role_of
 from ...raft.core import Raft, Role
+from ...raft.membership import Configuration
 from ...raft.messages import (
     AppendAck,
     AppendEntries,
     AppendJob,
+    AppendResponse,
     EntryBatch,
     Envelope,
     InstallSnapshot,
+    Ready,
     RequestVote,
     SnapshotResponse,
     TimeoutNow,
@@ -30,7 +33,7 @@ from ...raft.messages import (
 from ..membership.directory import MemberDirectory
 from ..membership.members import MemberChanges
 from ..membership.voter_eligibility import VoterEligibility
-from ..snapshots.orders import Snapshot
+from ..snapshots.orders import Order, Snapshot
 from ..wire.client_codec import Form, LogInfo, ReplyAddress, RequestEntries, decode_client_request
 from ..wire.config_codec import CONFIG_UPDATE_REQUEST
 from ..wire.extensions import ENTRIES_PACKED_REQUEST, HELLO_ANSWER, HELLO_REQUEST, Hello
@@ -66,7 +69,17 @@ from .values import (
     Wake,
 )
 
+FULL_EVERY_MS = 10  # While only updates and reads go on, every part acts once in so long.
+NEVER_MS = 1 << 62
+
 _NO_SENDERS: frozenset[str] = frozenset()
+
+_CoreState = tuple[Role, int, str | None, Configuration, str | None]
+
+
+def core_state(core: Raft) -> _CoreState:
+    """What seldom changes in a core, and concerns every part when it does."""
+    return core.role, core.term, core.leader, core.configuration, core.transferring
 
 
 class Peer:
@@ -129,6 +142,11 @@ class Peer:
         self.leading = False  # As of the last wake.
         self._commits = CommitNotifier(now_ms)
         self._now_ms = now_ms
+        # What a quick wake (wake()) does not look at: whether there is more to do than usual, when
+        # a part has something to do, and the state of the core at the last full wake.
+        self._is_busy = True
+        self._full_due_ms = now_ms
+        self._core_state = core_state(self.core)
 
     def _make_eligibility(self, recovered: Recovered, incarnation: int) -> VoterEligibility:
         setup = self.setup
@@ -187,14 +205,20 @@ class Peer:
                 self._on_clients(event.data)
             else:
                 self._on_peers(event.data)
-        elif isinstance(event, Responses):
+            return
+        if isinstance(event, Responses):
             self._on_answers(event.server, event.data)
-        elif isinstance(event, AppendAck):
+            return
+        if isinstance(event, AppendAck):
             self._on_written(event.seq, not event.is_full)
-        elif isinstance(event, Applied):
+            return
+        if isinstance(event, Applied):
             self.requests.clients_wait = event.clients_wait
             self._commits.on_applied(event.applied_index, event.by_all, event.urgent)
-        elif isinstance(event, Stalled):
+            self._is_busy = self._is_busy or not event.urgent  # A snapshot may be due.
+            return
+        self._is_busy = True
+        if isinstance(event, Stalled):
             self.core.on_stalled(event.ms)
         elif isinstance(event, OrderLost):
             self.snapshots.on_order_lost(event.order, now_ms)
@@ -222,6 +246,7 @@ class Peer:
             others = self._on_foreign_peers(arena, others)
         if not others:
             return
+        self._is_busy = True
         foreign_slot = self.setup.foreign_slot
         for number, share in self._client_requests.select(arena, others, foreign_slot):
             frames, slot = arena.message(number), arena.slot(number)
@@ -236,6 +261,7 @@ class Peer:
         for number in numbers:
             frames = arena.head(number, 3)
             if len(frames) > 2 and frames[2] in PEER_REQUESTS:
+                self._is_busy = True
                 frames = arena.message(number)
                 self._on_request(frames, ReplyAddress(self.out.clients, frames[0]))
             else:
@@ -279,6 +305,10 @@ class Peer:
                 message = link.on_answer(frames)
                 if message is None:
                     continue
+                if isinstance(message, AppendResponse):
+                    self.core.step(peer, message, now_ms)
+                    continue
+                self._is_busy = True
                 if isinstance(message, Hello):
                     # Only an answer proves that the peer is there and knows our present state.
                     if link.peer_knows_voter or not self.eligibility.is_voter:
@@ -296,11 +326,13 @@ class Peer:
                 self.requests.malformed += 1
             if link.wrong_peer:
                 self.links.hello_pending.add(peer)
+                self._is_busy = True
 
     def _on_written(self, seq: int, writable: bool) -> None:
         """The log writer has made the jobs up to seq durable, or its disk is full. While it is
         full, the peer neither votes nor leads."""
         if writable != self.append_queue.writable:
+            self._is_busy = True
             self.append_queue.writable = writable
             self.core.may_vote = writable and self.eligibility.may_vote
         for envelope in self.append_queue.on_written(seq):
@@ -334,7 +366,9 @@ class Peer:
                 client.begin(request)
             if kind in PEER_REQUESTS:
                 self._on_peer_request(routing_id, request, client.out)
-            elif kind == HELLO:
+                return
+            self._is_busy = True
+            if kind == HELLO:
                 self._on_hello_request(client, request)
             elif kind == ENTRIES_PACKED:
                 entries = ENTRIES_PACKED_REQUEST.decode(request, cluster)
@@ -361,6 +395,7 @@ class Peer:
             self.entry_readers.on_append_entries(message)
             self._on_leader(message)
         elif isinstance(message, InstallSnapshot):
+            self._is_busy = True
             self.snapshots.on_chunk(message, origin)
 
     def _ignored_senders(self, out: Frames) -> frozenset[str]:
@@ -394,6 +429,7 @@ class Peer:
             core.mark_voted()  # The forgotten vote may be of this term.
 
     def _become_voter(self) -> None:
+        self._is_busy = True
         self.directory.members_known = True
         self.core.may_vote = self.append_queue.writable
         # The other peers must learn that we count.
@@ -459,41 +495,73 @@ class Peer:
 
     @property
     def deadline_ms(self) -> int:
-        """When wake() must be called next, at the latest."""
-        core = self.core
+        """When wake() must be called next, at the latest. Valid after wake()."""
         if self._client_requests:
             return self._now_ms
-        deadline = core.deadline_ms
-        for due_ms in (
-            *self.updates.deadlines_ms,
-            self.reads.deadline_ms,
-            self.entry_readers.deadline_ms,
-            self.cluster_info.deadline_ms,
-            self.transfers.deadline_ms,
-            self._commits.deadline_ms(self._applicable_index, self._now_ms),
-            self.links.deadline_ms(self.members.joining),
-            self.members.deadline_ms(self._now_ms),
-            self.snapshots.deadline_ms,
-        ):
-            if due_ms is not None:
-                deadline = min(deadline, due_ms)
-        return deadline
+        deadline = min(self.core.deadline_ms, self._full_due_ms)
+        notice_ms = self._commits.deadline_ms(self._applicable_index, self._now_ms)
+        return deadline if notice_ms is None else min(deadline, notice_ms)
 
     def wake(self, now_ms: int, is_late: Callable[[], bool] = lambda: False) -> Wake:
         """Acts once on everything received since the last wake, and returns the actions of the
         owner.
 
         It processes queued client requests until is_late() says that heartbeats must not wait
-        longer.
+        longer. A wake is quick if since the last one only updates, reads, their replication and its
+        answers have come: parts with nothing to do are not called then.
         """
         self._now_ms = now_ms
         core = self.core
         while self._client_requests:
+            self._is_busy = True
             client, frames = self._client_requests.pop()
             self._on_request(frames, client)
             if is_late():
                 break
         core.tick(now_ms)
+        state = core_state(core)
+        is_full = self._is_busy or now_ms >= self._full_due_ms or state != self._core_state
+        is_full = is_full or self.snapshots.is_sending
+        if is_full:
+            self._before_ready(now_ms)
+        ready = core.ready()
+        is_full = is_full or bool(ready.reads or ready.snapshots)
+        if is_full:
+            self._on_role()
+        job = self._append_job(ready.batches, ready.messages_after)
+        for envelope in ready.messages:
+            self._send_message(envelope)
+        if self.leading:
+            self.updates.commit(core.commit_index, self.out)
+            self.reads.on_ready(ready.read_index, self.last_applied)
+            if ready.read_index is not None:
+                self.entry_readers.on_read_index(ready.read_index)
+                self.cluster_info.on_read_index(ready.read_index)
+        orders: list[Order] = []
+        compact = None
+        if is_full:
+            orders = self._after_ready(ready, now_ms)
+            compact = self.snapshots.compact(self._commits.applied_by_all, now_ms)
+            self._plan(now_ms)
+        else:
+            self._full_due_ms = min(self._full_due_ms, now_ms + FULL_EVERY_MS)
+        return Wake(
+            self._saved.change(ready.hard_state, self.eligibility.is_voter),
+            self.links.urls,
+            job,
+            self.out,
+            orders,
+            compact,
+            self._commit_notice(now_ms),
+            role_of(core),
+            core.log.last_index,
+            self.eligibility.vote_withheld,
+            self.eligibility.repair is not None,
+        )
+
+    def _before_ready(self, now_ms: int) -> None:
+        """The part of a full wake that may give the core more to do."""
+        core = self.core
         self.members.step(now_ms)
         self.links.update(self.members.joining)
         if core.configuration is not self.requests.accepted_by:
@@ -502,42 +570,45 @@ class Peer:
             if core.is_joining and self.eligibility.on_joining():
                 self._become_voter()
                 core.mark_voted()
-        ready = core.ready()
-        self._on_role()
-        job = self._append_job(ready.batches, ready.messages_after)
-        for envelope in ready.messages:
-            self._send_message(envelope)
+
+    def _after_ready(self, ready: Ready, now_ms: int) -> list[Order]:
+        """The rest of a full wake. Returns the orders for snapshot_sender."""
+        snapshots = self.snapshots
         for read in ready.reads:
-            self.snapshots.read_entries(read)
+            snapshots.read_entries(read)
         for follower in ready.snapshots:
-            self.snapshots.start_sending(follower, now_ms)
-        if self.leading:
-            self.updates.commit(core.commit_index, self.out)
-            self.reads.on_ready(ready.read_index, self.last_applied)
-            if ready.read_index is not None:
-                self.entry_readers.on_read_index(ready.read_index)
-                self.cluster_info.on_read_index(ready.read_index)
+            snapshots.start_sending(follower, now_ms)
         self.entry_readers.answer_some(self._applicable_index, now_ms)
         self.cluster_info.answer_ready(self.peer_status, now_ms)
         self.links.send_due(self.own_hello, self.members.joining, now_ms)
         self.updates.run_timers(now_ms, self.out)
         self.reads.remind(now_ms)
         self.transfers.answer_due(now_ms)
-        snapshots = self.snapshots
-        orders = snapshots.step(self.last_applied, self.append_queue.appended_bytes, now_ms)
-        return Wake(
-            self._saved.change(ready.hard_state, self.eligibility.is_voter),
-            self.links.urls,
-            job,
-            self.out,
-            orders,
-            snapshots.compact(self._commits.applied_by_all, now_ms),
-            self._commit_notice(now_ms),
-            role_of(core),
-            core.log.last_index,
-            self.eligibility.vote_withheld,
-            self.eligibility.repair is not None,
+        return snapshots.step(self.last_applied, self.append_queue.appended_bytes, now_ms)
+
+    def _plan(self, now_ms: int) -> None:
+        """After a full wake: when the next one is due, and whether each wake must be full."""
+        core = self.core
+        self._core_state = core_state(core)
+        change_ms = self.members.deadline_ms(now_ms)
+        # These wait for the progress of the log, too, and not for their time alone.
+        self._is_busy = bool(
+            change_ms is not None
+            or core.transferring
+            or self.entry_readers.waiting
+            or self.cluster_info.waiting
         )
+        deadlines = (
+            *self.updates.deadlines_ms,
+            self.reads.deadline_ms,
+            self.entry_readers.deadline_ms,
+            self.cluster_info.deadline_ms,
+            self.transfers.deadline_ms,
+            self.links.deadline_ms(self.members.joining),
+            change_ms,
+            self.snapshots.deadline_ms,
+        )
+        self._full_due_ms = min((due for due in deadlines if due is not None), default=NEVER_MS)
 
     def _update_accepted_senders(self) -> None:
         """Accepts the requests of the members of the present configuration."""

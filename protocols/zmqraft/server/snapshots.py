@@ -440,6 +440,11 @@ class SnapshotManager:
         return orders
 
     @property
+    def is_sending(self) -> bool:
+        """Whether a follower gets a snapshot, or will when its hello has come."""
+        return bool(self._outgoing or self._awaiting_hello or self.orders)
+
+    @property
     def deadline_ms(self) -> int | None:
         """When step() has something to do, at the latest."""
         deadlines = [

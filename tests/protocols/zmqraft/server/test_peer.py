@@ -281,6 +281,7 @@ def test_a_member_with_a_peer_url_is_ignored_at_the_clients_url() -> None:
 def test_many_readers_at_once_are_served_in_turn() -> None:
     """One arena of first requests asks for more than a buffer holds, or than one wake may read."""
     alone = Alone(names=("n1",))
+    alone.wake()
     alone.now_ms = alone.peer.deadline_ms
     alone.wake()
     alone.wake()
