@@ -238,8 +238,8 @@ class TableOperations(ClientBase):
     def _timeout_error(self) -> TableTimeout:
         client, timeout_ms = self._client, self.timeout_ms
         if client.reason:
-            server = "" if client.server is None else f" by {client.server.url}"
-            text = f"not done in {timeout_ms} ms{server}: {client.reason}"
+            urls = client.setup.urls if client.server is None else (client.server.url,)
+            text = f"not done in {timeout_ms} ms by {', '.join(urls)}: {client.reason}"
             return TableTimeout(text, client.reason)
         if client.server is None:
             return TableUnavailable(client.failover.explain(timeout_ms))
