@@ -1,9 +1,13 @@
 """Limits of watches: of one client, and of the log that one run reads for them."""
 
+import pytest
+
 from kelek.protocols.raft.messages import EntryBatch
 from kelek.protocols.zerodb.wire import answers, requests, values
+from kelek.protocols.zerodb.wire.ops import Put
 from kelek.protocols.zerodb.worker import requests as table_requests
 from kelek.protocols.zerodb.worker.watch import LogChanges
+from kelek.protocols.zerodb.worker.worker import READ_BYTES_MAX
 from kelek.tests.protocols.zerodb.worker.test_requests import LIMITS, RequestRig, with_id
 
 
@@ -53,3 +57,32 @@ def test_watches_far_behind_take_turns() -> None:
     assert {*answered} == {b"%d" % number for number in range(100)}
     assert len(answered) == 100
     assert runs > 100 // table_requests.WATCH_PAGES
+
+
+@pytest.mark.parametrize("entry_bytes", [READ_BYTES_MAX // 10, READ_BYTES_MAX // 2, READ_BYTES_MAX])
+def test_a_watch_tells_each_change_once_over_full_pages(entry_bytes: int) -> None:
+    """A worker reads the log in pages; the next one begins behind the last entry of a full one."""
+    rig = RequestRig()
+    for number in range(25):
+        rig.put(6, [(b"other", bytes(entry_bytes))])
+        rig.put(5, [(b"b%d" % number, b"%d" % number)])
+    pages: list[int] = []
+
+    def read_log(index: int) -> list[EntryBatch]:
+        pages.append(index)
+        page: list[EntryBatch] = []
+        for batch in rig.log[index - 1 :]:
+            if sum(len(one.block) for one in page) >= READ_BYTES_MAX:
+                break
+            page.append(batch)
+        return page
+
+    rig.requests.log_changes = LogChanges(rig.requests.databases.owner, read_log)
+    told: list[answers.WatchedChange] = []
+    index, last_index = 1, rig.tables.applied[0]
+    while index <= last_index:
+        rig.watch(index)
+        index, changes = rig.told()
+        told += changes
+    assert told == [(2 * n + 2, [Put(5, [b"b%d" % n], [b"%d" % n])]) for n in range(25)]
+    assert len({*pages}) >= 25 * entry_bytes // READ_BYTES_MAX, "it read full pages"
