@@ -311,6 +311,24 @@ def test_a_lock_passes_on_with_a_greater_token(tables: Tables) -> None:
     assert second > first
 
 
+def test_the_token_grows_with_each_transaction_whose_compares_hold(tables: Tables) -> None:
+    """Also without a compare, without an operation, and in another table; never if one fails."""
+    held = (
+        transaction(then=[Put(7, [b"k"], [b"v"])]),
+        transaction(),
+        transaction(Compare(7, b"k", PRESENT)),
+        transaction()._replace(table=8),
+    )
+    failed = transaction(Compare(7, b"none", PRESENT), then=[Put(7, [b"k"], [b"w"])])
+    tokens = []
+    for op in held:
+        taken, token = struct.unpack("<BQ", outcome_data(tables, op))
+        assert taken == THEN
+        assert outcome_data(tables, failed) == struct.pack("<BQ", OTHERWISE, token)
+        tokens.append(token)
+    assert tokens == [1, 2, 3, 4]
+
+
 # ---- large values ----
 
 
