@@ -43,13 +43,22 @@ class ZmtpPeer:
         waits       for the other side's READY, without which it accepts no message
         timeout_s   of a send
 
-        Raises OSError when the other side ends the connection.
+        Raises OSError when the other side ends the connection. Without waits an end before `hello`
+        is sent raises nothing: is_cut() tells it.
         """
         self.sent = 0
         self.timeout_s = timeout_s
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout_s, (source, 0))
+        self.socket = socket.socket()
         try:
-            self.send(hello)
+            self.socket.settimeout(timeout_s)
+            self.socket.bind((source, 0))
+            try:
+                self.socket.connect(("127.0.0.1", port))
+                self.send(hello)
+            except (BrokenPipeError, ConnectionResetError):
+                if waits:
+                    raise
+                return
             received = b"" if waits else b"READY"
             while b"READY" not in received:
                 part = self.socket.recv(1 << 16)

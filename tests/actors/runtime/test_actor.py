@@ -201,11 +201,12 @@ def test_the_limits_of_the_topology_end_connections() -> None:
         probe, port = harness.probe, free_port()
         socket = probe.bind_url(zmq.ROUTER, f"tcp://127.0.0.1:{port}", "url")
         probe.listen(socket, probe.on_arena)
-        assert probe.connections is not None
-        state = probe.connections.state
+        connections = probe.connections
+        assert connections is not None
+        state = connections.state
         assert (state.bytes_max, state.memory_max, state.stall_ms) == (300 << 20, 100 << 20, 700)
         peers = [ZmtpPeer(port, waits=False) for _ in range(3)]
-        harness.run_until(lambda: peers[2].is_cut())
+        harness.run_until(lambda: peers[2].is_cut() and connections.count == 2)
         peers.append(ZmtpPeer(port, source="127.0.0.2", waits=False))
         peers.append(ZmtpPeer(port, source="127.0.0.3", waits=False))
         harness.run_until(lambda: peers[4].is_cut())

@@ -9,6 +9,7 @@ from kelek.tests.conftest import ROOT, Shell
 from kelek.tests.ports import free_ports
 
 FOLDER = ROOT / "examples" / "secure"
+SPARK_S = 240  # Of which the start of Spark takes most on a busy machine.
 
 
 def test_two_commands(tmp_path: Path) -> None:
@@ -29,6 +30,7 @@ def test_two_commands(tmp_path: Path) -> None:
         assert denied.returncode == 1
         assert "the key has no grant" in denied.stderr
         pytest.importorskip("pyspark")
-        assert shell.ok("python spark_job.py nodes").endswith("table 7 has 1000 rows\n")
+        rows = shell.ok("python spark_job.py nodes", timeout_s=SPARK_S)
+        assert rows.endswith("table 7 has 1000 rows\n")
     finally:
         shell.run("cd nodes && supervisor stop")
