@@ -329,6 +329,36 @@ def test_the_token_grows_with_each_transaction_whose_compares_hold(tables: Table
     assert tokens == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize(
+    "op",
+    [
+        DeleteLimited(7, b"", 2),
+        Expire(7, 1000),
+        SessionOpen(7, 1000, 0),
+        SessionKeep(7, 1, 500),
+        SessionEnd(7, 1),
+        transaction(then=[DeleteLimited(7, b"", 2)]),
+        transaction(Compare(7, b"k3", PRESENT), then=[Delete(7, [b"k3"]), Put(7, [b"x"], [b""])]),
+    ],
+    ids=lambda op: type(op).__name__,
+)
+def test_an_entry_that_comes_again_changes_nothing(tables: Tables, op: Op) -> None:
+    """A worker may read its last entry again; most operations would do more the second time."""
+    write(tables, Put(8, [b"other"], [b"v"]), Put(7, [b"k%d" % n for n in range(9)], [b"v"] * 9))
+    write(tables, SessionOpen(7, 500, 0), Expiry(7, 900, [b"k7"]), Expiry(7, 1500, [b"k8"]))
+    entry = TableEntry(tables.applied[0] + 1, 1, [op])
+    tables.write([entry])
+    assert tables.applied == entry[:2]
+
+    def state() -> object:
+        return [list(tables.scan(table)) for table in (7, 8, SYSTEM)], tables.applied
+
+    found = state()
+    for _ in range(2):
+        assert tables.write([entry]) == []
+        assert state() == found
+
+
 # ---- large values ----
 
 
