@@ -17,6 +17,7 @@ MESSAGE_BYTES_MAX = 64 << 20
 MESSAGE_FRAMES_MAX = 8192
 SUBSCRIPTION_BYTES_MAX = 1 << 10  # Of a message to a PUB or XPUB; libzmq stores each topic.
 SUBSCRIPTIONS_BYTES_MAX = 64 << 10  # Of one connection to it; libzmq takes 46 bytes for each.
+BACKLOG = 4096  # Connections that may wait for their acceptance; libzmq's own 100 are few.
 CONNECT_MS = 2000  # Then libzmq tries again; TCP alone would wait for up to 64 s between its tries.
 HANDSHAKE_MS = 2000
 LIBZMQ_MIN = (4, 3, 5)
@@ -115,6 +116,7 @@ def configure(socket: Socket, kind: int, options: SocketOptions) -> None:
     send_hwm = options.hwm if options.send_hwm is None else options.send_hwm
     socket.setsockopt(zmq.SNDHWM, send_hwm)
     socket.setsockopt(zmq.MAXMSGSIZE, options.message_bytes_max)
+    socket.setsockopt(zmq.BACKLOG, BACKLOG)
     socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
     socket.setsockopt(zmq.CONNECT_TIMEOUT, CONNECT_MS)
     socket.setsockopt(zmq.TCP_MAXRT, options.unacknowledged_ms)

@@ -7,6 +7,8 @@
 #include <dlfcn.h>
 #include <string.h>
 
+enum { SOCKETS_MAX = 4 * LOAD_CLIENTS_MAX };
+
 struct load_zmq load_zmq;
 
 void load_open_libzmq(const char *path) {
@@ -24,7 +26,7 @@ void load_open_libzmq(const char *path) {
         {&load_zmq.msg_init, "zmq_msg_init"},     {&load_zmq.msg_recv, "zmq_msg_recv"},
         {&load_zmq.msg_more, "zmq_msg_more"},     {&load_zmq.msg_data, "zmq_msg_data"},
         {&load_zmq.msg_size, "zmq_msg_size"},     {&load_zmq.msg_send, "zmq_msg_send"},
-        {&load_zmq.bind, "zmq_bind"},
+        {&load_zmq.bind, "zmq_bind"},             {&load_zmq.ctx_set, "zmq_ctx_set"},
     };
     for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
         void *symbol = dlsym(library, symbols[i].name);
@@ -33,7 +35,8 @@ void load_open_libzmq(const char *path) {
         memcpy(symbols[i].into, &symbol, sizeof symbol);
     }
     load_zmq.context = load_zmq.ctx_new();
-    if (!load_zmq.context)
+    /* A closed socket counts until libzmq has removed it, and each has a monitor at most. */
+    if (!load_zmq.context || load_zmq.ctx_set(load_zmq.context, ZMQ_MAX_SOCKETS, SOCKETS_MAX) < 0)
         load_die("zmq_ctx_new");
 }
 

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 enum {
+    ZMQ_MAX_SOCKETS = 2, /* Of a context. */
     ZMQ_PAIR = 0,
     ZMQ_DEALER = 5,
     ZMQ_ROUTER = 6,
@@ -38,6 +39,7 @@ typedef struct {
 struct load_zmq {
     void *context;
     void *(*ctx_new)(void);
+    int (*ctx_set)(void *, int, int);
     void *(*socket)(void *, int);
     int (*close)(void *);
     int (*setsockopt)(void *, int, const void *, size_t);

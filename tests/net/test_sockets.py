@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
+from kelek.actors.topology.settings import LimitSettings
 from kelek.net.errors import OperatorError
 from kelek.net.sockets import CurveClient, SocketOptions, check_libzmq, configure, curve_threads
 
@@ -37,6 +38,11 @@ def test_this_libzmq(socket: zmq.Socket[bytes]) -> None:
     curve = CurveClient(bytes(32), bytes(32), bytes(32))
     configure(socket, zmq.DEALER, SocketOptions(curve=curve))
     assert socket.getsockopt(zmq.MECHANISM) == zmq.CURVE
+
+
+def test_all_connections_of_an_address_may_come_at_once(socket: zmq.Socket[bytes]) -> None:
+    configure(socket, zmq.ROUTER, SocketOptions())
+    assert int(socket.getsockopt(zmq.BACKLOG)) >= LimitSettings().address_connections_max
 
 
 def test_threads_for_curve() -> None:
