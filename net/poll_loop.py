@@ -497,7 +497,7 @@ class PollLoop:
 
     def send_batch(self, socket: Socket, batch: Frames) -> None:
         """Sends and clears a batch; messages without room or peer are dropped."""
-        if len(batch):
+        if batch:
             send_batch(socket, batch)
             self._poller.recheck(socket)
 

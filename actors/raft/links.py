@@ -67,6 +67,8 @@ class PeerLinks:
     def send(self, out: Mapping[str, Frames]) -> None:
         """Sends the messages for other peers. Drops those without a socket."""
         for name, frames in out.items():
+            if not frames:
+                continue
             if name in self._sockets:
                 self._actor.send_batch(self._sockets[name], frames)
             else:

@@ -83,6 +83,11 @@ class GroupCommit:
         except LocalProtocolError as error:
             raise UnitBroken(str(error)) from error
 
+    @property
+    def has_jobs(self) -> bool:
+        """Whether commit() has something to do."""
+        return self._writer.has_jobs
+
     def compact(self, index: int) -> None:
         """Drops whole segments up to index; background_step() removes their files."""
         self.log.compact(index)
@@ -111,10 +116,8 @@ class GroupCommit:
         It keeps the spare segment ahead of the writes: making one in append() blocks for long.
         Raises StorageError when the disk failed.
         """
-        if self.full:
-            return
         urgent = self.log.spare_is_late
-        if now_ms < self._background_due_ms and not urgent:
+        if self.full or (now_ms < self._background_due_ms and not urgent):
             return
         busy = self.log.background_step()
         for _ in range(URGENT_STEPS_MAX):

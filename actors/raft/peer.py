@@ -6,7 +6,7 @@ It applies no entries (state_machine does). It writes the log itself unless the 
 
 import time
 from functools import partial
-from random import SystemRandom
+from random import Random
 from typing import Literal
 
 import zmq
@@ -86,6 +86,7 @@ class RaftPeer(Actor):
         self._role = GroupRole("", 0, None)  # As logged last.
         self._commit_latency = IndexLatency()  # From the arrival of updates at the leader.
         self._arrived_us = 0  # When requests of this wake have arrived; 0: none has.
+        self._counted_commit: int | None = None  # The commit index that is counted, of a leader.
         self._clients = self._listen_on("url", CLIENTS_HWM)
         self._peers = self._listen_on("peer_url", HWM)
         self._commits = self.bind_pipe(zmq.XPUB, "commits", hwm=JOBS_HWM)
@@ -126,7 +127,7 @@ class RaftPeer(Actor):
             foreign, name_of = self.access.foreign_slot, self.access.name_of
             setup = setup._replace(foreign_slot=foreign, key_name=name_of)
         # Recovery took its time: without this, the first campaign would be due at once.
-        peer = Peer(setup, recovered, reqids, self._reader, monotonic_ms(), SystemRandom())
+        peer = Peer(setup, recovered, reqids, self._reader, monotonic_ms(), Random())
         self._peer = peer
         self._links = PeerLinks(
             self, self._on_answers, self._on_link_lost, 2 * setup.tuning.inflight_max + 8
@@ -238,18 +239,20 @@ class RaftPeer(Actor):
         peer = self._peer
         if peer is None:
             return
-        late_ms = monotonic_ms() + ANSWERS_MS_MAX
+        late_ms = now_ms + ANSWERS_MS_MAX
         wake = peer.wake(now_ms, lambda: monotonic_ms() >= late_ms)
         if wake.hard_state is not None:
             self._save(wake, *wake.hard_state)
-        if wake.role != self._role:
+        if wake.role is not self._role and wake.role != self._role:
             self._role = wake.role
             self.log("role", **wake.role._asdict(), last=wake.last_index)
         self._links.update(wake.urls)
         self._links.send(wake.out.links)
         self._append_to_log(wake.job)
-        self.send_batch(self._peers, wake.out.peers)
-        self.send_batch(self._clients, wake.out.clients)
+        if wake.out.peers:
+            self.send_batch(self._peers, wake.out.peers)
+        if wake.out.clients:
+            self.send_batch(self._clients, wake.out.clients)
         for order in wake.orders:
             if not self.send(self._orders, encode_work(self.setup.epoch, order)):
                 self._receive(OrderLost(order))
@@ -260,18 +263,23 @@ class RaftPeer(Actor):
             self._publish_commit(wake.commit)
         if self._group_commit is not None:
             self._group_commit.background_step(now_ms)
-        self.report_own_bytes(peer.inflight_bytes)
         if peer.audit_trail:
             self.write_audit(peer.audit_trail)
         self._count_commits(peer)
 
     def _count_commits(self, peer: Peer) -> None:
+        """Counts the latency of commits, and the bytes that wait for one."""
         core, latency = peer.core, self._commit_latency
-        if peer.is_leader:
+        if not peer.is_leader:
+            if self._counted_commit is not None:
+                self._counted_commit = None
+                latency.clear()
+                self.report_own_bytes(0)
+        elif self._arrived_us or core.commit_index != self._counted_commit:
+            self._counted_commit = core.commit_index
             latency.begin(core.log.last_index, self._arrived_us)
             latency.reach(core.commit_index)
-        else:
-            latency.clear()
+            self.report_own_bytes(peer.inflight_bytes)
         self._arrived_us = 0
 
     def _save(self, wake: Wake, state: HardState, voter: bool) -> None:
@@ -292,6 +300,8 @@ class RaftPeer(Actor):
         if self._group_commit is not None:
             if job is not None:
                 self._group_commit.enqueue(job)
+            elif not self._group_commit.has_jobs:
+                return
             ack = self._group_commit.commit(self.now_ms)
             if ack is not None:
                 self._on_ack(ack)

@@ -267,6 +267,9 @@ class Frames(Arena):
         """Unsent messages."""
         return int(self._struct.messages) - self.sent
 
+    def __bool__(self) -> bool:
+        return self._struct.messages > self.sent  # type: ignore[no-any-return]
+
     def add_pairs(self, frames: Sequence[bytes], columns: Sequence[Readable]) -> None:
         """A message of frames, followed by the items of two columns alternately, a frame each.
 

@@ -233,7 +233,7 @@ def send_batch(
 
     Raises OSError with libzmq's errno; ENOTSOCK on a closed socket and in a forked process.
     """
-    if not len(frames):
+    if not frames:
         return 0
     pointer = native_socket(socket)
     first, position, dropped = frames.sent, frames._position, frames._lost

@@ -41,7 +41,7 @@ class SavedState:
     def change(self, hard_state: HardState | None, flag: bool) -> tuple[HardState, bool] | None:
         """Returns what must be made durable now; None if nothing has changed. A hard_state of None
         is as before."""
-        before = self.hard_state, self._flag
-        after = hard_state or self.hard_state, flag
-        self.hard_state, self._flag = after
-        return after if after != before else None
+        if flag == self._flag and (hard_state is None or hard_state == self.hard_state):
+            return None
+        self.hard_state, self._flag = hard_state or self.hard_state, flag
+        return self.hard_state, flag

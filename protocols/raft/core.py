@@ -144,6 +144,11 @@ class Raft:
         return self._transfer.target if self._transfer else None
 
     @property
+    def rare_state(self) -> tuple[object, ...]:
+        """What seldom changes, and concerns every part of the owner when it does."""
+        return self.role, self.term, self.leader, self._configuration, self._transfer
+
+    @property
     def followers(self) -> list[Follower]:
         """The leader's view of its followers, for reports. Do not change it."""
         return list(self._leading.followers) if self._leading else []
@@ -307,16 +312,9 @@ class Raft:
     def _request_votes(self) -> None:
         self.election.retry_due_ms = self._now_ms + self.setup.tuning.vote_retry_ms
         pre_vote = self.role is Role.PRE_CANDIDATE
-        log = self.log
+        log, kind = self.log, (pre_vote, self.election.is_transfer)
         term = self.term + 1 if pre_vote else self.term
-        request = RequestVote(
-            term,
-            self.setup.peer_id,
-            log.last_index,
-            log.last_term,
-            pre_vote,
-            self.election.is_transfer,
-        )
+        request = RequestVote(term, self.setup.peer_id, log.last_index, log.last_term, *kind)
         for peer in self._peers:
             if peer not in self.election.answered:
                 self._out.messages.append(Envelope(peer, request))
@@ -743,6 +741,19 @@ class Raft:
 
     # ---- output ----
 
+    def advance(self) -> bool:
+        """Advances a leader's commit index, as ready() does. False: it stays, and ready() would
+        return nothing to do."""
+        out, leading, before = self._out, self._leading, self.commit_index
+        if leading is not None and out.commit_due:
+            self.commit_index = leading.advance_commit(self._durable.durable_index, before)
+            out.commit_due = False
+        if self.commit_index != before or out.has_work(self.term, self.voted_for):
+            return True
+        if leading is None:
+            return False
+        return self._transfer is not None or self._read_rounds.active or leading.has_messages()
+
     def ready(self) -> Ready:
         """Returns everything to be done since the last call."""
         leading = self._leading
@@ -772,14 +783,5 @@ class Raft:
         hard_state = None
         if self._out.hard_state[0] != self.term or self._out.hard_state[1] != self.voted_for:
             hard_state = self._out.hard_state = HardState(self.term, self.voted_for)
-        return Ready(
-            hard_state,
-            messages,
-            batches,
-            messages_after,
-            reads,
-            snapshots,
-            commit_index,
-            commit_term,
-            read_index,
-        )
+        committed = commit_index, commit_term, read_index
+        return Ready(hard_state, messages, batches, messages_after, reads, snapshots, *committed)

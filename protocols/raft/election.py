@@ -104,3 +104,9 @@ class ReadyBuffer:
     # To send when the batches are durable.
     messages_after: list[Envelope] = field(default_factory=list)
     batches: list[EntryBatch] = field(default_factory=list)
+
+    def has_work(self, term: int, voted_for: str | None) -> bool:
+        """Whether the next Ready would contain something of it, or another hard state."""
+        if self.messages or self.batches or self.messages_after:
+            return True
+        return term != self.hard_state[0] or voted_for != self.hard_state[1]

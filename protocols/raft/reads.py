@@ -27,6 +27,11 @@ class ReadRounds:
         self._unconfirmed: deque[ReadIndex] = deque()
 
     @property
+    def active(self) -> bool:
+        """Whether advance() has something to do."""
+        return self._requested or bool(self._unconfirmed)
+
+    @property
     def next_round(self) -> int:
         """The round that confirms a read which starts now; any later one does, too."""
         return self.round + 1
@@ -41,6 +46,8 @@ class ReadRounds:
         No round starts before the leader has committed an entry of its own term: until then it may
         not know all that its predecessors have committed.
         """
+        if not self.active:
+            return None
         confirmed = self._confirmed(leader)
         if self._requested and len(self._unconfirmed) < ROUNDS_MAX and leader.has_committed:
             self._requested = False

@@ -508,6 +508,10 @@ class Writer:
         self._syncing_seq = 0  # Of the last job that the running background sync covers; 0: none.
         self._jobs: list[AppendJob] = []
 
+    @property
+    def has_jobs(self) -> bool:
+        return bool(self._jobs)
+
     def enqueue(self, job: AppendJob) -> None:
         """Queues a job for the next flush(). Drops jobs of another epoch.
 

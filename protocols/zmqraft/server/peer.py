@@ -4,7 +4,7 @@ The actor (actors/raft/peer.py) and the simulator drive it alike: they pass in e
 call wake() once, and carry out its result in that order.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 from ....native.log.updates import Reqids
@@ -16,7 +16,6 @@ from ...errors import RemoteProtocolError
 from ...host.border import LinkLost, Requests, Responses
 from ...host.status import SavedState, core_status, role_of
 from ...raft.core import Raft, Role
-from ...raft.membership import Configuration
 from ...raft.messages import (
     AppendAck,
     AppendEntries,
@@ -24,6 +23,7 @@ from ...raft.messages import (
     AppendResponse,
     EntryBatch,
     Envelope,
+    HardState,
     InstallSnapshot,
     Ready,
     RequestVote,
@@ -73,14 +73,6 @@ FULL_EVERY_MS = 10  # While only updates and reads go on, every part acts once i
 NEVER_MS = 1 << 62
 
 _NO_SENDERS: frozenset[str] = frozenset()
-
-_CoreState = tuple[Role, int, str | None, Configuration, str | None]
-
-
-def core_state(core: Raft) -> _CoreState:
-    """What seldom changes in a core, and concerns every part when it does."""
-    return core.role, core.term, core.leader, core.configuration, core.transferring
-
 
 class Peer:
     """One member of a ZMQ RAFT cluster."""
@@ -146,7 +138,8 @@ class Peer:
         # a part has something to do, and the state of the core at the last full wake.
         self._is_busy = True
         self._full_due_ms = now_ms
-        self._core_state = core_state(self.core)
+        self._rare_state = self.core.rare_state
+        self._role = role_of(self.core)
 
     def _make_eligibility(self, recovered: Recovered, incarnation: int) -> VoterEligibility:
         setup = self.setup
@@ -519,11 +512,19 @@ class Peer:
             if is_late():
                 break
         core.tick(now_ms)
-        state = core_state(core)
-        is_full = self._is_busy or now_ms >= self._full_due_ms or state != self._core_state
-        is_full = is_full or self.snapshots.is_sending
+        is_full = (
+            self._is_busy
+            or now_ms >= self._full_due_ms
+            or core.rare_state != self._rare_state
+            or self.snapshots.is_sending
+        )
         if is_full:
             self._before_ready(now_ms)
+        elif not core.advance():
+            if self.leading:
+                self.reads.on_ready(None, self._commits.applied_index)
+            self._full_due_ms = min(self._full_due_ms, now_ms + FULL_EVERY_MS)
+            return self._actions(now_ms)
         ready = core.ready()
         is_full = is_full or bool(ready.reads or ready.snapshots)
         if is_full:
@@ -537,7 +538,7 @@ class Peer:
             if ready.read_index is not None:
                 self.entry_readers.on_read_index(ready.read_index)
                 self.cluster_info.on_read_index(ready.read_index)
-        orders: list[Order] = []
+        orders: Sequence[Order] = ()
         compact = None
         if is_full:
             orders = self._after_ready(ready, now_ms)
@@ -545,16 +546,26 @@ class Peer:
             self._plan(now_ms)
         else:
             self._full_due_ms = min(self._full_due_ms, now_ms + FULL_EVERY_MS)
+        return self._actions(now_ms, ready.hard_state, job, orders, compact)
+
+    def _actions(
+        self,
+        now_ms: int,
+        hard_state: HardState | None = None,
+        job: AppendJob | None = None,
+        orders: Sequence[Order] = (),
+        compact: int | None = None,
+    ) -> Wake:
         return Wake(
-            self._saved.change(ready.hard_state, self.eligibility.is_voter),
+            self._saved.change(hard_state, self.eligibility.is_voter),
             self.links.urls,
             job,
             self.out,
             orders,
             compact,
             self._commit_notice(now_ms),
-            role_of(core),
-            core.log.last_index,
+            self._role,
+            self.core.log.last_index,
             self.eligibility.vote_withheld,
             self.eligibility.repair is not None,
         )
@@ -589,7 +600,7 @@ class Peer:
     def _plan(self, now_ms: int) -> None:
         """After a full wake: when the next one is due, and whether each wake must be full."""
         core = self.core
-        self._core_state = core_state(core)
+        self._rare_state = core.rare_state
         change_ms = self.members.deadline_ms(now_ms)
         # These wait for the progress of the log, too, and not for their time alone.
         self._is_busy = bool(
@@ -617,6 +628,7 @@ class Peer:
     def _on_role(self) -> None:
         """Refuses all waiting clients at a step-down, and keeps the leader's name for refusals."""
         core = self.core
+        self._role = role_of(core)
         self.updates.refusal = encode_json(core.transferring or core.leader)
         if core.role is Role.LEADER:
             if not self.leading:

@@ -1,7 +1,7 @@
 """Values between a peer and its owner: settings, recovered state, events, the actions of a wake."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from ....native.net.messages import Arena, Frames
@@ -186,7 +186,7 @@ class Wake(NamedTuple):
     urls: Mapping[str, str]  # The address of each link, by PEER ID; a new one after each change.
     job: AppendJob | None
     out: OutgoingFrames
-    orders: list[Order]  # For snapshot_sender.
+    orders: Sequence[Order]  # For snapshot_sender.
     compact: int | None  # The log writer may remove whole segments up to this index.
     commit: CommitNotice | None  # Send it to the processes that it names.
     role: GroupRole

@@ -4,6 +4,7 @@ What an actor does with sockets and clocks is done here with the network and the
 everything between is the real thing: peer machine, core, codec, log, writer, hard state, reader.
 """
 
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -12,6 +13,7 @@ from kelek.native.net import messages as native_messages
 from kelek.native.net.messages import Arena
 from kelek.protocols.errors import LocalProtocolError
 from kelek.protocols.host.border import LinkLost, Requests, Responses
+from kelek.protocols.raft.core import Raft
 from kelek.protocols.raft.messages import AppendAck, AppendJob
 from kelek.protocols.record import decode_block
 from kelek.protocols.zmqraft.server.peer import Peer
@@ -71,11 +73,23 @@ class PeerProcess(Process):
         random = Random(self.simulation.random.getrandbits(64))
         now_ms = self.simulation.now_ms
         self.peer = Peer(setup, recovered, reqids, self.reader, now_ms, random)
+        core = self.peer.core
+        core.advance = partial(self._advance, core)  # type: ignore[method-assign]
         self.node.checker.on_started(self.node.name, self.peer.core)
         last_index, base_index = found.log.last_index, found.log.base_index
         self.simulation.trace_event(
             self.name, "begins at", base_index, last_index, self.peer.core.term
         )
+
+    def _advance(self, core: Raft) -> bool:
+        """A wake that advance() calls quiet must leave nothing undone."""
+        if Raft.advance(core):
+            return True
+        commit_index, ready = core.commit_index, core.ready()
+        done = ready.commit_index == commit_index and not any(ready[:6]) and not ready.read_index
+        self.node.checker.expect(done, self.node.name, "a quiet wake leaves out", ready)
+        self.simulation.counters["quiet wakes"] += 1
+        return False
 
     def on_wake(self) -> None:
         try:

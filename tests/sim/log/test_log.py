@@ -20,6 +20,7 @@ def test_cluster(seed: int) -> None:
     assert sum(cluster.simulation.faults.values()) >= FAULTS_MIN
     assert cluster.checker.leaders
     assert cluster.checker.acked
+    assert cluster.simulation.counters["quiet wakes"]
 
 
 def test_a_seed_is_the_same_run_every_time() -> None:

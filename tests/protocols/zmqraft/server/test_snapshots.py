@@ -163,7 +163,7 @@ class SnapshotPeer:
             self.peer.receive(AppendAck(1, wake.job.seq), self.now_ms)
         if wake.compact is not None:
             self.compacted.append(wake.compact)
-        return wake.orders
+        return [*wake.orders]
 
     def result(self, *results: Result) -> None:
         for result in results:
