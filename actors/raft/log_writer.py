@@ -4,6 +4,7 @@ The peer and its writer are one restart unit: a gap between them ends both
 (docs/internals/log.md).
 """
 
+import select
 import struct
 
 import zmq
@@ -64,6 +65,7 @@ class GroupCommit:
             set_damaged_aside(disk, snapshot)
         self._writer = Writer(self.log, setup.epoch)
         self._full_retry_ms: int | None = None
+        self._ended: select.poll | None = None  # Of background syncs.
         self._background_due_ms = 0
 
     @property
@@ -92,10 +94,11 @@ class GroupCommit:
         """Drops whole segments up to index; background_step() removes their files."""
         self.log.compact(index)
 
-    def commit(self, now_ms: int) -> AppendAck | None:
+    def commit(self, now_ms: int, wait_ms: int = 0) -> AppendAck | None:
         """Writes and syncs the queued jobs. Returns the acknowledgement, if there is one.
 
-        With `writer: thread` poll_sync() returns it, and jobs queued until then wait.
+        With `writer: thread` it waits for the disk at most wait_ms; afterwards poll_sync() returns
+        the acknowledgement, and jobs queued until then wait.
         Raises UnitBroken when a job does not follow the log, StorageError when the disk failed.
         """
         if self._full_retry_ms is not None and now_ms < self._full_retry_ms:
@@ -108,7 +111,17 @@ class GroupCommit:
         except LocalProtocolError as error:
             raise UnitBroken(str(error)) from error
         self._full_retry_ms = None
+        if seq is None and wait_ms and self.log.syncing and self._has_synced(wait_ms):
+            seq = self._writer.poll_sync()
         return None if seq is None else AppendAck(self.epoch, seq)
+
+    def _has_synced(self, wait_ms: int) -> bool:
+        """Waits for the end of a background sync; other ends count, too."""
+        if self._ended is None:
+            self._ended, fd = select.poll(), self.log.sync_fd
+            assert fd is not None
+            self._ended.register(fd, select.POLLIN)
+        return bool(self._ended.poll(wait_ms))
 
     def background_step(self, now_ms: int) -> None:
         """Does background work. Call it after the acknowledgement was sent.

@@ -28,6 +28,7 @@ from ...protocols.zmqraft.server.values import (
     Applied,
     Event,
     OrderLost,
+    OutgoingFrames,
     PeerSetup,
     SnapshotSetup,
     Stalled,
@@ -54,6 +55,8 @@ CLIENTS_HWM = 4096
 CLIENTS_FRAMES = 1 << 13  # That one wake receives at `url`.
 ANSWERS_MS_MAX = 1  # Of requests at `url` in one wake; the rest waits for the next wake.
 BAD_MESSAGES = ("malformed", "strangers", "dropped")  # Counters of the status.
+SYNC_WAIT_MS = 1  # For a background sync: most end sooner, and a wake costs more than the wait.
+FEW_UPDATES = 8
 LINGER_MS = 1000  # For last answers. Without it libzmq may abort on a half sent one (issue 3442).
 
 
@@ -248,11 +251,9 @@ class RaftPeer(Actor):
             self.log("role", **wake.role._asdict(), last=wake.last_index)
         self._links.update(wake.urls)
         self._links.send(wake.out.links)
-        self._append_to_log(wake.job)
-        if wake.out.peers:
-            self.send_batch(self._peers, wake.out.peers)
-        if wake.out.clients:
-            self.send_batch(self._clients, wake.out.clients)
+        self._answer(wake.out)
+        if self._append_to_log(peer, wake.job):
+            self._answer(wake.out)
         for order in wake.orders:
             if not self.send(self._orders, encode_work(self.setup.epoch, order)):
                 self._receive(OrderLost(order))
@@ -266,6 +267,12 @@ class RaftPeer(Actor):
         if peer.audit_trail:
             self.write_audit(peer.audit_trail)
         self._count_commits(peer)
+
+    def _answer(self, out: OutgoingFrames) -> None:
+        if out.peers:
+            self.send_batch(self._peers, out.peers)
+        if out.clients:
+            self.send_batch(self._clients, out.clients)
 
     def _count_commits(self, peer: Peer) -> None:
         """Counts the latency of commits, and the bytes that wait for one."""
@@ -295,19 +302,26 @@ class RaftPeer(Actor):
         if took_ms >= self.settings.raft.election_timeout_ms[0]:
             self.log_rarely("slow-disk", saving="term and vote", ms=took_ms)
 
-    def _append_to_log(self, job: AppendJob | None) -> None:
+    def _append_to_log(self, peer: Peer, job: AppendJob | None) -> bool:
+        """Returns whether the log holds something more already."""
         self._wake_again = False
         if self._group_commit is not None:
             if job is not None:
                 self._group_commit.enqueue(job)
             elif not self._group_commit.has_jobs:
-                return
-            ack = self._group_commit.commit(self.now_ms)
+                return False
+            # A leader with few updates reads its followers' answers meanwhile.
+            core = peer.core
+            few = core.log.last_index - core.commit_index < FEW_UPDATES
+            wait_ms = 0 if few and peer.is_leader and self._links else SYNC_WAIT_MS
+            ack = self._group_commit.commit(self.now_ms, wait_ms)
             if ack is not None:
                 self._on_ack(ack)
                 self._wake_again = not self._links  # A single member commits without answers.
+                return True
         elif job is not None:
             self._jobs.send(encode_job(job))
+        return False
 
     def _compact(self, index: int) -> None:
         """Orders the removal of whole segments up to index."""
