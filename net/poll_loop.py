@@ -314,7 +314,8 @@ class PollLoop:
             if drain.dropped != dropped:
                 count, dropped = drain.dropped - dropped, drain.dropped
                 self.on_oversized(options, count)
-            self.handle_denied(socket, drain)
+            if drain.is_guarded:
+                self.handle_denied(socket, drain)
             if arena.count:
                 on_arena(arena)
             return drain.more

@@ -33,6 +33,12 @@ class Reqids:
         table.seconds = self._seconds
         secret = self._secret = secret or os.urandom(16)
         table.seeds = [int.from_bytes(secret[:8]), int.from_bytes(secret[8:16])]
+        self._places = (
+            ffi.new("struct klk_header *"),
+            ffi.new("size_t *"),
+            ffi.new("uint64_t *"),
+            ffi.new("uint32_t *"),
+        )
         self._shards: list[Any] = [None] * lib.KLK_REQID_SHARDS
         for shard in range(lib.KLK_REQID_SHARDS):
             self._move(shard, _SHARD_SLOTS_MIN)
@@ -75,12 +81,9 @@ class Reqids:
 
         A known id keeps the smaller index.
         """
-        buffer = ffi.from_buffer(block)
-        header = ffi.new("struct klk_header *")
+        buffer, (header, offset, index, newest_s) = ffi.from_buffer(block), self._places
         lib.klk_header_read(buffer, header)
-        offset = ffi.new("size_t *", HEADER_SIZE)
-        index = ffi.new("uint64_t *", header.first_index)
-        newest_s = ffi.new("uint32_t *")
+        offset[0], index[0], newest_s[0] = HEADER_SIZE, header.first_index, 0
         self._fill(lib.klk_reqids_add, buffer, len(buffer), offset, index, newest_s)
         return int(newest_s[0])
 
@@ -221,6 +224,7 @@ class Updates:
         self._blocks: Any = None
         self._others = ffi.new("uint32_t[]", 1)
         self._others_count = ffi.new("uint32_t *")
+        self._next_block = ffi.new("uint8_t **"), ffi.new("uint32_t *")
         self._view = ffi.new("struct klk_updates_view *")
         updates = self._struct = ffi.new("struct klk_updates *")
         updates.reqids, updates.ident, updates.ident_size = reqids._struct, self._ident, len(ident)
@@ -296,7 +300,7 @@ class Updates:
 
         NativeError: first_index does not follow the view of receive().
         """
-        block, count = ffi.new("uint8_t **"), ffi.new("uint32_t *")
+        block, count = self._next_block
         size = checked(lib.klk_updates_block(self._struct, first_index, term, block, count))
         if size == 0:
             return None
@@ -304,9 +308,11 @@ class Updates:
 
     def commit(self, index: int, out: Frames) -> int:
         """Answers the requests for entries up to index. Returns their number."""
-        waited = self._waiters.waiting
+        waited = int(self._waiters.waiting)
+        if not waited:
+            return 0
         out.fill(lib.klk_updates_commit, self._struct, index, out._struct)
-        return int(waited - self._waiters.waiting)
+        return waited - int(self._waiters.waiting)
 
     def remind(self, now_ms: int, out: Frames) -> None:
         """Sends "accepted" to requests that wait for REMIND_MS, and again after each such time."""

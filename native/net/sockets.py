@@ -39,7 +39,7 @@ class _OpenSocket:
         self._forks = fork_count()
 
     def check(self) -> None:
-        if self._forks != fork_count() or self.socket.closed:
+        if self.socket.closed or self._forks != fork_count():
             self.refuse(self._forks)
 
     @staticmethod
@@ -130,6 +130,7 @@ class Drain:
         self._drain.addressed = addressed
         if keys is not None:
             self._drain.keys = self._arena._struct.keys = keys.state
+        self.is_guarded = guard is not None
         if guard is not None:
             self._drain.guard, self._drain.denied = guard.state, self.denied._struct
         if audit is not None:
@@ -173,7 +174,11 @@ class Drain:
         self._open.check()
         if self._large:
             self._shrink()
-        self._on_received(lib.klk_drain_receive(self._drain, self._open.pointer, 1))
+        result = lib.klk_drain_receive(self._drain, self._open.pointer, 1)
+        if result:
+            self._on_received(result)
+        else:
+            self.more = False
         return self._arena
 
     def _on_received(self, result: int) -> None:

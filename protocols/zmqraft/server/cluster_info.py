@@ -59,6 +59,9 @@ class RequestQueue:
     def __len__(self) -> int:
         return len(self._shares)
 
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
     @property
     def dropped(self) -> int:
         return self._dropped + self._shares.refused

@@ -54,6 +54,11 @@ class CommitNotifier:
             return self._due_ms
         return self._due_ms + ALIVE_MS if self.urgent and self._leader_term else None
 
+    def is_quiet(self, index: int, leads: int, now_ms: int) -> bool:
+        """Whether scope() would be NONE because all processes know the index."""
+        known = index == self._index_all and leads == self._leader_term
+        return known and now_ms < self._due_ms + ALIVE_MS
+
     def scope(self, index: int, leads: int, now_ms: int, wanted_index: int = 0) -> NotifyScope:
         """Returns the processes to notify() now. A client waits until all have applied
         wanted_index."""

@@ -232,6 +232,9 @@ class PeerLink:
         if pending is None or (self.wrong_peer and pending.type != v.HELLO):
             return None
         self._has_answered = True
+        if pending.type == v.APPEND_PACKED:
+            answer = APPEND_PACKED_ANSWER.decode(frames)
+            return answer._replace(read_round=pending.read_round) if pending.read_round else answer
         is_chunk = pending.type == v.INSTALL_SNAPSHOT
         if is_chunk in self._repeats and self._repeats[is_chunk][0] == message_id:
             del self._repeats[is_chunk]
@@ -240,8 +243,6 @@ class PeerLink:
                 return VOTE_ANSWER.decode(frames)
             case v.PRE_VOTE:
                 return VOTE_ANSWER.decode(frames)._replace(pre_vote=True)
-            case v.APPEND_PACKED:
-                return APPEND_PACKED_ANSWER.decode(frames)._replace(read_round=pending.read_round)
             case v.APPEND_ENTRIES:
                 answer = decode_append_answer(frames)._replace(read_round=pending.read_round)
                 if answer.success:
@@ -331,9 +332,10 @@ class PeerRequests:
         if sender not in self.accepted_senders or sender in ignored:
             self.unknown_senders += 1
             return None
-        about = sender, type_ == v.INSTALL_SNAPSHOT
-        if type_ in TEXT_TYPES and self._is_repeat(about, routing_id, frames, send):
-            return None
+        if type_ in TEXT_TYPES:
+            about = sender, type_ == v.INSTALL_SNAPSHOT
+            if self._is_repeat(about, routing_id, frames, send):
+                return None
         return sender, message, Origin(send, sender, routing_id, frames[0], type_, last_index)
 
     def _is_repeat(
@@ -363,6 +365,12 @@ class PeerRequests:
     def answer(self, origin: Origin, message: Message) -> None:
         """Sends the answer to the origin of its request, in the request's form."""
         message_id = v.decode_message_id(origin.message_id)
+        if origin.type == v.APPEND_PACKED:
+            assert isinstance(message, AppendResponse)
+            if self.clients_wait:
+                message = message._replace(clients_wait=True)
+            origin.send([origin.routing_id, *APPEND_PACKED_ANSWER.encode(message, message_id)])
+            return
         if isinstance(message, Vote):
             frames = VOTE_ANSWER.encode(message, message_id)
         elif isinstance(message, SnapshotResponse):
@@ -374,18 +382,13 @@ class PeerRequests:
                 frames = INSTALL_ANSWER.encode(message, message_id)
         else:
             assert isinstance(message, AppendResponse)
-            if origin.type == v.APPEND_PACKED:
-                frames = APPEND_PACKED_ANSWER.encode(
-                    message._replace(clients_wait=self.clients_wait), message_id
+            if message.success and message.match_index < origin.last_index:
+                # A success in text form cannot name our durable index: ask for entries from there
+                # on.
+                message = AppendResponse(
+                    message.term, False, conflict_index=message.match_index + 1
                 )
-            else:
-                if message.success and message.match_index < origin.last_index:
-                    # A success in text form cannot name our durable index: ask for entries from
-                    # there on.
-                    message = AppendResponse(
-                        message.term, False, conflict_index=message.match_index + 1
-                    )
-                frames = encode_append_answer(message, message_id, self._dialect(origin.peer))
+            frames = encode_append_answer(message, message_id, self._dialect(origin.peer))
         frames = [origin.routing_id, *frames]
         about = origin.peer, origin.type == v.INSTALL_SNAPSHOT
         last = self._last_text.get(about)

@@ -69,10 +69,11 @@ from .values import (
     Wake,
 )
 
-FULL_EVERY_MS = 10  # While only updates and reads go on, every part acts once in so long.
+FULL_EVERY_MS = 50  # While only updates and reads go on, every part acts once in so long.
 NEVER_MS = 1 << 62
 
 _NO_SENDERS: frozenset[str] = frozenset()
+
 
 class Peer:
     """One member of a ZMQ RAFT cluster."""
@@ -256,7 +257,7 @@ class Peer:
             if len(frames) > 2 and frames[2] in PEER_REQUESTS:
                 self._is_busy = True
                 frames = arena.message(number)
-                self._on_request(frames, ReplyAddress(self.out.clients, frames[0]))
+                self._on_peer_request(frames[0], frames[1:], self.out.clients)
             else:
                 others.append(number)
         return others
@@ -268,14 +269,23 @@ class Peer:
     def _on_peers(self, arena: Arena) -> None:
         """Processes messages that arrived at `peer_url`: requests of members, and packs of table
         servers."""
+        out = self.out.peers
+        if arena.count == 1:  # Most often one AppendEntries.
+            frames = arena.message(0)
+            if len(frames) > 2 and frames[2] in PEER_REQUESTS:
+                self._on_peer_request(frames[0], frames[1:], out)
+                return
         accepts = self._accepts_updates()
-        received = self.updates.from_tables(arena, self.out.peers, accepts, self._now_ms)
+        received = self.updates.from_tables(arena, out, accepts, self._now_ms)
         if received.updates:
             self.members.holds_tables = True
             self.updates.propose(self.append_queue)
         for number in received.others:
             frames = arena.message(number)
-            client = ReplyAddress(self.out.peers, frames[0])
+            if len(frames) > 2 and frames[2] in PEER_REQUESTS:
+                self._on_peer_request(frames[0], frames[1:], out)
+                continue
+            client = ReplyAddress(out, frames[0])
             self._on_request(frames, self._audited(client, arena, number, frames))
 
     def _audited(
@@ -379,17 +389,20 @@ class Peer:
             self.requests.malformed += 1
 
     def _on_peer_request(self, routing_id: bytes, request: list[bytes], out: Frames) -> None:
-        decoded = self.requests.decode(routing_id, request, out.add, self._ignored_senders(out))
-        if decoded is None:
-            return
-        sender, message, origin = decoded
-        self.core.step(sender, message, self._now_ms, origin)
-        if isinstance(message, AppendEntries) and message.term == self.core.term:
-            self.entry_readers.on_append_entries(message)
-            self._on_leader(message)
-        elif isinstance(message, InstallSnapshot):
-            self._is_busy = True
-            self.snapshots.on_chunk(message, origin)
+        try:
+            decoded = self.requests.decode(routing_id, request, out.add, self._ignored_senders(out))
+            if decoded is None:
+                return
+            sender, message, origin = decoded
+            self.core.step(sender, message, self._now_ms, origin)
+            if isinstance(message, AppendEntries) and message.term == self.core.term:
+                self.entry_readers.on_append_entries(message)
+                self._on_leader(message)
+            elif isinstance(message, InstallSnapshot):
+                self._is_busy = True
+                self.snapshots.on_chunk(message, origin)
+        except RemoteProtocolError:
+            self.requests.malformed += 1
 
     def _ignored_senders(self, out: Frames) -> frozenset[str]:
         """Members whose peer messages are ignored on the socket of `out`.
@@ -534,7 +547,7 @@ class Peer:
             self._send_message(envelope)
         if self.leading:
             self.updates.commit(core.commit_index, self.out)
-            self.reads.on_ready(ready.read_index, self.last_applied)
+            self.reads.on_ready(ready.read_index, self._commits.applied_index)
             if ready.read_index is not None:
                 self.entry_readers.on_read_index(ready.read_index)
                 self.cluster_info.on_read_index(ready.read_index)
@@ -676,6 +689,8 @@ class Peer:
 
     def _commit_notice(self, now_ms: int) -> CommitNotice | None:
         index, leads = self._applicable_index, self.core.term if self.is_leader else 0
+        if self._commits.is_quiet(index, leads, now_ms):
+            return None
         wanted_index = max(self.reads.awaited_index, self.cluster_info.awaited_index)
         scope = self._commits.scope(index, leads, now_ms, wanted_index)
         if scope is NotifyScope.NONE:

@@ -7,7 +7,7 @@ lists a feature, it is sent nothing but hello (docs/protocols/zmq-raft.md, "Exte
 import struct
 from collections.abc import Sequence
 from itertools import pairwise, repeat
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ....native.log.blocks import block_encode
 from ...errors import RemoteProtocolError
@@ -194,8 +194,75 @@ BLOCKS = RestType("bytes", _encode_blocks, _decode_blocks)
 SUCCESS = FrameType("bool", _encode_success, _decode_success)
 APPEND_NUMBERS = v.numbers_type(4)
 APPEND_ANSWER_NUMBERS = v.numbers_type(3)
+_APPEND_NUMBERS = struct.Struct("<4Q")
+_APPEND_ANSWER_NUMBERS = struct.Struct("<3Q")
 
-APPEND_PACKED_REQUEST = Layout(
+
+class _PackedAppend(Layout[AppendEntries]):
+    """Handles the usual message in fewer steps, for each batch of updates; any other as Layout."""
+
+    def decode(self, frames: Sequence[bytes], cluster: bytes = b"") -> AppendEntries:
+        count = len(frames)
+        if (
+            5 <= count <= 6
+            and frames[1] == v.APPEND_PACKED
+            and frames[2] == cluster
+            and 1 <= len(frames[0]) <= v.MESSAGE_ID_BYTES_MAX
+            and len(frames[4]) == _APPEND_NUMBERS.size
+            and max(numbers := _APPEND_NUMBERS.unpack(frames[4])) <= v.UINT_MAX
+        ):
+            try:
+                leader = v.decode_peer_id(frames[3])
+                batches = (check_block(frames[5]),) if count == 6 else ()
+                term, prev_index, prev_term, commit_index = numbers
+                return AppendEntries(term, leader, prev_index, prev_term, commit_index, batches)
+            except RemoteProtocolError:
+                pass  # Layout tells the frame.
+        return super().decode(frames, cluster)
+
+    def encode(
+        self, message: AppendEntries, message_id: Any = None, cluster: bytes = b""
+    ) -> list[bytes]:
+        term, leader, prev_index, prev_term, commit_index, batches, _ = message
+        numbers = _APPEND_NUMBERS.pack(term, prev_index, prev_term, commit_index)
+        frames = [v.encode_uint(message_id), v.APPEND_PACKED, cluster, leader.encode(), numbers]
+        for batch in batches:
+            frames.append(batch.block)
+        return frames
+
+
+class _PackedAppendAnswer(Layout[AppendResponse]):
+    """As _PackedAppend, for the answer."""
+
+    def decode(self, frames: Sequence[bytes], cluster: bytes = b"") -> AppendResponse:
+        if (
+            len(frames) == 4
+            and 1 <= len(frames[0]) <= v.MESSAGE_ID_BYTES_MAX
+            and 1 <= len(frames[1]) <= v.UINT_BYTES_MAX
+            and len(frames[3]) == _APPEND_ANSWER_NUMBERS.size
+        ):
+            term = int.from_bytes(frames[1], "little")
+            match_index, conflict_index, conflict_term = _APPEND_ANSWER_NUMBERS.unpack(frames[3])
+            if max(term, match_index, conflict_index, conflict_term) <= v.UINT_MAX:
+                success, waits = _decode_success(frames[2])
+                return AppendResponse(
+                    term, success, match_index, conflict_index, conflict_term, 0, waits
+                )
+        return super().decode(frames, cluster)
+
+    def encode(
+        self, message: AppendResponse, message_id: Any = None, cluster: bytes = b""
+    ) -> list[bytes]:
+        term, success, match_index, conflict_index, conflict_term, _, waits = message
+        return [
+            v.encode_uint(message_id),
+            v.encode_uint(term),
+            _encode_success((success, waits)),
+            _APPEND_ANSWER_NUMBERS.pack(match_index, conflict_index, conflict_term),
+        ]
+
+
+APPEND_PACKED_REQUEST = _PackedAppend(
     "packed AppendEntries", AppendEntries,
     v.MESSAGE_ID, Constant(v.APPEND_PACKED), v.IDENT,
     Frame("leader", v.PEER_ID, "leader's PEER ID"),
@@ -204,7 +271,7 @@ APPEND_PACKED_REQUEST = Layout(
     Rest("batches", BLOCKS, "blocks as in the log ([disk format](../reference/disk-format.md))",
          BLOCKS_MAX),
 )  # fmt: skip
-APPEND_PACKED_ANSWER = Layout(
+APPEND_PACKED_ANSWER = _PackedAppendAnswer(
     "packed AppendEntries answer", AppendResponse,
     v.MESSAGE_ID,
     Frame("term", v.UINT, "responder's TERM"),
