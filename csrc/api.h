@@ -382,7 +382,10 @@ struct klk_poll_item {
     int16_t ready;  /* out */
     uint8_t check;  /* query the socket before waiting */
     uint8_t drained; /* its reader receives until nothing is left: no query */
+    uint8_t lazy;    /* what arrives may wait for KLK_LAZY_MS, or another event; for reading only */
 };
+
+enum klk_poll_time { KLK_LAZY_MS = 2 };
 
 struct pollfd;
 

@@ -443,6 +443,10 @@ class PollLoop:
         """To be called after another class than this one has sent on a socket (native Poller)."""
         self._poller.recheck(socket)
 
+    def set_lazy(self, source: Socket | int, lazy: bool) -> None:
+        """What arrives may wait for 2 ms, or for another event."""
+        self._poller.set_lazy(source, lazy)
+
     def is_watched(self, socket: Socket) -> bool:
         """Whether the poller waits for the socket or its monitor."""
         return socket in self._monitors or socket in self._readers or socket in self._writers

@@ -33,6 +33,7 @@ class PeerLinks:
         self._hwm = hwm
         self._sockets: dict[str, zmq.Socket[bytes]] = {}
         self._urls: Mapping[str, str] = {}  # The address of each socket.
+        self._lazy = False
 
     def __len__(self) -> int:
         return len(self._sockets)
@@ -63,6 +64,16 @@ class PeerLinks:
                     continue
                 actor.listen(socket, partial(self._on_answers, name))
         self._urls = urls
+        self._lazy = False
+        for socket in self._sockets.values():
+            actor.set_lazy(socket, False)
+
+    def set_lazy(self, lazy: bool) -> None:
+        """Whether answers may wait for another event."""
+        if lazy != self._lazy:
+            self._lazy = lazy
+            for socket in self._sockets.values():
+                self._actor.set_lazy(socket, lazy)
 
     def send(self, out: Mapping[str, Frames]) -> None:
         """Sends the messages for other peers. Drops those without a socket."""

@@ -19,7 +19,7 @@ from ...net.sockets import HWM, Socket
 from ...protocols.errors import LocalProtocolError
 from ...protocols.host.border import LinkLost, Requests, Responses
 from ...protocols.host.status import GroupRole
-from ...protocols.raft.core import Role
+from ...protocols.raft.core import Raft, Role
 from ...protocols.raft.messages import AppendAck, AppendJob, HardState, RaftTuning
 from ...protocols.zmqraft.server.commits import CommitNotice, NotifyScope
 from ...protocols.zmqraft.server.denials import answer_denied
@@ -254,6 +254,7 @@ class RaftPeer(Actor):
         self._answer(wake.out)
         if self._append_to_log(peer, wake.job):
             self._answer(wake.out)
+        self._set_lazy(peer.core)
         for order in wake.orders:
             if not self.send(self._orders, encode_work(self.setup.epoch, order)):
                 self._receive(OrderLost(order))
@@ -322,6 +323,15 @@ class RaftPeer(Actor):
         elif job is not None:
             self._jobs.send(encode_job(job))
         return False
+
+    def _set_lazy(self, core: Raft) -> None:
+        """A wake costs more than most of what it brings: answers to a leader and the end of its own
+        sync may come with another event while they would cause nothing alone."""
+        own_sync, answers = core.may_wait
+        self._links.set_lazy(answers)
+        if self._group_commit is not None and self._group_commit.sync_fd is not None:
+            own_sync = own_sync and not self._group_commit.has_jobs
+            self.set_lazy(self._group_commit.sync_fd, own_sync)
 
     def _compact(self, index: int) -> None:
         """Orders the removal of whole segments up to index."""

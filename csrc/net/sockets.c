@@ -526,6 +526,43 @@ static int poll_take(struct klk_poll *poll_state) {
     return found;
 }
 
+/* Whether a lazy source is ready. */
+static int poll_ask_lazy(struct klk_poll_item *item) {
+    if (item->socket) return poll_ask(item);
+    struct pollfd one = {item->fd, POLLIN, 0};
+    item->ready = poll(&one, 1, 0) > 0 ? KLK_POLL_IN : 0;
+    return item->ready != 0;
+}
+
+/* Queries the lazy sources that are not ready yet. Returns how many are now. */
+static int poll_lazy(struct klk_poll *poll_state) {
+    int found = 0;
+    for (uint32_t i = 0; i < poll_state->count; i++) {
+        struct klk_poll_item *item = &poll_state->items[i];
+        if (!item->lazy || !item->wanted || item->ready) continue;
+        int asked = poll_ask_lazy(item);
+        if (asked < 0) return -1;
+        found += asked;
+        if (asked) poll_state->last = i;
+    }
+    return found;
+}
+
+/* The descriptors to wait for, without those of lazy sources or with them. Returns whether some are
+ * left out. */
+static int poll_choose(struct klk_poll *poll_state, int with_lazy) {
+    int left_out = 0;
+    for (uint32_t i = 0; i < poll_state->count; i++) {
+        const struct klk_poll_item *item = &poll_state->items[i];
+        int later = item->lazy && item->wanted && !with_lazy;
+        short events = item->wanted & KLK_POLL_IN || item->socket ? POLLIN : 0;
+        if (!item->socket && item->wanted & KLK_POLL_OUT) events = (short)(events | POLLOUT);
+        poll_state->fds[i] = (struct pollfd){item->wanted && !later ? item->fd : -1, events, 0};
+        left_out |= later;
+    }
+    return left_out;
+}
+
 /* poll(), of which the thread of the connections learns. A loop that may wait has read all that had
  * arrived before; one that may not has more to read. */
 static int poll_fds(struct klk_poll *poll_state, int timeout_ms) {
@@ -541,25 +578,27 @@ static int poll_fds(struct klk_poll *poll_state, int timeout_ms) {
 
 int klk_poll_wait(struct klk_poll *poll_state, int64_t timeout_ms) {
     if (!zmq.getsockopt) return KLK_EINVAL;
-    int64_t now_ms = monotonic_ms(), end_ms = now_ms + timeout_ms;
-    for (uint32_t i = 0; i < poll_state->count; i++) {
-        const struct klk_poll_item *item = &poll_state->items[i];
-        short events = item->wanted & KLK_POLL_IN || item->socket ? POLLIN : 0;
-        if (!item->socket && item->wanted & KLK_POLL_OUT) events = (short)(events | POLLOUT);
-        poll_state->fds[i] = (struct pollfd){item->wanted ? item->fd : -1, events, 0};
-    }
+    int64_t now_ms = monotonic_ms(), end_ms = now_ms + timeout_ms, lazy_ms = now_ms + KLK_LAZY_MS;
+    int lazy = poll_choose(poll_state, 0);
     for (;;) {
         int found = poll_check(poll_state, now_ms);
         if (found < 0) return KLK_EOS;
         int64_t left_ms = found || end_ms <= now_ms ? 0 : end_ms - now_ms;
-        if (left_ms > CHECK_ALL_MS) left_ms = CHECK_ALL_MS;
+        if (left_ms > (lazy ? KLK_LAZY_MS : CHECK_ALL_MS))
+            left_ms = lazy ? KLK_LAZY_MS : CHECK_ALL_MS;
         int seen = poll_fds(poll_state, (int)left_ms);
         if (seen < 0 && errno != EINTR) return KLK_EOS;
         if (seen < 0) return found;
         if (seen > 0) found = poll_take(poll_state);
         if (found < 0) return KLK_EOS;
-        if (found) return found;
+        if (found && !lazy) return found;
         now_ms = monotonic_ms();
-        if (now_ms >= end_ms) return 0;
+        if (lazy && (found || now_ms >= lazy_ms || now_ms >= end_ms)) {
+            int late = poll_lazy(poll_state);
+            if (late < 0) return KLK_EOS;
+            found += late;
+            if (!found) lazy = poll_choose(poll_state, 1);
+        }
+        if (found || now_ms >= end_ms) return found;
     }
 }

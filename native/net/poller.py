@@ -56,7 +56,9 @@ class Poller:
 
     def _build(self, flags: dict[Source, int]) -> None:
         """Builds the table again; sources that are not in flags keep their flags."""
-        known = {source: self._items[place].wanted for source, place in self._places.items()}
+        items, places = self._items, self._places
+        known = {source: items[place].wanted for source, place in places.items()}
+        lazy = [source for source, place in places.items() if items[place].lazy]
         self._items = ffi.new("struct klk_poll_item[]", max(1, len(self._sources)))
         self._fds = ffi.new("uint64_t[]", len(self._sources))
         for place, source in enumerate(self._sources):
@@ -70,8 +72,16 @@ class Poller:
                 item.socket = ffi.cast("void *", source.underlying)
                 item.fd = int(source.getsockopt(zmq.FD))
         self._places = {source: place for place, source in enumerate(self._sources)}
+        for source in lazy:
+            self.set_lazy(source, True)
         self._poll.items, self._poll.count = self._items, len(self._sources)
         self._poll.fds = ffi.cast("struct pollfd *", self._fds)
+
+    def set_lazy(self, source: Source, lazy: bool) -> None:
+        """What arrives may wait for 2 ms, or for another event, which saves a wake."""
+        place = self._places.get(source)
+        if place is not None:
+            self._items[place].lazy = lazy
 
     def recheck(self, source: Source) -> None:
         """Has the next wait query a socket first; does nothing for an unregistered source."""

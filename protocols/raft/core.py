@@ -149,6 +149,14 @@ class Raft:
         return self.role, self.term, self.leader, self._configuration, self._transfer
 
     @property
+    def may_wait(self) -> tuple[bool, bool]:
+        """Whether the end of a leader's own sync, and answers to it, would cause nothing now."""
+        leading = self._leading
+        if leading is None or self._transfer is not None or self._read_rounds.active:
+            return False, False
+        return leading.may_wait()
+
+    @property
     def followers(self) -> list[Follower]:
         """The leader's view of its followers, for reports. Do not change it."""
         return list(self._leading.followers) if self._leading else []

@@ -262,6 +262,19 @@ class Leader:
                 return True
         return False
 
+    def may_wait(self) -> tuple[bool, bool]:
+        """Whether our own sync can't commit anything before a follower has answered, and whether
+        all is committed and no follower needs a message."""
+        last_index, followers = self._log.last_index, self._followers.values()
+        if self._commit_index < last_index:
+            answered = any(each.match_index > self._commit_index for each in followers)
+            return bool(followers) and not answered, False
+        for follower in followers:
+            settled = follower.state is ReplicationState.REPLICATE and not follower.clients_wait
+            if not settled or follower.next_index <= last_index:
+                return False, False
+        return False, True
+
     def send_heartbeats(self, now_ms: int, out: list[Envelope]) -> None:
         """Adds the heartbeats and commit notices that are due.
 

@@ -47,6 +47,22 @@ def test_timeout_passes(pairs: Pairs) -> None:
     assert time.monotonic() - started >= 0.248  # Milliseconds are counted whole.
 
 
+def test_a_lazy_socket_waits_a_little(pairs: Pairs) -> None:
+    """But not once another has something."""
+    poller = poller_of(pairs)
+    (lazy, to_lazy), (_, to_eager), (third, _) = pairs
+    poller.set_lazy(lazy, True)
+    poller.register(third, 0)  # The table is made again.
+    poller.poll(0)
+    to_lazy.send(b"")
+    started = time.monotonic()
+    assert poller.poll(TIMEOUT_MS) == [(lazy, zmq.POLLIN)]
+    assert 0.001 <= time.monotonic() - started < TIMEOUT_MS / 1000
+    poller.recheck(lazy)
+    to_eager.send(b"")
+    assert len(poller.poll(TIMEOUT_MS)) == 2
+
+
 def test_end_of_file_shows_as_readable() -> None:
     poller = Poller()
     read_end, write_end = os.pipe()
@@ -130,6 +146,12 @@ class Waiting:
     def register_pipe(self, number: int, end: int, flags: int) -> None:
         self.poller.register(self.pipes[number][end], flags)
 
+    def set_lazy(self, number: int, lazy: bool) -> None:
+        """The twin knows no difference: what is ready does not depend on it."""
+        if isinstance(self.poller, Poller):
+            self.poller.set_lazy(self.sockets[number], lazy)
+            self.poller.set_lazy(self.pipes[number][0], lazy)
+
     def arrive(self, number: int, count: int) -> list[bool]:
         other = self.others[number]
         return [succeeds(other, lambda: other.send(b"in", zmq.DONTWAIT)) for _ in range(count)]
@@ -203,7 +225,7 @@ def test_a_history_of_waits(seed: int, context: "zmq.Context[zmq.Socket[bytes]]"
     for _ in range(400):
         number = rng.randrange(PAIRS)
         flags = rng.choice((0, zmq.POLLIN, zmq.POLLIN, zmq.POLLOUT, zmq.POLLIN | zmq.POLLOUT))
-        match rng.randrange(12):
+        match rng.randrange(13):
             case 0:
                 assert_same("register", number, flags, rng.random() < 0.4 and flags == zmq.POLLIN)
             case 1:
@@ -221,6 +243,8 @@ def test_a_history_of_waits(seed: int, context: "zmq.Context[zmq.Socket[bytes]]"
                 written[number] += assert_same("write", number)
             case 8 if written[number]:
                 written[number] -= assert_same("read", number)
+            case 12:
+                assert_same("set_lazy", number, rng.random() < 0.5)
             case 9 if rng.random() < 0.1:
                 assert_same("wait", poller_twin.CHECK_ALL_MS + 20)
             case _:

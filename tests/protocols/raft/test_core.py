@@ -605,3 +605,30 @@ def test_members_without_pre_votes_leave_a_lost_leader_its_time() -> None:
     raft = make_follower(spoken=False)
     raft.on_unreachable("n2", 110)
     assert raft.deadline_ms >= 1100
+
+
+def test_what_a_leader_need_not_read_at_once() -> None:
+    """Its own sync before a follower has answered, and what comes after the commit."""
+    raft = make_leader()
+    raft.ready()
+    assert raft.may_wait == (True, False)
+    raft.step("n2", AppendResponse(raft.term, True, 1), 301)
+    assert raft.may_wait == (False, False), "now our own disk decides"
+    raft.on_durable(1, raft.term)
+    assert raft.advance()
+    assert raft.may_wait == (False, False), "n3 has not shown that its log is equal"
+    raft.step("n3", AppendResponse(raft.term, True, 1), 302)
+    assert raft.may_wait == (False, True)
+    assert not raft.advance()
+    raft.start_read()
+    assert raft.advance()
+    raft.ready()
+    assert raft.may_wait == (False, False), "the round awaits answers"
+    raft.step("n3", AppendResponse(raft.term, True, 1, read_round=1), 303)
+    assert raft.ready().read_index is not None
+    assert raft.may_wait == (False, True)
+    raft.step("n2", AppendResponse(raft.term, True, 1, clients_wait=True), 304)
+    assert raft.may_wait == (False, False), "the next commit notice is urgent"
+    raft.propose(batch(2, 1, raft.term))
+    assert raft.advance()
+    assert raft.may_wait == (True, False)
