@@ -3,7 +3,7 @@
 from enum import Enum
 from typing import NamedTuple
 
-PUBLISH_MS = 40  # The least time between two notices to all processes.
+PUBLISH_MS = 100  # The least time between two notices to all processes.
 ALIVE_MS = 200  # The time after which a leader repeats a notice for its broadcasting state machine.
 
 

@@ -455,7 +455,7 @@ def test_chunks_are_written_answered_and_installed() -> None:
     assert codec.INSTALL_PACKED_ANSWER.decode(frames) == SnapshotResponse(3, 10, done=True)
     core = peer.peer.core
     assert (core.log.base_index, core.commit_index) == (70, 70)
-    wake = peer.peer.wake(peer.now_ms + 50)
+    wake = peer.peer.wake(peer.now_ms + PUBLISH_MS)
     assert wake.job is not None
     assert (wake.job.reset, wake.job.prev_index, wake.job.prev_term) == (True, 70, 2)
     assert wake.commit is not None
@@ -561,9 +561,9 @@ def test_one_is_made_when_enough_entries_were_applied_and_the_log_compacted() ->
     peer.lead()
     core = peer.peer.core
     peer.grow()
-    peer.wake(20)
+    peer.wake(PUBLISH_MS // 2)
     assert core.commit_index == 151
-    assert not peer.made(20)
+    assert not peer.made(PUBLISH_MS // 2)
     peer.applied(151, 151)
     (make,) = peer.made()
     assert (make.last_index, make.last_term) == (151, core.term)
