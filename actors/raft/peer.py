@@ -14,7 +14,7 @@ import zmq
 from ...native.latency import IndexLatency, monotonic_us
 from ...native.log.updates import Reqids
 from ...native.net.messages import Arena, Frames
-from ...net.clock import monotonic_ms
+from ...net.clock import monotonic_ms, suspended_ms
 from ...net.sockets import HWM, Socket
 from ...protocols.errors import LocalProtocolError
 from ...protocols.host.border import LinkLost, Requests, Responses
@@ -32,6 +32,7 @@ from ...protocols.zmqraft.server.values import (
     PeerSetup,
     SnapshotSetup,
     Stalled,
+    Suspended,
     UpdateLimits,
     Wake,
 )
@@ -57,6 +58,7 @@ ANSWERS_MS_MAX = 1  # Of requests at `url` in one wake; the rest waits for the n
 BAD_MESSAGES = ("malformed", "strangers", "dropped")  # Counters of the status.
 SYNC_WAIT_MS = 1  # For a background sync: most end sooner, and a wake costs more than the wait.
 FEW_UPDATES = 8
+SUSPENDED_MS_MIN = 2  # Below it the difference of two clocks says nothing.
 LINGER_MS = 1000  # For last answers. Without it libzmq may abort on a half sent one (issue 3442).
 
 
@@ -90,6 +92,7 @@ class RaftPeer(Actor):
         self._commit_latency = IndexLatency()  # From the arrival of updates at the leader.
         self._arrived_us = 0  # When requests of this wake have arrived; 0: none has.
         self._counted_commit: int | None = None  # The commit index that is counted, of a leader.
+        self._suspended_ms = suspended_ms()
         self._clients = self._listen_on("url", CLIENTS_HWM)
         self._peers = self._listen_on("peer_url", HWM)
         self._commits = self.bind_pipe(zmq.XPUB, "commits", hwm=JOBS_HWM)
@@ -153,7 +156,8 @@ class RaftPeer(Actor):
 
     def _receive(self, event: Event) -> None:
         if self._peer is not None:
-            self._peer.receive(event, self.now_ms)
+            # Not the time of the poll: a promise to a leader begins after its message has arrived.
+            self._peer.receive(event, monotonic_ms())
 
     def _on_requests(self, endpoint: Literal["url", "peer_url"], arena: Arena) -> None:
         self._arrived_us = self._arrived_us or monotonic_us()
@@ -242,6 +246,7 @@ class RaftPeer(Actor):
         peer = self._peer
         if peer is None:
             return
+        self._note_suspends()
         late_ms = now_ms + ANSWERS_MS_MAX
         wake = peer.wake(now_ms, lambda: monotonic_ms() >= late_ms)
         if wake.hard_state is not None:
@@ -268,6 +273,14 @@ class RaftPeer(Actor):
         if peer.audit_trail:
             self.write_audit(peer.audit_trail)
         self._count_commits(peer)
+
+    def _note_suspends(self) -> None:
+        """Tells the peer that the machine was suspended. Requests that came later arrived before
+        this wake's time was read, so that none is answered by a lease of before."""
+        suspended_time = suspended_ms()
+        if abs(suspended_time - self._suspended_ms) > SUSPENDED_MS_MIN:
+            self._suspended_ms = suspended_time
+            self._receive(Suspended())
 
     def _answer(self, out: OutgoingFrames) -> None:
         if out.peers:
@@ -402,6 +415,7 @@ def peer_setup(setup: ActorSetup) -> PeerSetup:
             append_bytes_max=raft.append_bytes_max,
             pre_vote=raft.pre_vote,
             check_quorum=raft.check_quorum,
+            lease_reads=raft.read == "lease",
         ),
         updates=UpdateLimits(
             raft.entry_bytes_max,

@@ -80,6 +80,10 @@ class RaftSettings:
     """a candidate first asks whether it would win the election"""
     check_quorum: bool = key(BOOLEAN, True)
     """a leader steps down if it receives nothing from a majority"""
+    read: Literal["lease", "index"] = key(ChoiceType("lease", "index"), "lease")
+    """how a leader confirms that it still leads before it answers a read: by what a majority has
+    answered in the last 110 ms (`lease`), or by a message to a majority for each read (`index`).
+    `lease` needs `check_quorum`, and clocks that differ by less than a third in their rate"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

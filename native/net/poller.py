@@ -11,6 +11,8 @@ from .sockets import bind_libzmq
 
 Source = zmq.Socket[bytes] | int  # A socket or an ordinary file descriptor.
 
+LAZY_MS: int = lib.KLK_LAZY_MS  # Of sources that are lazy.
+
 
 class Poller:
     """As zmq.Poller, with one more rule: call recheck() after a send, and after an incomplete read.

@@ -11,6 +11,7 @@ from random import Random
 from ..errors import LocalProtocolError, RemoteProtocolError
 from .election import Election, ReadyBuffer
 from .leader import Leader
+from .lease import LeaderLease
 from .log import DurableTracker, RaftLog
 from .membership import Configuration, is_majority
 from .messages import (
@@ -139,6 +140,10 @@ class Raft:
         return self._read_rounds.next_round
 
     @property
+    def lease(self) -> LeaderLease:
+        return self._read_rounds.lease
+
+    @property
     def transferring(self) -> str | None:
         """The target of the leadership transfer in progress. Meanwhile nothing may be proposed."""
         return self._transfer.target if self._transfer else None
@@ -159,7 +164,7 @@ class Raft:
     @property
     def followers(self) -> list[Follower]:
         """The leader's view of its followers, for reports. Do not change it."""
-        return list(self._leading.followers) if self._leading else []
+        return [*self._leading.followers] if self._leading else []
 
     def follower(self, peer: str) -> Follower | None:
         """The leader's view of one follower. Do not change it."""
@@ -176,9 +181,8 @@ class Raft:
             deadline = self._leading.deadline_ms(self._now_ms)
             if self._transfer is not None:
                 deadline = min(deadline, self._transfer.deadline_ms(self._leading, self.log))
-            return (
-                min(deadline, self.election.quorum_check_ms) if self._checks_quorum() else deadline
-            )
+            check_ms = self.election.quorum_check_ms
+            return min(deadline, check_ms) if self._checks_quorum() else deadline
         if self.role is Role.FOLLOWER:
             return self.election.due_ms
         return min(self.election.due_ms, self.election.retry_due_ms)
@@ -193,6 +197,7 @@ class Raft:
                 # Dissertation, section 6.2: a leader without a majority.
                 self._become_follower(None)
             else:
+                self._read_rounds.tick(self._leading, now_ms)
                 self._leading.send_heartbeats(now_ms, self._out.messages)
                 if self._transfer is not None and now_ms >= self._transfer.expires_ms:
                     self._transfer = None
@@ -339,6 +344,8 @@ class Raft:
         """Whether we know of a live leader (leader stickiness): then we grant no vote."""
         if self._leading is not None:
             return True
+        if self.term and self.election.has_promised(now_ms):
+            return True  # It may have promised so before it restarted.
         if self.election.leader_lost:
             return False
         return self.leader is not None and not self.election.is_silent(now_ms)
@@ -400,9 +407,8 @@ class Raft:
     def transfer(self, to: str, now_ms: int) -> str:
         """Starts to hand the leadership to voter `to`; '' chooses the one with the longest log.
 
-        Returns '' or the reason of a refusal. While `transferring` is set nothing may be proposed.
-        A transfer ends with our leadership, or fails after an election timeout. Raises
-        LocalProtocolError when this peer does not lead.
+        Returns '' or a refusal's reason. While `transferring` is set nothing may be proposed. It
+        ends with our leadership, or after an election timeout. Raises LocalProtocolError.
         """
         if self._leading is None:
             raise LocalProtocolError("only a leader can transfer the leadership")
@@ -410,13 +416,13 @@ class Raft:
             return f"a transfer to {self._transfer.target} is in progress"
         if to == self.setup.peer_id:
             return f"{to} is the leader already"
-        followers = [each for each in self._leading.followers if not to or each.peer == to]
-        if not followers:
-            return f"{to} is no member of the cluster" if to else "there is no other member"
         heard_after_ms = now_ms - self.setup.tuning.election_timeout_ms_max
-        best, reason = choose_target(followers, self._configuration.voters, heard_after_ms)
+        voters = self._configuration.voters
+        best, reason = choose_target(self._leading.followers, to, voters, heard_after_ms)
         if best is not None:
             self._transfer = Transfer(self.setup, self.term, best.peer, now_ms)
+            # The target's campaign breaks promises, and its requests may arrive at any time.
+            self._leading.gives_leases = False
         return reason
 
     def _on_timeout_now(self, sender: str, message: TimeoutNow) -> None:
@@ -501,8 +507,7 @@ class Raft:
     def _on_install_snapshot(
         self, sender: str, message: InstallSnapshot, now_ms: int, context: object
     ) -> None:
-        """Processes a chunk (Raft, section 7). The caller answers a chunk that wants_snapshot()
-        accepts."""
+        """Processes a chunk (Raft, section 7); the caller answers what wants_snapshot() accepts."""
         if message.leader != sender or not 0 < message.last_term <= message.term:
             raise RemoteProtocolError(f"InstallSnapshot from {sender} contradicts itself")
         if not 0 < message.last_index <= NUMBER_MAX:
@@ -519,8 +524,7 @@ class Raft:
             self._out.messages.append(Envelope(sender, answer, context))
 
     def wants_snapshot(self, message: InstallSnapshot) -> bool:
-        """Whether a chunk given to step() is from our leader and its snapshot exceeds our commit
-        index."""
+        """Whether a chunk given to step() is our leader's and exceeds our commit index."""
         is_leaders = message.term == self.term and self.leader == message.leader
         return is_leaders and message.last_index > self.commit_index
 
@@ -643,10 +647,8 @@ class Raft:
         self.election.retry_due_ms += ms
 
     def on_durable(self, index: int, term: int) -> None:
-        """The log writer has made every entry up to (index, term) durable.
-
-        Call it in the order of the batches in Readys, at best once for each Ready.
-        """
+        """The log writer has made every entry up to (index, term) durable; in their order, at best
+        once for each Ready."""
         self._durable.on_durable(index, term)
         self._out.commit_due = True
 
@@ -706,12 +708,14 @@ class Raft:
         counts_in_quorum: bool = True,
         transfer: bool = False,
         may_lose_entries: bool = False,
+        lease: bool = False,
     ) -> None:
         """Stores what a peer's hello says of its capabilities, and where its log ended at its
         start.
 
         counts_in_quorum   False for a learner: it receives entries, and no majority counts it
         transfer           it campaigns when a leader asks it to
+        lease              it keeps the promise that leases of reads rely on (reads.py)
         may_lose_entries   it may lose entries that it has confirmed without a hello that says so
         """
         capabilities = self._capabilities.setdefault(peer, PeerCapabilities())
@@ -721,6 +725,7 @@ class Raft:
         capabilities.pre_vote = pre_vote
         capabilities.counts_in_quorum = counts_in_quorum
         capabilities.transfer = transfer
+        capabilities.lease = lease
         capabilities.may_lose_entries = may_lose_entries
         if self._leading is not None and peer in self._peers:
             self._leading.on_capabilities(peer, last_index)
@@ -741,11 +746,11 @@ class Raft:
         if self._leading is not None:
             if peer in self._peers:
                 self._leading.on_unreachable(peer)
-        elif peer == self.leader and self._all_know_pre_votes():
+        elif peer == self.leader and self.setup.tuning.pre_vote and self._all_know_pre_votes():
             self.election.on_leader_lost(now_ms)
 
     def _all_know_pre_votes(self) -> bool:
-        return self.setup.tuning.pre_vote and all(it.pre_vote for it in self._peers.values())
+        return all(it.pre_vote for it in self._peers.values())
 
     # ---- output ----
 
@@ -773,7 +778,7 @@ class Raft:
                 self.commit_index = leading.advance_commit(
                     self._durable.durable_index, self.commit_index
                 )
-            read_index = self._read_rounds.advance(leading, self.commit_index)
+            read_index = self._read_rounds.advance(leading, self.commit_index, self._now_ms)
             leading.send_entries(self._now_ms, self._out.messages, reads, snapshots)
             leading.send_commit_notices(self._now_ms, self._out.messages)
             leading.send_read_round(self._now_ms, self._out.messages)

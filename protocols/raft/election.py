@@ -7,6 +7,10 @@ from .messages import EntryBatch, Envelope, HardState, RaftTuning
 
 TIMEOUT_DOUBLINGS_MAX = 2
 QUICK_MS = (200, 300)  # The election timeout while there is surely no leader, if it is shorter.
+# So long after a leader's message a peer grants no vote and does not campaign, whatever it learns
+# of the leader meanwhile: leases of reads rely on it (reads.py). With a shorter election timeout it
+# promises that time only, and no leader may rely on it.
+PROMISE_MS = 150
 
 
 class Election:
@@ -44,6 +48,14 @@ class Election:
         """Whether no leader was heard for an election timeout, or since our start."""
         return now_ms - self.leader_heard_ms >= self._tuning.election_timeout_ms_min
 
+    @property
+    def promise_ends_ms(self) -> int:
+        return self.leader_heard_ms + min(PROMISE_MS, self._tuning.election_timeout_ms_min)
+
+    def has_promised(self, now_ms: int) -> bool:
+        """Whether a leader may count on it that this peer helps no other one to be elected."""
+        return now_ms < self.promise_ends_ms
+
     def restart(self, now_ms: int) -> None:
         """The next campaign comes after an election timeout."""
         self.due_ms = now_ms + self._timeout_ms()
@@ -75,7 +87,7 @@ class Election:
         """Our connection to the leader has ended: its process probably has, too."""
         self.leader_lost = True
         wait_ms = self._random.randint(0, self._quick_ms()[1] // 2)
-        self.due_ms = min(self.due_ms, now_ms + wait_ms)
+        self.due_ms = min(self.due_ms, max(now_ms + wait_ms, self.promise_ends_ms))
 
     def on_leader(self, now_ms: int, is_new: bool) -> None:
         """A message of the leader has arrived. is_new: it is the first one of this leader.

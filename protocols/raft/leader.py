@@ -35,7 +35,9 @@ class Leader:
         "_term",
         "_term_start",
         "_tuning",
+        "gives_leases",
         "read_round",
+        "wanted_round",
     )
 
     def __init__(self, setup: Setup, log: RaftLog, term: int) -> None:
@@ -46,6 +48,8 @@ class Leader:
         self._term_start = log.last_index + 1  # The index of this term's own first entry.
         self._commit_index = 0
         self.read_round = 0  # The newest round of reads (reads.py); every message belongs to it.
+        self.wanted_round = 0  # The newest one that a read waits for.
+        self.gives_leases = setup.tuning.lease_reads and setup.tuning.check_quorum
         self._configuration = Configuration(())
         self._followers: dict[str, Follower] = {}
 
@@ -211,17 +215,21 @@ class Leader:
         """The newest round of reads that a majority has answered."""
         return self._majority(self.read_round, "answered_round")
 
+    def promised_round(self) -> int:
+        """The newest round of reads whose answers are promises of a majority."""
+        return self._majority(self.read_round, "promised_round")
+
     def send_read_round(self, now_ms: int, out: list[Envelope]) -> None:
-        """Sends a heartbeat to each follower that has received no heartbeat of the newest round.
+        """Sends a heartbeat to each follower that has received no heartbeat of the wanted round.
 
         A message with entries is answered only when they are durable; reads need not wait for
         disks.
         """
-        if not self.read_round:
+        if not self.wanted_round:
             return
         for follower in self._followers.values():
             asked = max(follower.sent_round, follower.answered_round)
-            if asked < self.read_round and not follower.awaits_response():
+            if asked < self.wanted_round and not follower.awaits_response():
                 self._send(follower, (), now_ms, out)
 
     # ---- times ----
@@ -258,7 +266,7 @@ class Leader:
                 return True
             if follower.clients_wait and follower.sent_commit_index < commit_index == last_index:
                 return True
-            if max(follower.sent_round, follower.answered_round) < self.read_round:
+            if max(follower.sent_round, follower.answered_round) < self.wanted_round:
                 return True
         return False
 

@@ -212,6 +212,7 @@ class RaftTuning(NamedTuple):
     append_bytes_max: int = 1 << 20
     pre_vote: bool = True
     check_quorum: bool = True
+    lease_reads: bool = False  # A leader answers reads without a round while it has a lease.
 
 
 class Setup(NamedTuple):

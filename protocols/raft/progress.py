@@ -30,6 +30,7 @@ class PeerCapabilities:
     append_bytes_max: int = APPEND_BYTES_MAX_PLAIN
     pre_vote: bool | None = None  # None: its hello has not come yet.
     transfer: bool = False  # It campaigns when a leader asks it to.
+    lease: bool = False  # It keeps the promise that leases of reads rely on (reads.py).
     counts_in_quorum: bool = True  # False: a learner; no majority counts it.
     # It may lose confirmed entries without a hello that says so: JRaft never syncs, and any
     # disk may fail. On a farm's wire a kelek server looks like JRaft.
@@ -62,6 +63,11 @@ class Follower:
         """A number of its progress as a majority counts it: 0 for a learner."""
         value: int = getattr(self, field) if self.capabilities.counts_in_quorum else 0
         return value
+
+    @property
+    def promised_round(self) -> int:
+        """The newest round of reads whose answer was a promise to elect no other leader."""
+        return self.counted("answered_round") if self.capabilities.lease else 0
 
     def awaits_response(self) -> bool:
         """Whether it accepts one message at a time and has not answered the last."""

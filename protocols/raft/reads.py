@@ -3,11 +3,14 @@
 A leader may answer a read with its commit index once a majority has answered a message of this term
 that was sent after the read began: until then no other leader can have committed anything
 (dissertation, section 6.4). All waiting reads share one round.
+
+While it has a lease (lease.py), it answers at once.
 """
 
 from collections import deque
 
 from .leader import Leader
+from .lease import LeaderLease
 from .messages import ReadIndex
 
 ROUNDS_MAX = 4  # Unconfirmed rounds; further reads share the next one.
@@ -19,12 +22,13 @@ class ReadRounds:
     Numbers never go back: an answer to a message of an earlier leadership confirms nothing.
     """
 
-    __slots__ = ("_requested", "_unconfirmed", "round")
+    __slots__ = ("_requested", "_unconfirmed", "lease", "round")
 
     def __init__(self) -> None:
         self.round = 0  # The last round started.
         self._requested = False
         self._unconfirmed: deque[ReadIndex] = deque()
+        self.lease = LeaderLease()
 
     @property
     def active(self) -> bool:
@@ -40,8 +44,20 @@ class ReadRounds:
         """Requests a round; it starts as soon as possible."""
         self._requested = True
 
-    def advance(self, leader: Leader, commit_index: int) -> ReadIndex | None:
+    def tick(self, leader: Leader, now_ms: int) -> None:
+        """The messages from now on belong to a round that starts now, so that they give a lease."""
+        if leader.gives_leases and not self.lease.has_started(now_ms):
+            self._start(leader)
+            self.lease.start(self.round, now_ms)
+
+    def _start(self, leader: Leader) -> None:
+        self.round += 1
+        leader.read_round = self.round
+
+    def advance(self, leader: Leader, commit_index: int, now_ms: int) -> ReadIndex | None:
         """Starts a requested round. Returns the newest round confirmed since the last call.
+
+        now_ms   not before the newest request arrived
 
         No round starts before the leader has committed an entry of its own term: until then it may
         not know all that its predecessors have committed.
@@ -49,11 +65,19 @@ class ReadRounds:
         if not self.active:
             return None
         confirmed = self._confirmed(leader)
-        if self._requested and len(self._unconfirmed) < ROUNDS_MAX and leader.has_committed:
+        if not self._requested or not leader.has_committed:
+            return confirmed
+        if self.lease.is_valid(leader, now_ms):
             self._requested = False
-            self.round += 1
+            self._unconfirmed.clear()
+            self.lease.answered += 1
+            self._start(leader)
+            return ReadIndex(self.round, commit_index)
+        if len(self._unconfirmed) < ROUNDS_MAX:
+            self._requested = False
+            self._start(leader)
+            leader.wanted_round = self.round
             self._unconfirmed.append(ReadIndex(self.round, commit_index))
-            leader.read_round = self.round
             confirmed = self._confirmed(leader) or confirmed  # A lone voter confirms at once.
         return confirmed
 
@@ -73,3 +97,4 @@ class ReadRounds:
         """
         self._requested = self._requested or bool(self._unconfirmed)
         self._unconfirmed.clear()
+        self.lease.end()

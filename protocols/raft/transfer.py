@@ -44,10 +44,14 @@ class Transfer:
 
 
 def choose_target(
-    followers: Iterable[Follower], voters: Iterable[str], heard_after_ms: int
+    followers: Iterable[Follower], to: str, voters: Iterable[str], heard_after_ms: int
 ) -> tuple[Follower | None, str]:
-    """Returns the follower with the longest log that can take over, or None and the reasons."""
-    reasons = {each: transfer_refusal(each, voters, heard_after_ms) for each in followers}
+    """Returns follower `to`, or for '' the one with the longest log that can take over; None and
+    the reasons if there is none."""
+    asked = [each for each in followers if not to or each.peer == to]
+    if not asked:
+        return None, f"{to} is no member of the cluster" if to else "there is no other member"
+    reasons = {each: transfer_refusal(each, voters, heard_after_ms) for each in asked}
     fit = [each for each, reason in reasons.items() if not reason]
     if not fit:
         return None, "; ".join(reasons.values())

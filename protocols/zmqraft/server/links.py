@@ -98,6 +98,7 @@ class Links:
             counts_in_quorum=self._voters.get(peer) == hello.incarnation,
             last_index=hello.last_index,
             transfer=link.has_feature(Feature.TRANSFER),
+            lease=link.has_feature(Feature.LEASE),
         )
 
     def on_peer_url(self, peer: str, url: str, joining: Mapping[str, JoiningServer]) -> None:

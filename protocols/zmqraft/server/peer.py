@@ -16,6 +16,7 @@ from ...errors import RemoteProtocolError
 from ...host.border import LinkLost, Requests, Responses
 from ...host.status import SavedState, core_status, role_of
 from ...raft.core import Raft, Role
+from ...raft.election import PROMISE_MS
 from ...raft.messages import (
     AppendAck,
     AppendEntries,
@@ -25,6 +26,7 @@ from ...raft.messages import (
     Envelope,
     HardState,
     InstallSnapshot,
+    RaftTuning,
     Ready,
     RequestVote,
     SnapshotResponse,
@@ -66,6 +68,7 @@ from .values import (
     PruneMarks,
     Recovered,
     Stalled,
+    Suspended,
     Wake,
 )
 
@@ -73,6 +76,12 @@ FULL_EVERY_MS = 50  # While only updates and reads go on, every part acts once i
 NEVER_MS = 1 << 62
 
 _NO_SENDERS: frozenset[str] = frozenset()
+
+
+def features(tuning: RaftTuning) -> tuple[Feature, ...]:
+    """What the hello of a peer with these times lists."""
+    has_lease = tuning.election_timeout_ms_min >= PROMISE_MS
+    return tuple(it for it in Feature if has_lease or it is not Feature.LEASE)
 
 
 class Peer:
@@ -214,6 +223,8 @@ class Peer:
         self._is_busy = True
         if isinstance(event, Stalled):
             self.core.on_stalled(event.ms)
+        elif isinstance(event, Suspended):
+            self.core.lease.end()
         elif isinstance(event, OrderLost):
             self.snapshots.on_order_lost(event.order, now_ms)
         elif isinstance(event, LinkLost):
@@ -460,7 +471,7 @@ class Peer:
         return Hello(
             peer=self.setup.peer_id,
             version=self.setup.version,
-            features=tuple(Feature),
+            features=features(self.setup.tuning),
             incarnation=self.eligibility.incarnation,
             empty=self.eligibility.is_empty and not self.eligibility.is_voter,
             voter=self.eligibility.is_voter,
@@ -734,4 +745,5 @@ class Peer:
             "tables_from": self.directory.latest.tables_from,
             **self.updates.counters(),
             **self.reads.counters(),
+            "reads_leased": core.lease.answered,
         }

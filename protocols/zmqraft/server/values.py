@@ -163,6 +163,10 @@ class Stalled(NamedTuple):
     ms: int
 
 
+class Suspended(NamedTuple):
+    """The machine was suspended: our clock stood still while others' went on."""
+
+
 Event = (
     Requests[Literal["url", "peer_url"], Arena]  # Of members and table servers at `peer_url`.
     | Responses[str, Arena]
@@ -172,6 +176,7 @@ Event = (
     | Result
     | OrderLost
     | Stalled
+    | Suspended
 )
 
 

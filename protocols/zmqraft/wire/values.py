@@ -73,6 +73,7 @@ class Feature(StrEnum):
     ANYWHERE = "anywhere"
     BACKUP = "backup"
     TABLES = "tables"
+    LEASE = "lease"
 
 
 def encode_uint(value: int) -> bytes:

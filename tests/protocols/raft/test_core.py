@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from kelek.protocols.errors import LocalProtocolError, RemoteProtocolError
 from kelek.protocols.raft.core import Raft, Role, Setup
+from kelek.protocols.raft.election import PROMISE_MS
 from kelek.protocols.raft.log import RaftLog
 from kelek.protocols.raft.membership import Configuration, ConfigurationHistory
 from kelek.protocols.raft.messages import (
@@ -560,13 +561,13 @@ def test_a_lost_leader_is_replaced_before_the_election_timeout() -> None:
     assert raft.role is Role.LEADER
 
 
-def test_who_has_lost_the_leader_grants_votes_at_once() -> None:
+def test_who_has_lost_the_leader_grants_votes_before_the_election_timeout() -> None:
     request = RequestVote(2, "n3", 0, 0, pre_vote=True)
     for is_lost in (False, True):
         raft = make_follower()
         if is_lost:
             raft.on_unreachable("n2", 110)
-        raft.step("n3", request, 120)
+        raft.step("n3", request, 100 + PROMISE_MS)
         (answer,) = [it.message for it in raft.ready().messages]
         assert answer == Vote(2 if is_lost else 1, is_lost, True)
 

@@ -10,6 +10,7 @@ WRITER = "storage/log/log.py"
 LOG = "storage/log/log.py"
 
 READS = "protocols/raft/reads.py"
+LEASE = "protocols/raft/lease.py"
 TRANSFER = "protocols/raft/transfer.py"
 READERS = "protocols/zmqraft/server/entry_readers.py"
 STALE = "a stale read"
@@ -38,6 +39,28 @@ LOG_BUGS = (
         (Patch(READS, "ROUNDS_MAX and leader.has_committed:", "ROUNDS_MAX:"),),
         expected=STALE,
         first_seed=3,
+    ),
+    PlantedBug(
+        "a lease that does not end",
+        (Patch(LEASE, "return now_ms < started_ms + LEASE_MS", "return True"),),
+        expected=STALE,
+    ),
+    PlantedBug(
+        "a lost connection ends the promise to the leader",
+        (
+            Patch(CORE, "if self.term and self.election.has_promised(now_ms):", "if False:"),
+            Patch(
+                "protocols/raft/election.py",
+                "max(now_ms + wait_ms, self.promise_ends_ms)",
+                "now_ms + wait_ms",
+            ),
+        ),
+        expected=STALE,
+    ),
+    PlantedBug(
+        "a lease goes on during a transfer",
+        (Patch(CORE, "self._leading.gives_leases = False", "pass"),),
+        expected=STALE,
     ),
     PlantedBug(
         "entries served by a leader that is not confirmed",

@@ -36,6 +36,7 @@ def peer_options(seed: int, random: Random) -> dict[str, object]:
         "tuning": RaftTuning(
             append_bytes_max=random.choice([300, 300, 5_000, 1 << 20]),
             inflight_max=random.choice([1, 2, 4, 4]),
+            lease_reads=seed % 3 > 0,
         ),
         # Some leaders have room for little: they drop what clients send beyond it.
         "updates": UpdateLimits(inflight_max=20 if seed % 7 in (0, 4) else 65_536),
@@ -384,7 +385,7 @@ class SimCluster(FaultRun):
         to = self.simulation.random.choice(["", *self.nodes])
         self.simulation.fault("transfer", leader, "to", to or "any")
         request = TRANSFER_REQUEST.encode(RequestTransfer(b"operator", to), cluster=b"sim")
-        now_ms = self.simulation.now_ms
+        now_ms = peer.node.now_ms
         peer.peer.transfers.on_request(request, ReplyAddress(Frames(), b""), now_ms)
         peer.wake_after(0)
 

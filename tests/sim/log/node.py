@@ -4,6 +4,7 @@ What an actor does with sockets and clocks is done here with the network and the
 everything between is the real thing: peer machine, core, codec, log, writer, hard state, reader.
 """
 
+import math
 from functools import partial
 from random import Random
 from typing import Any
@@ -39,6 +40,7 @@ UNIX_S = 1_790_000_000
 SEGMENT_BYTES = 64 << 10
 APPLY_BYTES_MAX = 64 << 10
 FULL_RETRY_US = 200 * US_PER_MS
+CLOCK_RATES = 0.87, 1.15
 
 
 class PeerProcess(Process):
@@ -71,7 +73,7 @@ class PeerProcess(Process):
         self.damage = damage = repair.pending_mark(self.files, stored.repaired)
         recovered = add_vote(found, self.epoch, stored, damage)
         random = Random(self.simulation.random.getrandbits(64))
-        now_ms = self.simulation.now_ms
+        now_ms = self.node.now_ms
         self.peer = Peer(setup, recovered, reqids, self.reader, now_ms, random)
         core = self.peer.core
         core.advance = partial(self._advance, core)  # type: ignore[method-assign]
@@ -108,7 +110,7 @@ class PeerProcess(Process):
         peer = self.peer
         if peer is None:
             return
-        now_ms = self.simulation.now_ms
+        now_ms = self.node.now_ms
         by_socket: dict[tuple[type, str], list[Frames]] = {}
         for event in events:
             if isinstance(event, Requests | Responses):
@@ -132,7 +134,7 @@ class PeerProcess(Process):
         elif self.peer is None:
             self.start_peer()
         else:
-            self.peer.receive(ack, self.simulation.now_ms)
+            self.peer.receive(ack, self.node.now_ms)
 
     def _wake_peer(self, peer: Peer, now_ms: int) -> None:
         """Carries out a wake in its order; a Halt in between leaves the rest undone."""
@@ -163,7 +165,7 @@ class PeerProcess(Process):
         if wake.commit is not None:
             node.publish(wake.commit.commit_index, wake.commit.term)
         node.checker.on_event_of(node.name)
-        self.wake_after(max(0, peer.deadline_ms * US_PER_MS - self.simulation.now_us))
+        self.wake_after(max(0, node.at_us(peer.deadline_ms) - self.simulation.now_us))
 
     def kill(self) -> None:
         super().kill()
@@ -417,6 +419,9 @@ class SimNode:
         self.state_machine: StateMachineProcess | None = None
         self.sender: SenderProcess | None = None
         self.skew_s = self.simulation.between(-20, 20)
+        # Any two differ by less than a third, as leases of reads demand. Drawn from other dice, so
+        # that a seed keeps its other choices.
+        self.clock_rate = Random(f"{self.simulation.seed} {name}").uniform(*CLOCK_RATES)
         self.cache_bytes_max = self.simulation.random.choice([2_000, 20_000, 16 << 20])
         self.slow_until_us = 0
         self.off = False  # Power is off: nothing starts.
@@ -424,6 +429,15 @@ class SimNode:
         self._pipes: dict[str, int] = {}
         self._epoch = 0
         self._unit = 0  # The number of the restart unit that lives, or will start.
+
+    @property
+    def now_ms(self) -> int:
+        """What the clock of this node shows."""
+        return int(self.simulation.now_us * self.clock_rate) // US_PER_MS
+
+    def at_us(self, now_ms: int) -> int:
+        """When the clock of this node will show that time, in the time of the run."""
+        return math.ceil(now_ms * US_PER_MS / self.clock_rate)
 
     # The supervisor.
 

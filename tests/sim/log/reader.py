@@ -20,7 +20,7 @@ from kelek.protocols.zmqraft.wire.extensions import ENTRIES_PACKED_ANSWER, ENTRI
 from kelek.protocols.zmqraft.wire.read_codec import READ_ANSWER, READ_REQUEST, RequestRead
 from kelek.tests.sim.checker import Checker
 from kelek.tests.sim.log.client import ClientDealer, ClientHost
-from kelek.tests.sim.log.node import CLUSTER, SimNode
+from kelek.tests.sim.log.node import CLOCK_RATES, CLUSTER, SimNode
 from kelek.tests.sim.network import Frames, Network
 from kelek.tests.sim.simulation import US_PER_MS, Process
 
@@ -143,6 +143,7 @@ class ReaderProcess(Process):
             return
         self.simulation.counters["leaders' log infos"] += 1
         self.checker.on_read(url, asked.floor, info.commit_index)
-        # Later it says how far it is; the node's clock has whole milliseconds.
-        if self.simulation.now_us - asked.at_us < (HELD_MS_MAX - 1) * US_PER_MS:
+        # Later it says how far it is; the node's clock has whole milliseconds, and may be fast.
+        held_us_min = (HELD_MS_MAX - 1) * US_PER_MS / CLOCK_RATES[1]
+        if self.simulation.now_us - asked.at_us < held_us_min:
             self.checker.on_read(url, asked.floor, info.applied_index)
