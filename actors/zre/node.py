@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Sequence
 from ipaddress import ip_address, ip_network
+from itertools import islice
 
 import zmq
 
@@ -21,7 +22,7 @@ from ...protocols.zre.beacon import Beacon, own_uuid
 from ...protocols.zre.codec import endpoint_of, parse_endpoint
 from ...protocols.zre.effects import NodeSetup
 from ...protocols.zre.log import encode_report, report_of
-from ...protocols.zre.peers import Event, EventKind, PeerInfo
+from ...protocols.zre.peers import Event, EventKind, Peer, PeerInfo
 from ...protocols.zre.presence import encode_presence, presence_of
 from ...protocols.zre.values import Malformed, Times, Version
 from ..errors import OperatorError
@@ -33,6 +34,8 @@ from .pipes import BEACON, HWM, NODE, decode_heard, interface_of
 from .reports import EventReport, Reports
 
 MESSAGES_HWM = 1000  # Of one peer, that wait to be received.
+STATUS_PEERS_MAX = 64  # That the status names; all are counted.
+STATUS_GROUPS_MAX = 8  # Of each.
 MESSAGE_BYTES_MAX = 1 << 20  # This node expects only small messages.
 NETWORK = ("tcp://", "tls://")  # Urls that other machines can reach.
 GOODBYE_MS = 50  # For the goodbye to reach zre_beacon.
@@ -214,7 +217,24 @@ class ZreNode(Actor):
         return self._gone_ms if self._gone_ms is not None else self.machine.deadline_ms
 
     def status(self) -> dict[str, object]:
-        return {**self.machine.status(), "mailbox": self.machine.setup.port}
+        machine = self.machine
+        greeted = (peer for peer in machine.peer_table if peer.ready and peer.info)
+        return {
+            **machine.status(),
+            "mailbox": machine.setup.port,
+            "endpoint": endpoint_of(machine.setup.address, machine.setup.port),
+            "known": {it.endpoint: _peer_status(it) for it in islice(greeted, STATUS_PEERS_MAX)},
+        }
+
+
+def _peer_status(peer: Peer) -> dict[str, object]:
+    assert peer.info is not None
+    return {
+        "name": peer.info.name,
+        "cluster": peer.info.headers.get(services.CLUSTER, ""),
+        "groups": sorted(peer.groups)[:STATUS_GROUPS_MAX],
+        "silent": peer.times.silence_stage > 0,
+    }
 
 
 def no_free_port(place: str) -> OperatorError:
