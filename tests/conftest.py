@@ -49,6 +49,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--rewrite", action="store_true", help="rewrite golden stories and generated tables"
     )
+    parser.addoption(
+        "--pictures", action="store_true", help="make the pictures of the page in docs/pictures"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -160,8 +163,8 @@ def demo_shell(folder: Path, tables: bool = False) -> Iterator[Shell]:
         keys = re.sub(r"#.*", "", text)
         assert "zerodb" not in keys
         assert "broker" not in keys
-    # Pages of the documentation add brokers, a farm and metrics here.
-    own = (7300, 7301, 7401, 7402, 7403, 7411, 7412, 9100)
+    # Documents add brokers, a farm, metrics and the page here.
+    own = (7080, 7300, 7301, 7401, 7402, 7403, 7411, 7412, 9100)
     documented = {f"127.0.0.1:{port}" for port in own}
     known = sorted({*re.findall(r"127\.0\.0\.1:\d+", text), *documented})
     ports = free_ports(len(known))

@@ -89,6 +89,11 @@ LAYERS = {
         "click yaml zmq msgpack rich pyarrow wasmtime cryptography",
         THREADS,
     ),
+    "console/web/": layer(
+        "console clients actors protocols net native version",
+        "msgpack zmq starlette uvicorn",
+        THREADS,
+    ),
 }
 # These hold tests and measurements: they import the package from outside, and anything else.
 OUTSIDE = ("tests/", "bench/", "examples/")

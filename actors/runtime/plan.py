@@ -14,11 +14,14 @@ from .setup import ACTORS, worker_names
 class Role(NamedTuple):
     """What all actors of a role have in common."""
 
-    module: str  # Below kelek.actors; it holds one subclass of Actor.
+    module: str  # Below the package; it holds one subclass of Actor.
     stop_rank: int  # SIGTERM goes to rank 0 first; higher ranks serve it until it has ended.
     folder: str = ""  # Of the node's data directory.
+    package: str = ACTORS
 
 
+# A name, and no import: nothing below the console depends on it.
+WEB = f"{ACTORS.rpartition('.')[0]}.console.web"
 ROLES = {
     "broker": Role("broker.broker", 0),
     "farm_server": Role("farm.server", 0),
@@ -30,6 +33,7 @@ ROLES = {
     "spark_job": Role("jobs.spark_job", 0),
     "state_machine": Role("raft.state_machine", 1, "raft"),
     "table_worker": Role("tables.worker", 1, "raft"),
+    "web": Role("server", 1, package=WEB),
     "zerodb_server": Role("tables.server", 0),
     "zre_beacon": Role("zre.beacon", 1),  # It sends zre_node's goodbye.
     "zre_log": Role("zre.log", 0),
@@ -101,9 +105,9 @@ def node_plan(topology: Topology, node: str, one_process: bool) -> NodePlan:
         plans = []
         for actor in actors:
             role = actor.partition(".")[0]
-            module, stop_rank, folder = ROLES[role]
+            module, stop_rank, folder, package = ROLES[role]
             path = str(data_dir / folder)
-            plans.append(ActorPlan(role, actor, f"{ACTORS}.{module}", path, stop_rank))
+            plans.append(ActorPlan(role, actor, f"{package}.{module}", path, stop_rank))
         return UnitPlan(node, name, tuple(plans))
 
     peer = [*["log_writer"] * (topology.log.writer == "process"), "raft_peer"]
@@ -121,6 +125,8 @@ def node_plan(topology: Topology, node: str, one_process: bool) -> NodePlan:
         alone.append("farm_server")
     if own.metrics:
         alone.append("metrics")
+    if own.web:
+        alone.append("web")
     if one_process:
         units = [unit("node", [*peer, *alone])]
     else:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 FOREIGN = "foreign_"  # Begins the names of endpoints without CURVE beside those with it.
 NO_CURVE = ("farm.url",)  # It has TLS.
-METRICS = "metrics"  # HTTP: neither CURVE nor TLS.
+HTTP = "metrics", "web.address"  # Neither CURVE nor TLS.
 ZRE = "zre"  # In `insecure:`: the node's ZRE endpoints.
 
 
@@ -114,7 +114,7 @@ def has_curve(topology: "Topology", name: str, endpoint: str, url: str) -> bool:
         topology.security is not None
         and url.startswith("tcp://")
         and node.dialect == "kelek"
-        and endpoint not in (*NO_CURVE, METRICS)
+        and endpoint not in (*NO_CURVE, *HTTP)
         and endpoint not in node.insecure
         and not endpoint.rpartition(".")[2].startswith(FOREIGN)
     )
@@ -173,7 +173,7 @@ def _endpoint_problems(
         and _is_open(url)
     ):
         way_out = f"add `security:` (docs/security.md), or `insecure: [{endpoint}]` to {name}"
-        if endpoint == METRICS:
+        if endpoint in HTTP:
             way_out = f"write 127.0.0.1:PORT, or add `insecure: [{endpoint}]` to {name}"
         yield path, f"{url} has no CURVE, and other machines reach it", way_out
 

@@ -301,6 +301,19 @@ class BrokerEndpoints:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WebTopology:
+    """`nodes.NAME.web:`"""
+
+    address: str = key(ADDRESS)
+    """where browsers connect by HTTP; every program that reaches it sees the page, as it has no
+    login"""
+    key_file: str = key(text("a path"), "")
+    """with `security:`, the secret key by which the page asks for tables, jobs and services, with
+    grants such as `observer` and `tables:7:r`; relative to the file; empty: it shows none of
+    them"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeTopology:
     """`nodes.NAME:`"""
 
@@ -331,6 +344,8 @@ class NodeTopology:
     metrics: str = key(ADDRESS, "")
     """where Prometheus and load balancers ask by HTTP for `/metrics`, `/livez` and `/readyz`
     ([monitoring](../operations/monitoring.md)); needs `kelek[metrics]`"""
+    web: WebTopology | None = key(SectionType(WebTopology), None)
+    """a live page of the cluster ([page](../operations/page.md)); needs `kelek[web]`"""
     zerodb: TableEndpoints | None = key(SectionType(TableEndpoints), None)
     """addresses of this node's tables; without it the node has no tables"""
     broker: BrokerEndpoints | None = key(SectionType(BrokerEndpoints), None)
@@ -406,6 +421,23 @@ class NodeAddresses:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WebSettings:
+    """What the process `web` of a node needs of the topology. Paths are absolute.
+
+    key_file   "": it has no key
+    logs       the directory of the logs of each node
+    tables     where clients reach the tables of each node that has some
+    brokers    where clients reach each broker
+    """
+
+    address: str
+    key_file: str
+    logs: Mapping[str, str]
+    tables: Mapping[str, str]
+    brokers: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings:
     """What the topology says for the actors of one node.
 
@@ -414,6 +446,7 @@ class NodeSettings:
     reserved_tables   only processes of the nodes write these
     store_urls        where the broker reaches the tables of its durable requests
     farm              None: the node serves no farm
+    web               None: the node serves no page
     security          None: no endpoint has CURVE
     """
 
@@ -429,6 +462,7 @@ class NodeSettings:
     reserved_tables: tuple[int, ...] = ()
     store_urls: tuple[str, ...] = ()
     farm: FarmServerSettings | None = None
+    web: WebSettings | None = None
     security: NodeSecurity | None = None
 
     @property

@@ -30,6 +30,7 @@ from .settings import (
     NodeTopology,
     TableEndpoints,
     TopologyFile,
+    WebSettings,
 )
 from .yaml_values import Mapping as YamlMapping
 
@@ -92,6 +93,7 @@ class Topology(TopologyFile):
             farm=farm_server_settings(node, self.farm_nodes, self.farms, run_dir.home(self.path))
             if own.farm
             else None,
+            web=self._web_settings(own) if own.web else None,
             security=self._node_security(node),
         )
 
@@ -112,6 +114,17 @@ class Topology(TopologyFile):
     def resolve(self, path: str) -> str:
         """A path that is relative to the file."""
         return str(run_dir.home(self.path) / Path(path).expanduser())
+
+    def _web_settings(self, own: NodeTopology) -> WebSettings:
+        assert own.web is not None
+        nodes = self.nodes.items()
+        return WebSettings(
+            address=own.web.address,
+            key_file=self.resolve(own.web.key_file) if own.web.key_file else "",
+            logs={name: str(self.data_dir / name / "logs") for name in self.own_nodes},
+            tables={name: node.tables_url for name, node in nodes if node.tables_url},
+            brokers={name: node.clients_url for name, node in nodes if node.clients_url},
+        )
 
     def _node_security(self, name: str) -> NodeSecurity | None:
         if self.security is None:
@@ -225,7 +238,7 @@ def _node_problems(node: NodeTopology) -> Iterator[Problem]:
     """Each node alone. A node of another implementation has no roles of ours."""
     if node.dialect == "kelek" and not node.peer_url:
         yield "", "key 'peer_url' is missing", "add `peer_url:`, or a `dialect:`"
-    for role in ("zerodb", "broker", "zre", "farm", "metrics"):
+    for role in ("zerodb", "broker", "zre", "farm", "metrics", "web"):
         if getattr(node, role) not in (None, "") and node.dialect != "kelek":
             problem = f"kelek does not run this node, its dialect is {node.dialect}"
             yield f".{role}", problem, f"remove `{role}:` or `dialect:`"
@@ -248,6 +261,7 @@ def endpoints_of(node: NodeTopology) -> Iterator[tuple[str, str]]:
     if node.farm:
         yield "farm.url", node.farm.url
     yield "metrics", f"tcp://{node.metrics}" if node.metrics else ""
+    yield "web.address", f"tcp://{node.web.address}" if node.web else ""
 
 
 def _address_problems(topology: Topology) -> Iterator[Problem]:

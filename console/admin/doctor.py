@@ -17,6 +17,7 @@ PARTS = {
     "arrow": "pyarrow",
     "farm": "cryptography",
     "metrics": "prometheus-client",
+    "web": "uvicorn",
     "otel": "opentelemetry-api",
     "profile": "py-spy",
     "wasm": "wasmtime",

@@ -81,17 +81,21 @@ def fetch_all_rows(request: ListRequest, service: bytes, key: str) -> Rows:
     return found
 
 
+def page_of(frames: Sequence[bytes]) -> Rows:
+    """The rows of one answer. Raises CliError."""
+    if frames == [values.MMI_NOT_IMPLEMENTED]:
+        raise CliError("this is a foreign broker, without lists", FAILED)
+    if frames == [values.MMI_NOT_ALLOWED]:
+        raise CliError("this key has no grant `observer`", FAILED)
+    return [msgpack.unpackb(frame) for frame in frames if frame]
+
+
 def fetch_rows(broker: Broker, service: bytes, key: str) -> Rows:
     """All rows of one broker, page by page."""
     rows: Rows = []
     after = b""
     while True:
-        frames = broker.call(service, after).frames
-        if frames == [values.MMI_NOT_IMPLEMENTED]:
-            raise CliError("this is a foreign broker, without lists", FAILED)
-        if frames == [values.MMI_NOT_ALLOWED]:
-            raise CliError("this key has no grant `observer`", FAILED)
-        page = [msgpack.unpackb(frame) for frame in frames if frame]
+        page = page_of(broker.call(service, after).frames)
         rows += page
         if (
             len(page) < values.OWN_ROWS_MAX or key not in page[-1]

@@ -96,10 +96,14 @@ class LogFiles:
     def follow(self) -> Iterator[LogLine]:
         """New lines for ever, also of logs that begin meanwhile."""
         while True:
-            self._new_tails()
-            for tail in self._tails.values():
-                yield from tail.read_new()
+            yield from self.read_new()
             time.sleep(FOLLOW_S)
+
+    def read_new(self) -> Iterator[LogLine]:
+        """The wanted lines written since the last call, also of logs that begin meanwhile."""
+        self._new_tails()
+        for tail in self._tails.values():
+            yield from tail.read_new()
 
     def _new_tails(self) -> list[LogTail]:
         """Tails of the logs that were not there before."""

@@ -90,7 +90,7 @@ def rows_of_topology(path: str, nodes: tuple[str, ...] = ()) -> list[Row]:
 def rows_of_file(path: str, here: set[str]) -> list[Row]:
     """A row for each node of the topology that does not run here."""
     nodes = client.load(path).nodes
-    return [_remote_row(name, node.url) for name, node in nodes.items() if name not in here]
+    return [remote_row(name, node.url) for name, node in nodes.items() if name not in here]
 
 
 def _ask_over_network(path: str, rows: Sequence[Row]) -> None:
@@ -140,12 +140,12 @@ def rows_of_urls(urls: Mapping[str, str], cluster: str, keys: Mapping[str, Any])
         members: Mapping[str, str] = urls
         with contextlib.suppress(Error):
             members = await log.members() or urls
-        return members, await _ask_each(log, [*members.values()])
+        return members, await ask_each(log, [*members.values()])
 
     from ...clients.errors import Error
 
     members, answers = _run(cluster, [*urls.values()], keys, ask)
-    rows = [{**_remote_row(name, url), **(answer or {})}
+    rows = [{**remote_row(name, url), **(answer or {})}
             for (name, url), answer in zip(members.items(), answers, strict=True)]  # fmt: skip
     for row in rows:
         if row["state"] is None:
@@ -154,7 +154,8 @@ def rows_of_urls(urls: Mapping[str, str], cluster: str, keys: Mapping[str, Any])
     return rows
 
 
-def _remote_row(name: str, url: str) -> Row:
+def remote_row(name: str, url: str) -> Row:
+    """Of a node that does not run here, without its state."""
     empty = dict.fromkeys(("pid", "state", "restarts", "uptime", "raft_role", "leader"))
     return {"node": name, "role": "remote", "name": "remote", **empty, "url": url}
 
@@ -165,7 +166,7 @@ def _answers(path: str, urls: Sequence[str]) -> list[Row | None]:
 
     topology = client.load(path)
     keys = client_keys.of_topology(topology)
-    return _run(topology.cluster, urls, keys, lambda log: _ask_each(log, urls))
+    return _run(topology.cluster, urls, keys, lambda log: ask_each(log, urls))
 
 
 def _run(
@@ -186,7 +187,8 @@ def _run(
     return asyncio.run(run())
 
 
-async def _ask_each(log: "AsyncLog", urls: Sequence[str]) -> list[Row | None]:
+async def ask_each(log: "AsyncLog", urls: Sequence[str]) -> list[Row | None]:
+    """What the members at urls say of themselves; None: nothing."""
     import asyncio
 
     from ...clients.errors import Error

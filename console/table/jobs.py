@@ -220,7 +220,7 @@ def follow(job: StartedJob, wait: bool) -> None:
         ) from error
     except TableError as error:
         raise CliError(f"{job.name}: {error}; show it: {job.command}", FAILED) from error
-    found = parse_job(job.node, statistics)
+    found = parse_job(job.node.name, statistics)
     if output == "json":
         show_json(found)
     if found["state"] != DONE:
@@ -298,7 +298,7 @@ def end_job(node: JobNode, apid: int) -> Job:
             table.end_job(apid)
         except TableRefused as error:
             raise CliError(f"job {apid} of {node.name}: {error}", FAILED) from error
-        return parse_job(node, table.job_status(apid))
+        return parse_job(node.name, table.job_status(apid))
 
 
 def list_jobs(request: JobsRequest, options: ServerOptions) -> None:
@@ -306,7 +306,7 @@ def list_jobs(request: JobsRequest, options: ServerOptions) -> None:
     answers, silent = query_all(
         options, lambda table: table.jobs(running=request.running, limit=request.limit)
     )
-    found = [parse_job(node, statistics) for node, answer in answers for statistics in answer]
+    found = [parse_job(node.name, statistics) for node, answer in answers for statistics in answer]
     if options.output == "json":
         for job in found:
             show_json(job)
@@ -322,7 +322,7 @@ def find_job(apid: int, options: ServerOptions) -> list[tuple[JobNode, Job]]:
     """The nodes that know the job, at least one, and its state there. Raises CliError."""
     answers, errors = query_all(options, lambda table: table.job_status(apid))
     if answers:
-        return [(node, parse_job(node, answer)) for node, answer in answers]
+        return [(node, parse_job(node.name, answer)) for node, answer in answers]
     problems = (
         str(error) if isinstance(error, TableRefused) else f"{node.name}: {error}"
         for node, error in errors
@@ -359,9 +359,9 @@ def query_all(
     return answers, errors
 
 
-def parse_job(node: JobNode, statistics: dict[str, str]) -> Job:
+def parse_job(node: str, statistics: dict[str, str]) -> Job:
     """A node's statistics of a job, with numbers converted."""
-    job: Job = {"node": node.name}
+    job: Job = {"node": node}
     for name, value in statistics.items():
         job[name] = int(value) if name in (*NUMBERS, *TIMES) else value
     job["kind"] = KINDS.get(job.get("request_type", 0), "range")

@@ -29,6 +29,7 @@ GOOD = "cluster: c\nnodes: {a: {url: 'tcp://localhost:1', peer_url: 'tcp://local
 SECTIONS: dict[str, type] = {
     "the file": settings.TopologyFile,
     "nodes.NAME": settings.NodeTopology,
+    "nodes.NAME.web": settings.WebTopology,
     "nodes.NAME.zerodb": settings.TableEndpoints,
     "nodes.NAME.broker": settings.BrokerEndpoints,
     "nodes.NAME.zre": NodeZreSettings,
@@ -101,7 +102,7 @@ def test_the_page_of_ports_names_every_endpoint() -> None:
         f"{title}.{name}".removeprefix("nodes.NAME.")
         for title, section in nodes.items()
         for name in keys_of(section)
-        if name.endswith("url") or name == "metrics"
+        if name.endswith("url") or name in ("metrics", "address")
     }
     rows = tables(page("docs/operations/firewall.md"), "key of a node", "demo")
     assert {codes(row[0])[0] for row in rows} == endpoints - {"farm.public_url"}

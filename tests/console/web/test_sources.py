@@ -1,0 +1,67 @@
+"""The page of a cluster with keys: it sees what its key may see, and without a key only what the
+supervisor reports. One process."""
+
+import http.client
+import json
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+import kelek
+from kelek.tests.ports import free_ports
+from kelek.tests.secure_cluster import SecureCluster
+
+pytest.importorskip("starlette", reason="kelek[web] is not installed")
+pytest.importorskip("uvicorn", reason="kelek[web] is not installed")
+
+
+def fetch(port: int, path: str) -> tuple[int, Any]:
+    """(status, JSON); status 0: nothing listens. Of a stream the second view, which has answers."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    with closing(connection):
+        try:
+            connection.request("GET", path)
+        except ConnectionRefusedError:
+            return 0, None
+        answer = connection.getresponse()
+        if answer.getheader("content-type", "").startswith("text/event-stream"):
+            views = (json.loads(line[6:]) for line in answer if line.startswith(b'data: {"view"'))
+            return answer.status, [next(views), next(views)][-1]["content"]
+        return answer.status, json.loads(answer.read())
+
+
+def test_the_page_has_the_rights_of_its_key() -> None:
+    cluster = SecureCluster(names=("n1", "n2"))
+    with_key, without = free_ports(2)
+    page_key = cluster.allow("page", "observer tables:7:r")
+    owner = cluster.allow("owner", "tables:*:rw jobs admin")
+    text = cluster.topology.read_text()
+    text = text.replace("  n1: {", f"  n1: {{web: {{address: '127.0.0.1:{with_key}', key_file: "
+                        f"{page_key}}}, ", 1)  # fmt: skip
+    text = text.replace("  n2: {", f"  n2: {{web: {{address: '127.0.0.1:{without}'}}, ", 1)
+    cluster.topology.write_text(text)
+    try:
+        cluster.start()
+        cluster.wait(lambda: "all-ready" in cluster.log())
+        servers = cluster.server_keys("zerodb.url")
+        for number in (7, 8):
+            with kelek.Table([*servers], number, timeout_ms=60_000, key=owner,
+                             server_keys=servers) as table:  # fmt: skip
+                table.put(b"key", b"value")
+        assert fetch(with_key, "/rows?table=7")[1]["rows"][0]["value"] == "value"
+        status, refused = fetch(with_key, "/rows?table=8")
+        assert (status, "grant" in refused["problem"]) == (403, True), refused
+        status, refused = fetch(without, "/rows?table=7")
+        assert status == 403
+        assert "key_file" in refused["problem"]
+        services = fetch(with_key, "/events?view=services")[1]
+        assert services["problem"] == ""
+        assert len(services["brokers"]) == 2
+        tables = fetch(without, "/events?view=tables")[1]
+        assert "the page has no key" in tables["tables"]["problem"]
+        assert len(tables["servers"]) == 2, "what the supervisor reports needs no key"
+        peers = fetch(without, "/events?view=raft")[1]["peers"]
+        assert {it["role"] for it in peers} == {"leader", "follower"}
+    finally:
+        cluster.stop()
