@@ -189,6 +189,10 @@ int klk_segment_sync(const struct klk_segment *segment);
 /* Writes size zeros at offset and starts their writeback. KLK_EOS. */
 int klk_segment_zero(int fd, uint64_t offset, uint64_t size);
 
+/* Starts the writeback of written bytes, where the system can, so that a later sync is short. It
+ * makes nothing durable. KLK_EOS: the system refused. */
+int klk_segment_write_back(int fd, uint64_t offset, uint64_t size);
+
 /* Checks marks and blocks from scan->offset on. runs gets (first index, term) of each run of equal
  * terms that starts here; capacity counts runs.
  * Returns KLK_OK when only zeros are left, KLK_ESPACE when runs is full (read them and call again),

@@ -1,10 +1,11 @@
 """`kelek backup`: copies a running cluster into one file, and verifies such files."""
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -15,7 +16,6 @@ from ...protocols.raft.messages import EntryBatch
 from ...protocols.zmqraft.client.client import SnapshotPiece
 from ...storage.disk.disk import Disk
 from ...storage.errors import StorageError
-from ...storage.farm.backup import FarmCopy, read_farm
 from ...storage.log.segment import Identity
 from ...storage.snapshot.backup import (
     LOG,
@@ -34,13 +34,16 @@ from ...storage.snapshot.backup import (
 from ...version import __version__
 from .. import completion
 from ..cli_errors import FAILED, CliError
-from ..farm.target import FarmOptions, open_farm
 from ..log.target import open_log
 from ..options import OUTPUT, ClusterOptions, argument, command, option
 from ..render import progress_bar, progress_line, show
 from ..targets import Target
 
+if TYPE_CHECKING:
+    from ...storage.farm.backup import FarmCopy
+
 LINE_S = 0.1  # Between two lines of progress.
+AUTOGROUP = Path("/proc/self/autogroup")
 FILES = argument(metavar="FILE...", nargs=-1, required=True, type=click.Path())
 
 
@@ -54,6 +57,10 @@ class BackupRequest(NamedTuple):
         help="Read from this node (default: one that does not lead).",
     )  # fmt: skip
     no_farms: bool = option("--no-farms", is_flag=True, help="Leave farms out.")
+    nice: int = option(
+        "--nice", metavar="N", type=click.IntRange(0, 19), default=10, show_default=True,
+        help="How much this process yields the processors to others; 0: not at all.",
+    )  # fmt: skip
 
 
 @command
@@ -74,7 +81,7 @@ def create(
         raise CliError(f"{path.parent}: there is no such directory; make it first")
     try:
         since = _manifest_of(request.since) if request.since else None
-        with open_log(options) as (log, target):
+        with yielding(request.nice), open_log(options) as (log, target):
             source = _source(log, target, request.node)
             if since is not None:
                 _check_history(log, target, since[1], f"--since: {request.since}")
@@ -86,6 +93,23 @@ def create(
         raise CliError(str(error), FAILED) from error
     with closing(backup):
         show(options.output, _json(backup), *_lines(backup), *maker.notes)
+
+
+@contextmanager
+def yielding(nice: int) -> Iterator[None]:
+    """Yields the processors to other processes. Linux may weigh sessions first, so this session
+    yields, too, until the end."""
+    os.nice(nice)
+    before = ""
+    with suppress(OSError, ValueError):
+        before = AUTOGROUP.read_text().split()[-1]
+        AUTOGROUP.write_text(str(min(19, int(before) + nice)))
+    try:
+        yield
+    finally:
+        if before:
+            with suppress(OSError):
+                AUTOGROUP.write_text(before)
 
 
 def _manifest_of(name: str) -> tuple[str, Manifest]:
@@ -192,7 +216,7 @@ class _Maker:
             return writer
         if self._missing:  # The next peer still has all entries.
             writer = self._begin(LOG)
-        writer.write(part.block)
+        writer.write_batch(part)
         self._size += len(part.block)
         self._range = self._range._replace(last_index=part.last_index, last_term=part.term)
         return writer
@@ -210,7 +234,7 @@ class _Maker:
                     self._writer.write(piece)
             self._writer.begin(farm_log(name))
             for batch in copy.batches:
-                self._writer.write(batch.block)
+                self._writer.write_batch(batch)
         if self._target.topology is not None:
             self._writer.begin(TOPOLOGY)
             self._writer.write(Path(self._target.topology.path).read_bytes())
@@ -252,8 +276,11 @@ def _farms(target: Target) -> "dict[str, FarmCopy | str]":
     return found
 
 
-def _farm(target: Target, name: str, own: dict[Path, int]) -> FarmCopy:
+def _farm(target: Target, name: str, own: dict[Path, int]) -> "FarmCopy":
     """A copy from the first server here that has what the farm has committed."""
+    from ...storage.farm.backup import read_farm  # Most backups have no farm.
+    from ..farm.target import FarmOptions, open_farm
+
     options = FarmOptions(
         target.source, (), name, None, None, None, None, None, None, None, False, False,
         10_000, "text",

@@ -14,10 +14,8 @@ import click
 from ...actors.runtime import data_dir
 from ...actors.topology.farm import FarmServerSettings, farm_directory
 from ...actors.topology.schema import did_you_mean
-from ...protocols.garlicfarm.wire.messages import ClusterServer
 from ...protocols.raft.messages import EntryBatch
 from ...storage.disk.disk import Disk
-from ...storage.farm.backup import FarmCopy, fill_farm
 from ...storage.log.rescue import OldLog, Rescued, fill
 from ...storage.log.segment import Identity
 from ...storage.snapshot.backup import (
@@ -74,9 +72,7 @@ def restore(request: RestoreRequest, files: tuple[str, ...] = FILES) -> None:
         last = backups[-1].manifest.log
         index = _target_index(request.last_index, backups)
         restorer = _Restorer(topology, backups, index, not request.no_farms)
-        size = len(nodes) * sum(
-            part.size for backup in backups for part in backup.manifest.parts.values()
-        )
+        size = sum(part.size for backup in backups for part in backup.manifest.parts.values())
         with progress_bar("restoring", size) as draw:
             rescued = restorer.run(nodes, draw)
         cluster = backups[0].manifest.cluster
@@ -135,10 +131,8 @@ class _Restorer:
             self._check_new(node)
         for backup in self._backups:
             backup.check_small_parts()
-        rescued = Rescued(0, 0, 0)
         try:
-            for node in nodes:
-                rescued = self._fill_node(node, note)
+            rescued = self._fill_nodes(nodes, note)
             for node in nodes:
                 self._publish(node, rescued)
         except OSError as error:
@@ -166,17 +160,22 @@ class _Restorer:
         known = self._backups[-1].manifest.farms if self._with_farms else ()
         return {name: farm for name in known if farm is not None and name in farm.farms}
 
-    def _fill_node(self, node: str, progress: Progress) -> Rescued:
-        folder = self._folder(node)
-        data_dir.make(folder)
-        target = folder / UNFINISHED
-        shutil.rmtree(target, ignore_errors=True)
-        data_dir.make(target)
+    def _fill_nodes(self, nodes: Sequence[str], progress: Progress) -> Rescued:
+        targets = []
+        for node in nodes:
+            folder = self._folder(node)
+            data_dir.make(folder)
+            target = folder / UNFINISHED
+            shutil.rmtree(target, ignore_errors=True)
+            data_dir.make(target)
+            identity = Identity(self._topology.cluster, node)
+            targets.append((Disk(str(target / "raft")), identity))
         members = tuple((name, each.url) for name, each in self._topology.nodes.items())
-        identity = Identity(self._topology.cluster, node)
-        rescued = fill(Disk(str(target / "raft")), identity, self._old_log(progress), members)
-        for name, settings in self._farm_settings(node).items():
-            self._fill_farm(farm_directory(target, name), name, settings, progress)
+        rescued = fill(targets, self._old_log(progress), members)
+        for node in nodes:
+            for name, settings in self._farm_settings(node).items():
+                folder = farm_directory(self._folder(node) / UNFINISHED, name)
+                self._fill_farm(folder, name, settings)
         return rescued
 
     def _old_log(self, progress: Progress) -> OldLog:
@@ -200,15 +199,16 @@ class _Restorer:
         found = chain.from_iterable(backup.log(progress) for backup in self._backups)
         yield from up_to(found, self._index)
 
-    def _fill_farm(
-        self, folder: Path, name: str, settings: FarmServerSettings, progress: Progress
-    ) -> None:
+    def _fill_farm(self, folder: Path, name: str, settings: FarmServerSettings) -> None:
+        from ...protocols.garlicfarm.wire.messages import ClusterServer
+        from ...storage.farm.backup import FarmCopy, fill_farm  # Most backups have no farm.
+
         backup, farm = self._backups[-1], settings.farms[name]
         found: LogRange = backup.manifest.farms[name]
         pieces: Iterator[bytes] = iter(())
         if found.snapshot_index:
-            pieces = backup.part(farm_snapshot(name), progress).pieces()
-        log = list(batches(backup.part(farm_log(name), progress), found))
+            pieces = backup.part(farm_snapshot(name)).pieces()
+        log = list(batches(backup.part(farm_log(name)), found))
         ids = farm.initial_servers or ()
         servers = tuple(ClusterServer(each, farm.servers[each]) for each in ids)
         identity = Identity(name, str(settings.server_ids[name]))

@@ -84,8 +84,15 @@ int klk_segment_zero(int fd, uint64_t offset, uint64_t size) {
         if (code < 0) return code;
         done += piece;
     }
+    (void)klk_segment_write_back(fd, offset, size); /* A disk that fails fails the sync, too. */
+    return KLK_OK;
+}
+
+int klk_segment_write_back(int fd, uint64_t offset, uint64_t size) {
 #if defined(__linux__)
-    (void)sync_file_range(fd, (off_t)offset, (off_t)size, SYNC_FILE_RANGE_WRITE);
+    if (sync_file_range(fd, (off_t)offset, (off_t)size, SYNC_FILE_RANGE_WRITE)) return KLK_EOS;
+#else
+    (void)fd, (void)offset, (void)size;
 #endif
     return KLK_OK;
 }

@@ -151,6 +151,11 @@ def segment_zero(fd: int, offset: int, size: int) -> None:
     _system(lib.klk_segment_zero(fd, offset, size))
 
 
+def write_back(fd: int, offset: int, size: int) -> None:
+    """Starts to write bytes to the disk, where the system can. They are not durable. OSError."""
+    _system(lib.klk_segment_write_back(fd, offset, size))
+
+
 def mark(synced_offset: int, epoch: int) -> bytes:
     """A mark: the writer of this epoch has synced its segment up to synced_offset."""
     out = uncleared("uint8_t[]", HEADER_SIZE)

@@ -101,6 +101,10 @@ class DiskFile:
             segments.segment_zero(self._fd, offset, size)
         self._size = max(self._size, offset + size)
 
+    def write_back(self, offset: int) -> None:
+        with SystemCall(self.full_path, "write"):
+            segments.write_back(self._fd, offset, self._size - offset)
+
     def sync(self) -> None:
         with SystemCall(self.full_path, "sync"):
             if self._segment is None:

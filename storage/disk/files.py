@@ -57,6 +57,9 @@ class File(ReadableFile, Protocol):
     def zero(self, offset: int, size: int) -> None:
         """Writes zeros. The file grows if necessary."""
 
+    def write_back(self, offset: int) -> None:
+        """Starts to write the bytes from offset on to the disk, so that a later sync is short."""
+
     def sync(self) -> None:
         """Makes the file's bytes durable. After a failure their state is unknown."""
 

@@ -5,7 +5,7 @@ entries with three changes: every file carries the new cluster's ident, and both
 configuration and a config entry after the last entry name the new members.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
 from typing import NamedTuple
 
@@ -24,12 +24,10 @@ from ..snapshot import snapshot
 from ..snapshot.snapshot import SnapshotFile, Snapshots, open_snapshot
 from . import hard_state, log
 from .hard_state import HardStateFile
-from .log import Log
+from .log_copy import LogCopy
 from .reader import LogReader
 from .segment import Identity
 from .verify import Report, verify
-
-APPEND_BYTES = 4 << 20  # Between two syncs.
 
 
 class Rescued(NamedTuple):
@@ -99,42 +97,43 @@ def rescue(
         if info is not None and report.last_index < info.index:
             base, batches = (info.index, info.term), iter(())
         term = max((report.hard_state or HardState()).term, report.last_term)
-        return fill(target, new, OldLog(file, base, batches, term), members)
+        return fill([(target, new)], OldLog(file, base, batches, term), members)
 
 
-def fill(target: Files, new: Identity, old: OldLog, members: Members) -> Rescued:
-    """Fills an empty directory for a peer of a new cluster: a copy of the old log, and an entry
+def fill(targets: Sequence[tuple[Files, Identity]], old: OldLog, members: Members) -> Rescued:
+    """Fills the empty directory of each peer of a new cluster: a copy of the old log, and an entry
     after it that names the members.
 
+    It reads the old data once. All targets get the same entries, so one Rescued describes them.
     Raises StorageError: refused by the system, or what is read is damaged.
     """
     configuration = ConfigEntry(members)
     if old.snapshot is not None and old.snapshot.info.configuration:
         at_snapshot = decode_config_entry(old.snapshot.info.configuration)
         configuration = _newer(configuration, at_snapshot)
-    with closing(Snapshots(target, new)) as snapshots:
-        _copy_snapshot(old.snapshot, snapshots, encode_config_entry(configuration))
-    opened = Log(target, new, epoch=1, base=old.base)
-    size = 0
-    for batch in old.batches:
-        found = batch_config(batch)
-        if found is not None:
-            configuration = _newer(configuration, found)
-        opened.append(opened.last_index, opened.last_term, [batch.block])
-        size += len(batch.block)
-        if size >= APPEND_BYTES:
-            opened.sync()
-            size = 0
-    last_index, term = opened.last_index + 1, old.term + 1
-    record = Record(KIND_CONFIG, None, encode_config_entry(configuration))
-    opened.append(
-        opened.last_index, opened.last_term, [encode_block(last_index, term, [record]).block]
-    )
-    opened.sync()
-    opened.close()
-    with closing(HardStateFile(target, new)) as hard_state_file:
-        hard_state_file.save(HardState(term))
-    return Rescued(opened.first_index, last_index, term)
+    _copy_snapshot(old.snapshot, targets, encode_config_entry(configuration))
+    with ExitStack() as opened:
+        logs = [
+            opened.enter_context(closing(LogCopy(*target, base=old.base))) for target in targets
+        ]
+        last_index = old.base[0]
+        for batch in old.batches:
+            found = batch_config(batch)
+            if found is not None:
+                configuration = _newer(configuration, found)
+            last_index = batch.last_index
+            for log in logs:
+                log.append(batch)
+        term = old.term + 1
+        record = Record(KIND_CONFIG, None, encode_config_entry(configuration))
+        named = encode_block(last_index + 1, term, [record])
+        for log in logs:
+            log.append(named)
+            log.finish()
+    for target in targets:
+        with closing(HardStateFile(*target)) as hard_state_file:
+            hard_state_file.save(HardState(term))
+    return Rescued(old.base[0] + 1, named.last_index, term)
 
 
 def _newer(configuration: ConfigEntry, found: ConfigEntry) -> ConfigEntry:
@@ -143,12 +142,20 @@ def _newer(configuration: ConfigEntry, found: ConfigEntry) -> ConfigEntry:
     return configuration._replace(tables_from=tables_from)
 
 
-def _copy_snapshot(file: SnapshotFile | None, snapshots: Snapshots, configuration: bytes) -> None:
-    if file is None:
-        snapshots.create(0, 0, configuration).finish()
-        return
-    info = file.info
-    writer = snapshots.create(info.index, info.term, configuration, b"".join(file.reqids()))
-    for piece in file.state():
-        writer.write(piece)
-    writer.finish(info.made_s)
+def _copy_snapshot(
+    file: SnapshotFile | None, targets: Sequence[tuple[Files, Identity]], configuration: bytes
+) -> None:
+    index, term, reqids, made_s = 0, 0, b"", 0
+    if file is not None:
+        index, term, made_s = file.info.index, file.info.term, file.info.made_s
+        reqids = b"".join(file.reqids())
+    with ExitStack() as opened:
+        stores = [
+            opened.enter_context(closing(Snapshots(*target, paced=False))) for target in targets
+        ]
+        writers = [store.create(index, term, configuration, reqids) for store in stores]
+        for piece in file.state() if file is not None else ():
+            for writer in writers:
+                writer.write(piece)
+        for writer in writers:
+            writer.finish(made_s)

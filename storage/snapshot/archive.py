@@ -72,13 +72,13 @@ def _pack_file(source: Source) -> Pieces:
 
 
 class ArchiveWriter:
-    """Writes an archive of files whose sizes are known only when they end. It syncs now and then,
-    so that the last sync is short."""
+    """Writes an archive of files whose sizes are known only when they end. The system writes it to
+    the disk meanwhile, so that the sync at the end is short."""
 
     def __init__(self, file: File) -> None:
         """file: new and empty."""
         self._file = file
-        self._synced = 0
+        self._written_back = 0
         self._path = b""
         self._head_offset = 0
         self._crc = 0
@@ -97,9 +97,9 @@ class ArchiveWriter:
         """Adds to the file. Raises StorageError."""
         self._file.append([piece])
         self._crc = crc32c(piece, self._crc)
-        if self._file.size - self._synced >= SYNC_BYTES:
-            self._file.sync()
-            self._synced = self._file.size
+        if self._file.size - self._written_back >= SYNC_BYTES:
+            self._file.write_back(self._written_back)
+            self._written_back = self._file.size
 
     def finish(self) -> None:
         """Makes the archive complete and durable; the caller closes the file."""

@@ -12,7 +12,6 @@ from contextlib import ExitStack, closing
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from ...native.errors import Readable
 from ...native.log.blocks import crc32c
 from ...native.log.segments import segment_blocks
 from ...protocols.raft.messages import EntryBatch
@@ -21,7 +20,7 @@ from ..disk.files import PIECE_BYTES, UNFINISHED, File, Files
 from ..errors import Damaged, StorageError
 from . import archive
 from .archive import ArchiveWriter, Member
-from .snapshot import SnapshotFile, read_info
+from .snapshot import SnapshotFile, StateChecksum, read_info
 
 FORMAT = 1
 SNAPSHOT = "snapshot"  # A container `KLKS`.
@@ -105,8 +104,41 @@ def _decode_manifest(data: bytes) -> Manifest:
         raise ValueError(str(error)) from None
 
 
+class _WrittenLog:
+    """The entries of a log that was written: blocks whose checksums their receiver has checked."""
+
+    def __init__(self) -> None:
+        self._first_index = self._last_index = self._term = 0
+
+    def add(self, batch: EntryBatch, place: str) -> None:
+        """Raises Damaged: the batch does not follow."""
+        self._first_index = self._first_index or batch.first_index
+        index = self._last_index + 1 if self._last_index else batch.first_index
+        if batch.first_index != index or batch.term < self._term:
+            raise Damaged(place, f"expected entry {index}, found {batch.first_index}", WAY_OUT)
+        self._last_index, self._term = batch.last_index, batch.term
+
+    def check(self, expected: LogRange, place: str) -> None:
+        """Raises Damaged: these are not the entries of the range."""
+        first = expected.after + 1
+        if self._first_index not in (0, first):
+            raise Damaged(place, f"expected entry {first}, found {self._first_index}", WAY_OUT)
+        _check_end(place, (self._last_index or expected.after, self._term), expected)
+
+
+def _check_end(place: str, found: tuple[int, int], expected: LogRange) -> None:
+    """found: index and term of the last entry; the term is 0 without entries. Raises Damaged."""
+    index, term = found
+    if (index, term) != (expected.last_index, term and expected.last_term):
+        problem = f"it ends at entry {index} of term {term}, not at {expected.last_index}"
+        raise Damaged(place, problem, WAY_OUT)
+
+
 class BackupWriter:
-    """Writes a backup. The file gets its name when it is complete and durable."""
+    """Writes a backup. The file gets its name when it is complete and durable.
+
+    It checks what it gets while it writes, so that nothing must be read again.
+    """
 
     def __init__(self, files: Files, name: str) -> None:
         """Raises StorageError."""
@@ -117,6 +149,10 @@ class BackupWriter:
         self._path = ""
         self._hash = hashlib.sha256()
         self._size = 0
+        self._blocks: list[bytes] = []  # To be written in one piece, ...
+        self._blocks_size = 0  # ... of so many bytes.
+        self._logs: dict[str, _WrittenLog] = {}
+        self._state = StateChecksum()
 
     def begin(self, path: str) -> None:
         """Ends the last part and starts another one."""
@@ -124,26 +160,52 @@ class BackupWriter:
         self._writer.begin(path)
         self._path, self._size, self._hash = path, 0, hashlib.sha256()
 
-    def write(self, data: Readable) -> None:
+    def write(self, data: bytes) -> None:
+        """Adds to a part that is no log."""
+        if self._path == SNAPSHOT:
+            self._state.add(data)
+        self._write(data)
+
+    def write_batch(self, batch: EntryBatch) -> None:
+        """Adds to a log. Raises Damaged: it does not follow."""
+        self._logs.setdefault(self._path, _WrittenLog()).add(batch, self._place(self._path))
+        self._blocks.append(batch.block)
+        self._blocks_size += len(batch.block)
+        if self._blocks_size >= PIECE_BYTES:
+            self._write_blocks()
+
+    def _write_blocks(self) -> None:
+        blocks, self._blocks, self._blocks_size = self._blocks, [], 0
+        if blocks:
+            self._write(blocks[0] if len(blocks) == 1 else b"".join(blocks))
+
+    def _write(self, data: bytes) -> None:
         self._hash.update(data)
         self._writer.write(data)
         self._size += len(data)
 
+    def _place(self, path: str) -> str:
+        return f"{self._files.full_path(self._name)}: {path}"
+
     def _end(self) -> None:
+        self._write_blocks()
         if self._path:
             self._parts[self._path] = Part(self._size, self._hash.hexdigest())
 
     def finish(self, manifest: Manifest) -> "Backup":
-        """Adds the parts to the manifest, reads the file back, and names it.
+        """Adds the parts to the manifest, and names the file.
 
         Raises StorageError: refused by the system, or what was received is no backup.
         """
         self._end()
+        logs = {LOG: manifest.log, **{farm_log(name): it for name, it in manifest.farms.items()}}
+        for path in logs.keys() & self._parts.keys():
+            self._logs.get(path, _WrittenLog()).check(logs[path], self._place(path))
         self._writer.begin(MANIFEST)
         self._writer.write(manifest._replace(parts=self._parts).encode())
         self._writer.finish()
         backup = Backup(self._file)
-        backup.check_forms()
+        backup.check_snapshot(self._state)
         self._files.rename(self._name + UNFINISHED, self._name)
         backup.path = self._files.full_path(self._name)
         self._files.sync_folder(os.path.dirname(self._name))
@@ -266,28 +328,30 @@ class Backup:
             raise Damaged(part.full_path, problem, WAY_OUT)
         return SnapshotFile(part, info)
 
-    def check_forms(self) -> None:
-        """Decodes the snapshot and the log, without their hashes. Raises Damaged."""
+    def check_snapshot(self, state: StateChecksum) -> None:
+        """Decodes the snapshot, if any, all but the state that was read. Raises Damaged."""
         part = self.snapshot_part()
         if part is not None:
             snapshot = self.open_snapshot(part)
-            snapshot.check()
             snapshot.check_reqids()
-        for _ in self.log():
-            pass
+            snapshot.check_state(state)
 
-    def check_small_parts(self) -> None:
+    def check_small_parts(self, progress: Progress = _silent) -> None:
         """Reads all but the snapshot and the log. Raises Damaged."""
         for path in self.manifest.parts.keys() - {SNAPSHOT, LOG}:
-            for _ in self.part(path).pieces():
+            for _ in self.part(path, progress).pieces():
                 pass
 
     def verify(self, progress: Progress = _silent) -> None:
         """Reads everything. Raises Damaged for the first part that is not as it was written."""
-        for path in self.manifest.parts:
-            for _ in self.part(path, progress).pieces():
-                pass
-        self.check_forms()
+        state = StateChecksum()
+        part = self.snapshot_part(progress)
+        for piece in part.pieces() if part is not None else ():
+            state.add(piece)
+        for _ in self.log(progress):
+            pass
+        self.check_small_parts(progress)
+        self.check_snapshot(state)
 
     def log(self, progress: Progress = _silent) -> Iterator[EntryBatch]:
         """The entries of the log."""
@@ -337,8 +401,7 @@ def batches(part: BackupPart, expected: LogRange) -> Iterator[EntryBatch]:
         rest = data[at:]
     if rest:
         raise damaged("a block is damaged or cut short")
-    if (index, term) != (expected.last_index, term and expected.last_term):
-        raise damaged(f"it ends at entry {index} of term {term}, not at {expected.last_index}")
+    _check_end(part.full_path, (index, term), expected)
 
 
 def up_to(found: Iterable[EntryBatch], last_index: int) -> Iterator[EntryBatch]:

@@ -79,6 +79,27 @@ def _encode_header(info: SnapshotInfo, cluster: str) -> bytes:
     return encode_identity(MAGIC, Identity(cluster, ""), fields)
 
 
+class StateChecksum:
+    """The checksum of the state in a container whose bytes pass by in order."""
+
+    def __init__(self) -> None:
+        self.crc = 0
+        self._head = b""
+        self._left = 0  # Bytes before the state; known when the header is complete.
+
+    def add(self, data: bytes) -> None:
+        if len(self._head) < SEGMENT_START:
+            self._head += data
+            if len(self._head) < SEGMENT_START:
+                return
+            _, _, *sizes = _FIELDS.unpack_from(self._head, 8)
+            data, self._head = self._head, self._head[:SEGMENT_START]
+            self._left = SEGMENT_START + sizes[0] + sizes[1]
+        skipped = min(self._left, len(data))
+        self._left -= skipped
+        self.crc = crc32c(memoryview(data)[skipped:], self.crc)
+
+
 def read_info(file: ReadableFile, cluster: str) -> SnapshotInfo:
     """Reads and checks header and configuration. Raises StorageError: damaged or foreign."""
     data = file.read(0, SEGMENT_START)
@@ -152,6 +173,10 @@ class SnapshotFile:
         for pieces in (self.reqids(), self.state()):
             for _ in pieces:
                 pass
+
+    def check_state(self, found: StateChecksum) -> None:
+        """Compares the checksum of the state that was read. Raises Damaged."""
+        _check_crc(self._file, self.info.state_offset, self.info.state_crc, found.crc)
 
     def check_reqids(self) -> None:
         """Decodes the table of request ids: a correct checksum does not prove its form. Raises
@@ -256,7 +281,7 @@ def set_damaged_aside(files: Files, newest_sound: SnapshotInfo | None) -> None:
 
 
 class _UnfinishedFile:
-    """A file that becomes a snapshot. It is synced now and then, so that the last sync is short."""
+    """A file that becomes a snapshot. Much of it is on the disk before the last sync."""
 
     def __init__(self, owner: "Snapshots", path: str, file: File) -> None:
         self._owner = owner
@@ -267,7 +292,10 @@ class _UnfinishedFile:
     def _append(self, piece: Readable) -> None:
         self._file.append([piece])
         if self._file.size - self._synced >= SYNC_BYTES:
-            self._file.sync()
+            if self._owner.paced:
+                self._file.sync()
+            else:
+                self._file.write_back(self._synced)
             self._synced = self._file.size
 
     def abort(self) -> None:
@@ -407,10 +435,11 @@ class Snapshots:
     """A peer's snapshots as their only writer uses them.
 
     newest    the newest sound snapshot
+    paced     a write waits for the disk now and then, to leave it to other processes meanwhile
     damaged   the errors of newer damaged ones, by path
     """
 
-    def __init__(self, files: Files, identity: Identity) -> None:
+    def __init__(self, files: Files, identity: Identity, *, paced: bool = True) -> None:
         """Locks the snapshots of a data directory and removes unfinished ones.
 
         Raises StorageError: locked, or refused by the system. A damaged snapshot is not an error
@@ -420,6 +449,7 @@ class Snapshots:
         files.make_folder(FOLDER)
         self.files = files
         self.identity = identity
+        self.paced = paced
         self._lock = files.lock(LOCK)
         with ExitStack() as undo:
             undo.callback(self._lock.close)

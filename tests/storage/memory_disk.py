@@ -236,6 +236,9 @@ class MemoryFile:
         self._inode.cache.extend(bytes(max(0, offset + size - self.size)))
         self._inode.write(offset, bytes(size))
 
+    def write_back(self, offset: int) -> None:
+        self._used()
+
     def sync(self) -> None:
         self._used().sync(self.full_path, self._inode)
 

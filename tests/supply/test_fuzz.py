@@ -19,6 +19,7 @@ NO_PARSERS = {
     "klk_reqids_keep": "stores 12 bytes; klk_reqids_add calls it",
     "klk_segment_write": "writes",
     "klk_shares_take": "counts messages by what identifies their clients",
+    "klk_segment_write_back": "writes",
     "klk_segment_zero": "writes",
     "klk_send": "sends",
     "klk_zre_receive": "klk_drain_receive and klk_zre_take",

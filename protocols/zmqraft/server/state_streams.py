@@ -22,8 +22,9 @@ from ..wire.snapshot_codec import CHUNK_BYTES_MAX, CHUNK_BYTES_PLAIN
 from .entry_streams import SILENCE_MS_MAX, refuse_too_many
 
 CHUNKS_AHEAD = 2  # Chunks sent ahead of their follow-ups.
-STREAMS_MAX = 1000
-CLIENT_STREAMS_MAX = 250  # Of one client.
+CONTAINER_CHUNKS_AHEAD = 4  # The same, of at most 1 MiB, for a backup.
+STREAMS_MAX = 500
+CLIENT_STREAMS_MAX = 125  # Of one client.
 STREAM_PREFIX = "\0"  # The first character of a stream's name, which no PEER ID has.
 
 
@@ -35,7 +36,8 @@ class _StateStream(ChunkWindow):
     ) -> None:
         chunk_bytes_max = CHUNK_BYTES_MAX if request.packed else CHUNK_BYTES_PLAIN
         size = snapshot.size if request.container else snapshot.state_size
-        super().__init__(size, chunk_bytes_max, CHUNKS_AHEAD, offset)
+        ahead = CONTAINER_CHUNKS_AHEAD if request.container else CHUNKS_AHEAD
+        super().__init__(size, chunk_bytes_max, ahead, offset)
         self.name = f"{STREAM_PREFIX}{number}"
         self.request = request
         self.snapshot = snapshot

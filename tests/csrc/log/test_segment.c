@@ -148,6 +148,7 @@ static void test_file(void) {
     REQUIRE(fd >= 0);
     REQUIRE(unlink(path) == 0);
     REQUIRE(klk_segment_zero(fd, 0, 100000) == KLK_OK);
+    REQUIRE(klk_segment_write_back(fd, 4096, 50000) == KLK_OK);
     struct klk_segment segment = {.fd = fd, .size = 100000};
     const uint8_t *parts[200];
     size_t sizes[200], total = 0;

@@ -4,6 +4,7 @@ import errno
 import gc
 import os
 import select
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -125,12 +126,16 @@ def test_writes_go_to_their_offsets(tmp_path: Path) -> None:
             offset = random.randrange(200_000 - len(joined))
             segment.write(offset, parts)
             expected[offset : offset + len(joined)] = joined
+            segments.write_back(file.fileno(), offset, len(joined))
         segment.sync()
         assert (tmp_path / "segment").read_bytes() == expected
         with pytest.raises(NativeError):
             segment.write(199_999, [b"ab"])
     with pytest.raises(OSError, match="refused"):
         segments.segment_zero(file.fileno() if not file.closed else -1, 0, 1)
+    if sys.platform == "linux":
+        with pytest.raises(OSError, match="refused"):
+            segments.write_back(-1, 0, 1)
 
 
 # ---- background syncs ----

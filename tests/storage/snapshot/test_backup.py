@@ -83,7 +83,7 @@ def make(
         writer.write(snapshot)
     writer.begin(LOG)
     for batch in log:
-        writer.write(batch.block)
+        writer.write_batch(batch)
     writer.begin(TOPOLOGY)
     writer.write(b"cluster: old\n")
     last = (log[-1].last_index, log[-1].term) if log else (after, 1)
@@ -117,18 +117,38 @@ def test_an_unfinished_backup_has_no_name() -> None:
     files = disk.process()
     writer = BackupWriter(files, "one")
     writer.begin(LOG)
-    writer.write(bytes(100))
-    with pytest.raises(Damaged, match="offset 0: a block is damaged or cut short"):
+    writer.write_batch(blocks(1, 5)[0])
+    with pytest.raises(Damaged, match="it ends at entry 5 of term 1, not at 9"):
         writer.finish(Manifest("old", "1", 0, "n1", LogRange(0, 0, 9, 1)))
     writer.abort()
     assert files.names("") == []
+
+
+@pytest.mark.parametrize("size", [1, 1000, 4095, 4096, 5000, 1 << 20])
+def test_a_snapshot_is_checked_while_it_is_written(size: int) -> None:
+    """In pieces of any size. A wrong bit of its head, its request ids or its state is found."""
+    good, after = container(20), 20
+
+    def write(data: bytes) -> None:
+        writer = BackupWriter(MemoryDisk().process(), "one")
+        writer.begin(SNAPSHOT)
+        for at in range(0, len(data), size):
+            writer.write(data[at : at + size])
+        writer.begin(LOG)
+        writer.finish(Manifest("old", "1", 0, "n1", LogRange(after, after, after, 1))).close()
+
+    write(good)
+    reqids_at = len(good) - len(STATE) - 1
+    for at in (10, 40, 4097, reqids_at, reqids_at + 1, len(good) - 700, len(good) - 1):
+        with pytest.raises(Damaged, match="snapshot: offset"):
+            write(good[:at] + bytes([good[at] ^ 4]) + good[at + 1 :])
 
 
 def test_a_full_disk_leaves_no_backup() -> None:
     disk = MemoryDisk()
     files = disk.process()
     writer = BackupWriter(files, "one")
-    writer.begin(LOG)
+    writer.begin(TOPOLOGY)
     disk.bytes_max = 100
     with pytest.raises(StorageFull):
         writer.write(bytes(20_000))
@@ -207,7 +227,7 @@ def test_what_is_no_backup_is_refused() -> None:
 @pytest.mark.parametrize(
     ("log", "line"),
     [
-        (blocks(22, 5), "offset 0: expected entry 21, found 22"),
+        (blocks(22, 5), "expected entry 21, found 22"),
         ([*blocks(21, 2), *blocks(24, 2)], "expected entry 23, found 24"),
     ],
 )
@@ -242,7 +262,7 @@ def test_a_log_restored_to_an_index(index: int) -> None:
     make(files, "one")
     with closing(open_backup(files, "one")) as backup:
         old = OldLog(None, (0, 0), up_to(backup.log(), index), 3)
-        fill(target, Identity("anew", "b"), old, NEW)
+        fill([(target, Identity("anew", "b"))], old, NEW)
     report = verify(target)
     assert report.identity == Identity("anew", "b")
     assert not report.findings
@@ -261,8 +281,7 @@ def test_a_snapshot_is_restored_under_the_new_cluster() -> None:
         part = backup.snapshot_part()
         assert part is not None
         fill(
-            target,
-            Identity("anew", "a"),
+            [(target, Identity("anew", "a"))],
             OldLog(backup.open_snapshot(part), (20, 1), backup.log(), 5),
             NEW,
         )
@@ -286,6 +305,6 @@ def test_the_newest_seal_of_tables_in_the_log_counts() -> None:
     record = Record(1, None, encode_config_entry(OLD._replace(tables_from=2)))
     log = [*blocks(1, 2), encode_block(3, 4, [record])]
     assert batch_config(log[-1]) is not None
-    fill(target, Identity("anew", "a"), OldLog(None, (0, 0), log, 4), NEW)
+    fill([(target, Identity("anew", "a"))], OldLog(None, (0, 0), log, 4), NEW)
     (*_, last) = entries(target, Identity("anew", "a"))
     assert decode_config_entry(last.data).tables_from == 2

@@ -172,7 +172,7 @@ def test_a_reader_learns_that_entries_are_compacted() -> None:
     assert stream.compacted == Compacted(70, 10)
 
 
-CONTAINER = bytes(range(256)) * 20_000
+CONTAINER = bytes(range(256)) * 40_000
 BIG = Snapshot(70, 3, len(CONTAINER), len(CONTAINER) - 5000)
 
 
