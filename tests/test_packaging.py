@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -61,6 +62,29 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pip("wheel", "--no-deps", "-w", out, sdist)
     [built] = out.iterdir()
     return built
+
+
+def test_an_image_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+    """By the Dockerfile's own command, from the files of the tree that it copies."""
+    ignored = (ROOT / "examples/container/Dockerfile.dockerignore").read_text().split()
+    for name in tracked():
+        if not any(fnmatch(PurePosixPath(name).parts[0], pattern) for pattern in ignored):
+            target = tmp_path / "source" / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, target)
+    text = (ROOT / "examples/container/Dockerfile").read_text()
+    [command] = re.findall(r"^RUN pip (wheel .*)$", text, re.M)
+    pip(*(f"{tmp_path}{word}" if word.startswith("/") else word for word in command.split()))
+    [built] = (tmp_path / "wheels").iterdir()
+    contents = []
+    for path in (wheel, built):
+        with zipfile.ZipFile(path) as archive:
+            files = {name: archive.read(name) for name in archive.namelist()}
+        contents.append(files)
+        for name in [name for name in files if name.endswith((".so", "RECORD"))]:
+            files[name] = b""  # Debug information has the folder of the build; RECORD has its hash.
+    assert contents[0] == contents[1]
+    assert built.name == wheel.name
 
 
 def expected_files() -> set[str]:
