@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable
+from time import monotonic_ns
 from typing import Any
 
 from .._native import ffi, lib
@@ -13,8 +14,8 @@ MARKS_MAX = 1024
 
 
 def monotonic_us() -> int:
-    """The clock of all durations here."""
-    return int(lib.klk_monotonic_us())
+    """The clock of all durations that Python measures; a call of C would take twice as long."""
+    return monotonic_ns() // 1000
 
 
 class Latency:
