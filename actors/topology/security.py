@@ -64,7 +64,8 @@ class NodeSecurity:
     allow            directory of the public keys that may connect
     key_file         the node's secret key
     node_keys        the public key of each node, by name
-    server_keys      the public key of the server at each url of the topology; "": without CURVE
+    server_keys      the public key of the server at each url of the topology, but those of
+                     brokers; "": without CURVE
     insecure         the node's endpoints without CURVE
     foreign_grants   what peers of the node's endpoints for foreign peers may do
     """

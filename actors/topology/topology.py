@@ -100,11 +100,15 @@ class Topology(TopologyFile):
     @property
     def server_keys(self) -> dict[str, str]:
         """The public key (Z85) of the server at each url; "": the endpoint has no CURVE."""
+        return self._server_keys()
+
+    def _server_keys(self, excluded: str | None = None) -> dict[str, str]:
+        """excluded: the section of a node whose endpoints are left out."""
         return {
             url: node.server_key if has_curve(self, name, endpoint, url) else ""
             for name, node in self.nodes.items()
             for endpoint, url in endpoints_of(node)
-            if url
+            if url and endpoint.partition(".")[0] != excluded
         }
 
     def open_endpoints(self, node: str) -> OpenEndpoints:
@@ -137,7 +141,8 @@ class Topology(TopologyFile):
             node_keys={
                 each: node.server_key for each, node in self.nodes.items() if node.server_key
             },
-            server_keys=self.server_keys,
+            # No actor is a client of a broker: another port of one concerns no other process.
+            server_keys=self._server_keys(excluded="broker"),
             insecure=own.insecure,
             foreign_grants=own.foreign_grants,
         )

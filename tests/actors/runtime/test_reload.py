@@ -71,6 +71,25 @@ def test_units_whose_settings_differ_restart(
     assert {unit.name for unit in old.units if has_changed(old, new, unit)} == units
 
 
+@pytest.mark.parametrize(
+    ("port", "units"), [("clients_url: tcp://h:4", {"broker"}), ("url: tcp://h:1", ALL)]
+)
+def test_with_keys_another_port_of_a_broker_restarts_that_broker_alone(
+    tmp_path: Path, port: str, units: set[str]
+) -> None:
+    text = (
+        "cluster: ring\nsecurity: {}\nnodes:\n  n1:\n    url: tcp://h:1\n"
+        "    peer_url: tcp://h:2\n    zerodb: {url: 'tcp://h:3'}\n"
+        "    broker:\n      clients_url: tcp://h:4\n      workers_url: tcp://h:5\n"
+        "    server_key: 'Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID'\n"
+    )
+    source = source_of(tmp_path / "t.yaml", text)
+    old = source.running.nodes["n1"]
+    (tmp_path / "t.yaml").write_text(text.replace(port, f"{port}9"))
+    new = source.read().nodes["n1"]
+    assert {unit.name for unit in old.units if has_changed(old, new, unit)} == units
+
+
 def test_a_setting_without_an_entry_concerns_every_role() -> None:
     assert readers_of("limits.stall_ms") is None
     assert readers_of("node.url") is None
