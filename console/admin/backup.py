@@ -99,6 +99,9 @@ def create(
 def yielding(nice: int) -> Iterator[None]:
     """Yields the processors to other processes. Linux may weigh sessions first, so this session
     yields, too, until the end."""
+    if not nice:
+        yield
+        return
     os.nice(nice)
     before = ""
     with suppress(OSError, ValueError):

@@ -28,6 +28,7 @@ ROWS = int(os.environ.get("KELEK_BACKUP_ROWS", "2000"))
 ROUNDS = int(os.environ.get("KELEK_BACKUP_ROUNDS", "1"))
 IS_LONG = "KELEK_BACKUP_ROUNDS" in os.environ
 DEADLINE_S = 120.0
+HERE = "--nice", "0", "-o", "json"  # The command runs in the process of the tests.
 SINCE, NOW = "since.kbk", "now.kbk"
 VALUE = b"v" * 40
 
@@ -174,7 +175,7 @@ class Lost:
             farm.append_many([b'{"n": 1}', b'{"n": 2}'])
             ok("log", "snapshot", *topology)
             writer = BusyClient(old)
-            first = json.loads(ok("backup", shell.folder / SINCE, *topology, "-o", "json"))
+            first = json.loads(ok("backup", shell.folder / SINCE, *topology, *HERE))
             assert first["log"]["snapshot_index"] > 0
             # The second backup has what was acknowledged before it began.
             self.rows_least = writer.stop()
@@ -186,7 +187,7 @@ class Lost:
             writer = BusyClient(old)
             file = shell.folder / NOW
             done = json.loads(
-                ok("backup", file, "--since", file.with_name(SINCE), *topology, "-o", "json")
+                ok("backup", file, "--since", file.with_name(SINCE), *topology, *HERE)
             )
             writer.stop()
         self.snapshot_index: int = first["log"]["snapshot_index"]
