@@ -5,7 +5,7 @@
 Three nodes with tables hold 256 MB of rows in a snapshot, and 768 MB of entries of 16 KiB in the
 log after it. All run as commands, whose start counts. In each round, one after the other:
 
-backup    `kelek backup` of the idle cluster
+backup    `kelek backup --nice 0` of the idle cluster: it yields to nothing else on the machine
 stream    a process sends the same bytes by sendfile() over a loopback connection; they are
           received, hashed with SHA-256, written and synced: what the machine can do at most
 copy      the same from file to file, without a connection
@@ -123,7 +123,7 @@ def copy_from(read: Callable[[memoryview], int], target: Path) -> float:
 
 def one_round(cluster: Kelek, generator: Generator, folder: Path, number: int) -> Round:
     file, target = folder / f"{number}.kbk", [*cluster.target, "--ident", IDENT]
-    backup_s = run("backup", file, "-t", cluster.topology)
+    backup_s = run("backup", file, "-t", cluster.topology, "--nice", 0)
     size = file.stat().st_size / 1e6
     stream_s = stream(file, folder / "copy")
     copy_s = copy(file, folder / "copy")
