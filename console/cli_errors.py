@@ -1,6 +1,8 @@
 """Commands whose errors are one line on stderr and an exit code, and groups that load them."""
 
+import atexit
 import contextlib
+import gc
 import importlib
 import importlib.util
 import os
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 # The settings of the commands `kelek` and `supervisor`.
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 SENTENCE_MAX = 1000  # Characters of a summary.
+GC_ALLOCATIONS = 50_000  # Between two collections; 10 ms of a command at Python's 700.
 FAILED = 1
 IMPOSSIBLE = 2
 INTERRUPTED = 130  # As a shell reports a process that SIGINT has ended.
@@ -84,6 +87,15 @@ class LazyGroup(Command, click.Group):
         self._default = default
         self.ignore_unknown_options = bool(default)  # They are the default command's.
         self._settings = settings
+
+    def main(self, *args: Any, **settings: Any) -> Any:
+        """Runs the command line, with few collections: imports free little.
+
+        Python would also search all modules for cycles when it ends: 20 ms.
+        """
+        gc.set_threshold(GC_ALLOCATIONS)
+        atexit.register(gc.freeze)
+        return super().main(*args, **settings)
 
     @cached_property
     def outline(self) -> click.Group:

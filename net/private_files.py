@@ -2,7 +2,6 @@
 
 import os
 import stat
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -43,6 +42,8 @@ def read_private_file(path: str | os.PathLike[str], bytes_max: int, place: str =
 
 def replace_file(path: str | os.PathLike[str], text: str, mode: int = 0o600) -> None:
     """Replaces a file atomically and durably; root keeps its owner. Raises OSError."""
+    import tempfile  # Loads shutil and its archives, which readers do not need.
+
     target = Path(path).resolve()
     handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)  # Mode 0600.
     try:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from .schema import (
     text,
     texts,
 )
+from .section import Section
 from .yaml_values import Node, Scalar
 
 FARMS_MAX = 64  # Per file.
@@ -113,8 +114,7 @@ class ByUserType(ValueType):
         return {word.text: read(reader, value, f"{key}.{word.text}") for word, value in users}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FarmSettings:
+class FarmSettings(Section):
     """`farms.NAME:`"""
 
     servers: Mapping[int, str] = key(FarmServersType())
@@ -163,8 +163,7 @@ class FarmSettings:
     committed may be larger"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeFarmSettings:
+class NodeFarmSettings(Section):
     """`nodes.NAME.farm:`"""
 
     url: str = key(URL, alias="listen")
@@ -213,8 +212,7 @@ class NodeFarmSettings:
     """the publisher writes what is to be published to it"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FarmServerSettings:
+class FarmServerSettings(Section):
     """What the topology says for a farm_server.
 
     server       the node's own section; paths of files are absolute

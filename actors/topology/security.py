@@ -1,10 +1,10 @@
 """The section `security:` of a topology, and which endpoints of a node have CURVE."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from .schema import ChoiceType, Problem, ScalarType, Unfit, did_you_mean, key, text
+from .section import Section
 from .yaml_values import Scalar
 
 if TYPE_CHECKING:
@@ -43,8 +43,7 @@ PUBLIC_KEY = ScalarType(
 GRANTS = ScalarType("grants", _parse_grants, {"type": "string"}, "`log.read tables:7:rw`")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SecuritySettings:
+class SecuritySettings(Section):
     """`security:`"""
 
     allow: str = key(text("a directory"), "keys/allowed")
@@ -57,8 +56,7 @@ class SecuritySettings:
     """the secret key of the commands `kelek` and `supervisor`; relative to the file"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSecurity:
+class NodeSecurity(Section):
     """What the actors of a node need. Paths are absolute, public keys are Z85.
 
     allow            directory of the public keys that may connect

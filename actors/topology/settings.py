@@ -5,7 +5,7 @@ gets NodeSettings in its setup.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from ...protocols.limits import TABLE_MAX
@@ -35,6 +35,7 @@ from .schema import (
     text,
     texts,
 )
+from .section import Section
 from .security import GRANTS, PUBLIC_KEY, NodeSecurity, SecuritySettings
 from .yaml_values import Scalar
 from .zre import NodeZreSettings, ZreSettings
@@ -44,8 +45,7 @@ SERVICES_MAX = 1024  # That the topology names.
 BROKER_SERVICES = ("mmi.", "titanic.", "klk.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RaftSettings:
+class RaftSettings(Section):
     """`raft:`"""
 
     election_timeout_ms: tuple[int, int] = key(
@@ -86,8 +86,7 @@ class RaftSettings:
     `lease` needs `check_quorum`, and clocks that differ by less than a third in their rate"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogSettings:
+class LogSettings(Section):
     """`log:`"""
 
     segment_bytes: int = key(size(64 * KIB, GIB), 16 * MIB)
@@ -107,8 +106,7 @@ class LogSettings:
     (`process`), or `raft_peer` alone (`inline`), which serves no client during a sync"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitSettings:
+class LimitSettings(Section):
     """`limits:`"""
 
     connections_max: int = key(count(8, 65_536), 4096)
@@ -134,8 +132,7 @@ class LimitSettings:
     """snapshots that a client holds at a node, those of its jobs among them"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientSettings:
+class ClientSettings(Section):
     """`clients:`"""
 
     timeout_ms: int = key(duration_ms(10, 600_000), 500)
@@ -145,8 +142,7 @@ class ClientSettings:
     """while there is no leader, a client asks each peer twelve times within this time"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SparkSettings:
+class SparkSettings(Section):
     """`zerodb.spark:`"""
 
     threshold_bytes: int = key(size(0, 1024 * GIB), 256 * MIB)
@@ -157,8 +153,7 @@ class SparkSettings:
     """heap of the JVM that each node starts with its `spark_job`"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableSettings:
+class TableSettings(Section):
     """`zerodb:`"""
 
     workers: int = key(count(1, 16), 1)
@@ -194,8 +189,7 @@ class TableSettings:
     ([mapper.md](../guides/mapper.md#large-tables-on-spark)); `{}`: with all defaults"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceSettings:
+class ServiceSettings(Section):
     """`broker.services.NAME:`"""
 
     durable: bool = key(BOOLEAN, False)
@@ -205,8 +199,7 @@ class ServiceSettings:
     """the broker stores a reply for this time, for clients that repeat the request id"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreSettings:
+class StoreSettings(Section):
     """`broker.store:`"""
 
     table: int = key(count(0, TABLE_MAX), BROKER_TABLE)
@@ -232,8 +225,7 @@ def _parse_service(word: Scalar) -> str:
     return name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerSettings:
+class BrokerSettings(Section):
     """`broker:`"""
 
     heartbeat_interval_ms: int = key(duration_ms(10, 600_000), 2500, alias="interval_ms")
@@ -267,8 +259,7 @@ class BrokerSettings:
     """where durable requests are stored"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableEndpoints:
+class TableEndpoints(Section):
     """`nodes.NAME.zerodb:`"""
 
     url: str = key(URL, "")
@@ -286,8 +277,7 @@ class TableEndpoints:
     """`url` without CURVE, for foreign peers ([security](../security.md#foreign-peers))"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerEndpoints:
+class BrokerEndpoints(Section):
     """`nodes.NAME.broker:`"""
 
     clients_url: str = key(URL)
@@ -300,8 +290,7 @@ class BrokerEndpoints:
     """`workers_url` without CURVE, for foreign workers"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WebTopology:
+class WebTopology(Section):
     """`nodes.NAME.web:`"""
 
     address: str = key(ADDRESS)
@@ -313,8 +302,7 @@ class WebTopology:
     them"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeTopology:
+class NodeTopology(Section):
     """`nodes.NAME:`"""
 
     url: str = key(URL)
@@ -372,8 +360,7 @@ class NodeTopology:
         return self.broker.workers_url if self.broker else ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopologyFile:
+class TopologyFile(Section):
     """The whole file."""
 
     cluster: str = key(NAME_TYPE)
@@ -409,8 +396,7 @@ class TopologyFile:
     """the farms by name ([farms](../guides/farm.md))"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeAddresses:
+class NodeAddresses(Section):
     """A member of the cluster."""
 
     url: str
@@ -420,8 +406,7 @@ class NodeAddresses:
     dialect: str = "kelek"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WebSettings:
+class WebSettings(Section):
     """What the process `web` of a node needs of the topology. Paths are absolute.
 
     key_file   "": it has no key
@@ -437,8 +422,7 @@ class WebSettings:
     brokers: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSettings:
+class NodeSettings(Section):
     """What the topology says for the actors of one node.
 
     node              the node's own addresses; a role that it lacks is None

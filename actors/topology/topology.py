@@ -4,7 +4,7 @@ Each problem is an OperatorError whose place is FILE:LINE:COL: key.path.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 from ..errors import OperatorError
@@ -39,7 +39,6 @@ NO_REQUESTS = ("events_url", "foreign_url")  # Addresses that do not serve alone
 HEADERS = ("client_header", "worker_header", "deadline_header", "named_header")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Topology(TopologyFile):
     """A topology with all defaults filled in."""
 

@@ -1,7 +1,6 @@
 """The sections of a topology for ZRE discovery: `zre:` of the file and of a node."""
 
 from contextlib import suppress
-from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 
 from ...protocols.limits import PORT_MAX, TABLE_MAX
@@ -16,6 +15,7 @@ from .schema import (
     text,
     texts,
 )
+from .section import Section
 from .yaml_values import Scalar
 
 
@@ -57,8 +57,7 @@ BROADCAST_ADDRESS = ScalarType(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeZreSettings:
+class NodeZreSettings(Section):
     """`nodes.NAME.zre:`"""
 
     interface: str = key(text("the name or address of an interface"), "")
@@ -72,8 +71,7 @@ class NodeZreSettings:
     cluster's log or in a table, for [Spark](../guides/pipeline.md#presence) and other readers"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ZreSettings:
+class ZreSettings(Section):
     """`zre:`"""
 
     port: int = key(count(1, PORT_MAX), 5670)

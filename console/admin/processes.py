@@ -1,7 +1,6 @@
 """`supervisor restart` and `supervisor profile`: act on single units or processes that run."""
 
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -135,6 +134,8 @@ def profile(
         )  # fmt: skip
     if reason:
         raise CliError(f"{target}: {reason}", FAILED)
+    import shutil  # Only a profile needs it.
+
     shutil.move(made, file)
     hint = "; open it at speedscope.app" if form == "speedscope" else ""
     click.echo(f"profiled {target} for {seconds} s: {file}{hint}")

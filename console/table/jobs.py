@@ -3,15 +3,13 @@
 Each node numbers its own jobs.
 """
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
 from ...clients.errors import TableError, TableRefused
-from ...clients.table.async_table import AsyncTable
 from ...clients.table.table import Table
 from ...protocols.failover.limits import REACH_MS
 from ...protocols.zerodb.wire.values import (
@@ -29,6 +27,9 @@ from ..loading import read_file
 from ..options import DATA, TABLE, KeyRange, OutputOptions, ServerOptions, argument, command, option
 from ..render import progress_line, show, show_json, show_table
 from .target import check_local, open_table, resolve_tables
+
+if TYPE_CHECKING:
+    from ...clients.table.async_table import AsyncTable
 
 WASM, BITCODE = b"\0asm", b"BC\xc0\xde"
 KINDS = {MAP_TABLE: "map", COPY_TABLE: "copy"}  # All others are range jobs.
@@ -331,12 +332,16 @@ def find_job(apid: int, options: ServerOptions) -> list[tuple[JobNode, Job]]:
 
 
 def query_all(
-    options: ServerOptions, query: Callable[[AsyncTable], Awaitable[T]]
+    options: ServerOptions, query: "Callable[[AsyncTable], Awaitable[T]]"
 ) -> tuple[list[tuple[JobNode, T]], list[tuple[JobNode, TableError]]]:
     """The answers of the nodes, and the errors of the others.
 
     All requests run concurrently, so lost nodes cost one timeout.
     """
+    import asyncio  # Imported here: `copy` and `map` need neither.
+
+    from ...clients.table.async_table import AsyncTable
+
     answers: list[tuple[JobNode, T]] = []
     errors: list[tuple[JobNode, TableError]] = []
 

@@ -3,10 +3,13 @@
 from pathlib import Path
 
 import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kelek.actors.errors import OperatorError
 from kelek.actors.topology import settings as sections
-from kelek.actors.topology import topology
+from kelek.actors.topology import topology, yaml_tree
 from kelek.actors.topology.farm import NodeFarmSettings
 from kelek.actors.topology.security import NodeSecurity, OpenEndpoints
 from kelek.actors.topology.zre import NodeZreSettings
@@ -626,3 +629,19 @@ nodes:
         "other.example": ("theirs",),
         "laptop": ("ann", "bob"),
     }
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            ["a: 1", "b:", "- x", "'q'", '"d\\n"', "{k: v, w: [1, 2]}", "[a, {b: c}]", " ", "  ",
+             "\n", "# c", "é", "\t", "|", ">-", ": ", ",", "}", "? ", "&a", "!t", "*a", "---",
+             "\u2028", "\x07", "~"]
+        ),
+        max_size=12,
+    ).map("".join)
+)  # fmt: skip
+def test_libyaml_reads_as_the_parser_in_python_does(text: str) -> None:
+    """Or it refuses: then the parser in Python decides, and says what is wrong."""
+    if (found := yaml_tree.read_fast("f", text)) is not None:
+        assert found == yaml_tree._Builder("f", text, yaml.SafeLoader).document()
