@@ -98,6 +98,7 @@ main = LazyGroup(
         "admin.restore": "restore",
         "admin.doctor": "doctor",
         "status.commands": "status",
+        "top.commands": "top",
         "table.shell": "shell",
     },
     groups=[log, table, broker, worker, node, farm, keys, backup],

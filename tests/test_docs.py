@@ -28,6 +28,7 @@ NOT_RUN = {
     "KELEK_USER=": "containers need images of a registry; tests/examples/container runs the rest",
     "docker ": "the same",
     "pip install .": "tests/test_packaging.py runs it, with the wheel",
+    "kelek top": "it needs a terminal; tests/console/top runs it",
     "python3 -m venv": "tests/test_packaging.py runs it",
     "tests/csrc/fuzz": "a stage of ./check",
     "tests/csrc/run": "a stage of ./check",

@@ -86,7 +86,7 @@ LAYERS = {
     "testing/": layer("testing actors clients", "pytest", THREADS),
     "console/": layer(
         "console pipeline clients actors storage protocols net native version",
-        "click yaml zmq msgpack rich pyarrow wasmtime cryptography",
+        "click yaml zmq msgpack rich textual pyarrow wasmtime cryptography",
         THREADS,
     ),
     "console/web/": layer(

@@ -88,13 +88,20 @@ def restart(
     """
     topology, targets = targets_of(words)
     path = client.path_of(topology)
+    done = restart_targets(path, targets, output)
+    if output == "json":
+        show_json({"topology": path, "restarted": done})
+
+
+def restart_targets(
+    path: str, targets: Sequence[ProcessTarget], output: str
+) -> list[dict[str, Any]]:
+    """Restarts the units of the targets; without targets, of all that run. Raises CliError."""
     rows = rows_of_targets(path, targets)
     if not targets:
         rows = [row for row in rows if row["state"] != rolling.STOPPED]
     units = dict.fromkeys((row["node"], row["unit"], "restart") for row in rows)
-    done = rolling.carry_out(path, units, output)
-    if output == "json":
-        show_json({"topology": path, "restarted": done})
+    return rolling.carry_out(path, units, output)
 
 
 @command

@@ -1,13 +1,16 @@
 """`kelek status`."""
 
+from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
+from ...actors.runtime.cluster_status import Row
 from .. import completion
 from ..admin.supervisor_client import path_of
 from ..cli_errors import FAILED
 from ..options import ClusterOptions, command, option
 from . import view as views
-from .collect import Collected, collect, rows_of_topology, rows_of_urls
+from .collect import collect, rows_of_topology, rows_of_urls
 
 
 @command
@@ -21,14 +24,24 @@ def status(
 
     Exit code 1: a log has no leader, or a node is down, read-only, repairing or lagging.
     """
-    views.show(view, options.output == "json", partial(_collect, options, nodes), FAILED)
+    read = partial(collect, *source_of(options, nodes))
+    views.show(view, options.output == "json", read, FAILED)
 
 
-def _collect(options: ClusterOptions, nodes: tuple[str, ...]) -> Collected:
+class Source(NamedTuple):
+    """Where the state of a cluster comes from: the arguments of collect()."""
+
+    name: str  # The topology's path, or the urls.
+    read: Callable[[], list[Row]]
+    topology: str = ""  # As the operator gave it.
+
+
+def source_of(options: ClusterOptions, nodes: tuple[str, ...] = ()) -> Source:
+    """The cluster of a topology or of --url. Raises CliError, OperatorError."""
     if not options.urls:
         path = path_of(options.topology)
-        return collect(path, partial(rows_of_topology, path, nodes), options.topology or "")
+        return Source(path, partial(rows_of_topology, path, nodes), options.topology or "")
     from ..log.target import resolve_cluster  # It loads the client of the log.
 
     target = resolve_cluster(options)
-    return collect(target.source, partial(rows_of_urls, target.urls, target.cluster, target.keys))
+    return Source(target.source, partial(rows_of_urls, target.urls, target.cluster, target.keys))
