@@ -21,6 +21,7 @@ from ...net.libc import allow_tracer
 from ...net.notify import ServiceNotifier
 from ...net.sockets import SocketOptions, raise_nofile_limit, sockets_for_files
 from ...protocols.zerodb.wire.values import OWNER_BYTES
+from ...version import __version__
 from ..errors import OperatorError
 from . import data_dir, pipes
 from .children import Child, LogFile, ProcessChild, ThreadChild
@@ -700,6 +701,8 @@ class Supervisor(ProcessLoop):
                 "role": "supervisor",
                 "name": "supervisor",
                 "pid": os.getpid(),
+                "version": __version__,
+                "one_process": self.options.one_process,
                 "state": "stopping" if self.stopping else "ready",
                 "restarts": 0,
                 "uptime": round((now_ms - self._start_ms) / 1000, 3),

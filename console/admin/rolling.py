@@ -43,7 +43,7 @@ def carry_out(
                     pairs = " ".join(f"{word}={made_text[word]}" for word in words)
                     click.echo(f"{DONE[step[2]]} {pairs}")
                 done.append(made)
-        _wait_caught_up(path, node, target)
+        wait_caught_up(path, node, target)
     return done
 
 
@@ -114,7 +114,7 @@ def unit_rows(path: str, node: str, unit: str) -> Rows:
     return [row for row in rows if (row["node"], row.get("unit")) == (node, unit)]
 
 
-def _wait_caught_up(path: str, node: str, target: int) -> None:
+def wait_caught_up(path: str, node: str, target: int) -> None:
     """Waits until all processes of a node have applied what was committed before its steps."""
     until, lowest = time.monotonic() + PROGRESS_S, -1
     while True:

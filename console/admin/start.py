@@ -165,7 +165,9 @@ def stop(options: TargetOptions) -> None:
     named = {target.node for target in targets if not target.role} if targets else {*running}
     ended = {pid: names for pid, names in owners.items() if names <= named}
     if ended:
-        _end_supervisors(path, ended)
+        end_supervisors(path, ended)
+        names = {name for each in ended.values() for name in each}
+        click.echo(f"stopped nodes={','.join(sorted(names))}")
     gone = {name for names in ended.values() for name in names}
     if left := [target for target in targets if target.node in running.keys() - gone]:
         _stop_units(path, left)
@@ -182,8 +184,11 @@ def _stop_units(path: str, targets: Sequence[ProcessTarget]) -> None:
         click.echo(f"stopped node={node} units={','.join(names)}")
 
 
-def _end_supervisors(path: str, supervisors: dict[int, set[str]]) -> None:
-    """supervisors: process id -> names of its nodes"""
+def end_supervisors(path: str, supervisors: dict[int, set[str]]) -> None:
+    """Ends them and waits until they have. Raises CliError.
+
+    supervisors: process id -> names of its nodes
+    """
     base = run_dir.of_topology(path)
     running = run_dir.running(base)
     for names in supervisors.values():
@@ -200,5 +205,3 @@ def _end_supervisors(path: str, supervisors: dict[int, set[str]]) -> None:
             problem = f"still ends after {STOP_S:.0f} s; kill -9 {left[0][1]}"
             raise CliError(f"{', '.join(name for name, _ in left)}: {problem}", FAILED)
         time.sleep(0.02)
-    names = {name for each in supervisors.values() for name in each}
-    click.echo(f"stopped nodes={','.join(sorted(names))}")

@@ -21,6 +21,7 @@ main = LazyGroup(
         "admin.start": "start stop",
         "admin.status": "status",
         "admin.reload": "reload",
+        "admin.upgrade": "upgrade",
         "admin.processes": "restart profile",
         "logs.commands": "logs events",
         "logs.dump": "dump",
