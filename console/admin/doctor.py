@@ -20,6 +20,7 @@ PARTS = {
     "web": "uvicorn",
     "otel": "opentelemetry-api",
     "profile": "py-spy",
+    "tui": "textual",
     "wasm": "wasmtime",
     "llvm": "llvmlite",
 }
