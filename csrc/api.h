@@ -377,8 +377,7 @@ int klk_entries_add(struct klk_entries *entries, const uint8_t *block, size_t si
 enum klk_poll_event { KLK_POLL_IN = 1, KLK_POLL_OUT = 2 }; /* ZMQ_POLLIN, ZMQ_POLLOUT */
 
 /* A socket or a file descriptor to wait for. A socket's own descriptor shows only that something
- * has happened since the last query of its events. Set check after a send, and after a receive that
- * left messages. */
+ * has happened since the last query. Set check after a send, and a receive that left messages. */
 struct klk_poll_item {
     void *socket;   /* libzmq's; NULL: fd is an ordinary descriptor */
     int fd;         /* of a socket: its ZMQ_FD */

@@ -409,14 +409,16 @@ class NodeAddresses(Section):
 class WebSettings(Section):
     """What the process `web` of a node needs of the topology. Paths are absolute.
 
-    key_file   "": it has no key
-    logs       the directory of the logs of each node
-    tables     where clients reach the tables of each node that has some
-    brokers    where clients reach each broker
+    key_file      "": it has no key
+    server_keys   the public key of the server at each url of the topology; "": without CURVE
+    logs          the directory of the logs of each node
+    tables        where clients reach the tables of each node that has some
+    brokers       where clients reach each broker
     """
 
     address: str
     key_file: str
+    server_keys: Mapping[str, str]
     logs: Mapping[str, str]
     tables: Mapping[str, str]
     brokers: Mapping[str, str]

@@ -124,6 +124,7 @@ class Topology(TopologyFile):
         return WebSettings(
             address=own.web.address,
             key_file=self.resolve(own.web.key_file) if own.web.key_file else "",
+            server_keys={} if self.security is None else self.server_keys,
             logs={name: str(self.data_dir / name / "logs") for name in self.own_nodes},
             tables={name: node.tables_url for name, node in nodes if node.tables_url},
             brokers={name: node.clients_url for name, node in nodes if node.clients_url},
@@ -140,7 +141,7 @@ class Topology(TopologyFile):
             node_keys={
                 each: node.server_key for each, node in self.nodes.items() if node.server_key
             },
-            # No actor is a client of a broker: another port of one concerns no other process.
+            # None but `web` is a client of a broker: another port concerns no other process.
             server_keys=self._server_keys(excluded="broker"),
             insecure=own.insecure,
             foreign_grants=own.foreign_grants,

@@ -161,13 +161,12 @@ class Sources:
 
     def _keys(self) -> dict[str, Any]:
         """The keys of a client. Raises CliError."""
-        security = self._setup.settings.security
-        if security is None:
+        if self._setup.settings.security is None:
             return {}
         if not self._settings.key_file:
             way_out = "`web: {key_file: ...}` names one with grants such as `observer`"
             raise CliError(f"the page has no key for this; {way_out}")
-        servers = {url: key or None for url, key in security.server_keys.items()}
+        servers = {url: key or None for url, key in self._settings.server_keys.items()}
         return {"key": self._settings.key_file, "server_keys": servers}
 
     def _client(self, name: str, make: Callable[[dict[str, Any]], Any]) -> Any:

@@ -44,6 +44,7 @@ LOG_BUGS = (
         "a lease that does not end",
         (Patch(LEASE, "return now_ms < started_ms + LEASE_MS", "return True"),),
         expected=STALE,
+        first_seed=2,
     ),
     PlantedBug(
         "a lost connection ends the promise to the leader",
@@ -56,11 +57,13 @@ LOG_BUGS = (
             ),
         ),
         expected=STALE,
+        first_seed=16,
     ),
     PlantedBug(
         "a lease goes on during a transfer",
         (Patch(CORE, "self._leading.gives_leases = False", "pass"),),
         expected=STALE,
+        first_seed=11,
     ),
     PlantedBug(
         "entries served by a leader that is not confirmed",
