@@ -344,8 +344,8 @@ class Raft:
         """Whether we know of a live leader (leader stickiness): then we grant no vote."""
         if self._leading is not None:
             return True
-        if self.term and self.election.has_promised(now_ms):
-            return True  # It may have promised so before it restarted.
+        if self.election.has_promised(self.term, now_ms):
+            return True
         if self.election.leader_lost:
             return False
         return self.leader is not None and not self.election.is_silent(now_ms)
@@ -356,6 +356,8 @@ class Raft:
         if message.candidate != sender or message.last_term > message.term:
             raise RemoteProtocolError(f"RequestVote from {sender} contradicts itself: {message}")
         log = self.log
+        # Also in the request's own term: an answer of another peer may have moved ours to it.
+        has_promised = self.election.has_promised(self.term, now_ms)
         if message.term > self.term and not message.transfer and self._is_sticky(now_ms):
             granted = False  # Our term stays as it is (dissertation, section 4.2.3).
         elif message.pre_vote:
@@ -363,6 +365,7 @@ class Raft:
         else:
             granted = self._is_newer(message.term) and self._may_vote
             granted = granted and self.voted_for in (None, sender) and self._leading is None
+            granted = granted and (message.transfer or not has_promised)
         # Raft, section 5.4.1: the candidate's log must be at least as up to date as ours.
         if (message.last_term, message.last_index) < (log.last_term, log.last_index):
             granted = False

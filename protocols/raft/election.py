@@ -52,9 +52,10 @@ class Election:
     def promise_ends_ms(self) -> int:
         return self.leader_heard_ms + min(PROMISE_MS, self._tuning.election_timeout_ms_min)
 
-    def has_promised(self, now_ms: int) -> bool:
-        """Whether a leader may count on it that this peer helps no other one to be elected."""
-        return now_ms < self.promise_ends_ms
+    def has_promised(self, term: int, now_ms: int) -> bool:
+        """Whether a leader may count on it that this peer helps no other one to be elected. It may
+        have promised so before it restarted; in term 0 there was no leader."""
+        return term > 0 and now_ms < self.promise_ends_ms
 
     def restart(self, now_ms: int) -> None:
         """The next campaign comes after an election timeout."""

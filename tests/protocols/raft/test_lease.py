@@ -209,3 +209,16 @@ def test_a_restart_does_not_end_a_promise(pre_vote: bool) -> None:
     assert not asked(make(term=1), PROMISE_MS - 1, pre_vote)
     assert asked(make(term=1), PROMISE_MS, pre_vote)
     assert asked(make(), 0, pre_vote), "there never was a leader"
+
+
+def test_a_newer_term_does_not_end_a_promise() -> None:
+    """n3's refusal of an old pre-vote of ours arrives before its own request of that term."""
+    for now_ms, grants in ((2000 + PROMISE_MS - 1, False), (2000 + PROMISE_MS, True)):
+        raft = make(term=1)
+        raft.step("n2", AppendEntries(1, "n2", 0, 0, 0), 2000)
+        raft.step("n3", Vote(2, False, pre_vote=True), 2001)
+        assert raft.term == 2
+        raft.ready()
+        raft.step("n3", RequestVote(2, "n3", 1, 1, False), now_ms)
+        (vote,) = [it.message for it in raft.ready().messages if isinstance(it.message, Vote)]
+        assert vote.granted is grants

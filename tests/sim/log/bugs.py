@@ -49,7 +49,11 @@ LOG_BUGS = (
     PlantedBug(
         "a lost connection ends the promise to the leader",
         (
-            Patch(CORE, "if self.term and self.election.has_promised(now_ms):", "if False:"),
+            Patch(
+                "protocols/raft/election.py",
+                "return term > 0 and now_ms < self.promise_ends_ms",
+                "return False",
+            ),
             Patch(
                 "protocols/raft/election.py",
                 "max(now_ms + wait_ms, self.promise_ends_ms)",
