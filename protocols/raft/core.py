@@ -342,13 +342,10 @@ class Raft:
 
     def _is_sticky(self, now_ms: int) -> bool:
         """Whether we know of a live leader (leader stickiness): then we grant no vote."""
-        if self._leading is not None:
+        if self._leading is not None or self.election.has_promised(self.term, now_ms):
             return True
-        if self.election.has_promised(self.term, now_ms):
-            return True
-        if self.election.leader_lost:
-            return False
-        return self.leader is not None and not self.election.is_silent(now_ms)
+        is_known = self.leader is not None and not self.election.leader_lost
+        return is_known and not self.election.is_silent(now_ms)
 
     def _on_request_vote(
         self, sender: str, message: RequestVote, now_ms: int, context: object

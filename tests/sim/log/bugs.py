@@ -36,7 +36,13 @@ LOG_BUGS = (
     ),
     PlantedBug(
         "read answered before the term's own commit",
-        (Patch(READS, "ROUNDS_MAX and leader.has_committed:", "ROUNDS_MAX:"),),
+        (
+            Patch(
+                READS,
+                "if not self._requested or not leader.has_committed:",
+                "if not self._requested:",
+            ),
+        ),
         expected=STALE,
         first_seed=3,
     ),
