@@ -143,7 +143,7 @@ LOG_BUGS = (
     PlantedBug(
         "old terms committed by count",
         (Patch(LEADER, "if index >= self._term_start and index", "if index"),),
-        first_seed=160,
+        first_seed=101,
     ),
     PlantedBug(
         "tail recovered without a sync",
@@ -160,7 +160,7 @@ LOG_BUGS = (
                 "self._active",
             ),
         ),
-        first_seed=17,
+        first_seed=30,
     ),
     PlantedBug(
         "no pre-vote",
@@ -175,7 +175,7 @@ LOG_BUGS = (
             Patch(LOG, "if self.term_at(prev_index) != prev_term:", "if False:"),
         ),
         expected=f"{SAFETY_BROKEN}|applies with a gap|has damaged its own log",
-        first_seed=228,
+        first_seed=336,
     ),
     PlantedBug(
         "votes for a shorter log",
