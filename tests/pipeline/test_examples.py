@@ -210,5 +210,7 @@ def test_every_example_is_shown() -> None:
 def test_pictures_are_those_of_the_pages() -> None:
     pictures = {path.name for path in (ROOT / "docs" / "pictures").iterdir()}
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("**/*.md")]
-    used = {name for page in pages for name in re.findall(r"pictures/([\w.]+)\)", page.read_text())}
+    used = {
+        name for page in pages for name in re.findall(r"pictures/([\w.-]+)\)", page.read_text())
+    }
     assert used == pictures

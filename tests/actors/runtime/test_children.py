@@ -9,7 +9,6 @@ from kelek.actors.runtime import children
 from kelek.actors.runtime.actor import Actor, actor_class
 from kelek.actors.runtime.children import LogFile
 from kelek.actors.runtime.plan import ROLES
-from kelek.actors.runtime.setup import ACTORS
 
 
 def test_a_log_is_limited_to_two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,6 +65,6 @@ def test_a_log_is_reopened_after_its_folder_was_moved(
 
 @pytest.mark.parametrize("role", ROLES)
 def test_every_role_has_its_class(role: str) -> None:
-    found = actor_class(f"{ACTORS}.{ROLES[role].module}")
+    found = actor_class(f"{ROLES[role].package}.{ROLES[role].module}")
     assert issubclass(found, Actor)
     assert found.role == role
