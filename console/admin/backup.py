@@ -105,7 +105,7 @@ def yielding(nice: int) -> Iterator[None]:
     os.nice(nice)
     before = ""
     with suppress(OSError, ValueError):
-        before = AUTOGROUP.read_text().split()[-1]
+        before = AUTOGROUP.read_text().rpartition(" ")[2].strip()  # empty in a group of its own
         AUTOGROUP.write_text(str(min(19, int(before) + nice)))
     try:
         yield

@@ -140,7 +140,9 @@ def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     ):
         upgrades.check_supervisor(topology, one, False)
     monkeypatch.setenv("NOTIFY_SOCKET", "/run/x")
-    with subprocess.Popen(["sleep", "60"]) as unit:
+    with subprocess.Popen(["sh", "-c", "echo; exec sleep 60"], stdout=subprocess.PIPE) as unit:
+        assert unit.stdout is not None
+        assert unit.stdout.read(1), "it runs, so its environment can be read"
         with pytest.raises(CliError, match="systemd runs its supervisor"):
             upgrades.check_supervisor(topology, one._replace(pid=unit.pid), False)
         unit.kill()
