@@ -27,6 +27,7 @@ from .clients.errors import FarmTooLarge as FarmTooLarge
 from .clients.errors import FarmUnavailable as FarmUnavailable
 from .clients.errors import FarmUntrusted as FarmUntrusted
 from .clients.errors import KeyUnusable as KeyUnusable
+from .clients.errors import LockLost as LockLost
 from .clients.errors import LogCompacted as LogCompacted
 from .clients.errors import LogError as LogError
 from .clients.errors import LogExpired as LogExpired
@@ -65,6 +66,13 @@ from .clients.farm.operations import FarmTuning as FarmTuning
 from .clients.farm.values import FarmEntry as FarmEntry
 from .clients.farm.values import FarmPage as FarmPage
 from .clients.farm.values import FarmServer as FarmServer
+from .clients.lock.async_lock import AsyncElection as AsyncElection
+from .clients.lock.async_lock import AsyncLock as AsyncLock
+from .clients.lock.async_lock import AsyncSemaphore as AsyncSemaphore
+from .clients.lock.lock import Election as Election
+from .clients.lock.lock import Lock as Lock
+from .clients.lock.lock import Semaphore as Semaphore
+from .clients.lock.slots import Holder as Holder
 from .clients.log.async_log import AsyncLog as AsyncLog
 from .clients.log.log import Log as Log
 from .clients.log.operations import LogTuning as LogTuning

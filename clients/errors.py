@@ -192,6 +192,10 @@ class SessionEnded(TableRefused):
     """A write named a session that has ended or never existed. Nothing was written."""
 
 
+class LockLost(TableError, Unavailable):
+    """A lock, semaphore or election is not held any more: its session has ended."""
+
+
 class TableNotAllowed(TableRefused, NotAllowed):
     """The key of this client has no grant for the request, which did nothing."""
 

@@ -94,6 +94,7 @@ main = LazyGroup(
     {
         "broker.commands": "call",
         "node.commands": "discover",
+        "lock.commands": "lock elect",
         "admin.recovery": "recover",
         "admin.restore": "restore",
         "admin.doctor": "doctor",

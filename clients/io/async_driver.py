@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable
 from typing import Self, TypeVar
 
+from ...net.clock import monotonic_ms
+from ...protocols.failover.limits import NEVER_MS
 from .async_waits import AsyncWaits
 from .driver import ClientBase, Connections, Make, OnWoken
 from .operations import Asynchronous, Sleep, Step
@@ -32,9 +34,13 @@ class AsyncDriver(Asynchronous, ClientBase):
             links.wake()
             await asyncio.sleep(step.pause_ms / 1000)
             return
-        done = await links.wait(step.is_done, self.timeout_ms if step.limited else None)
+        timeout_ms = self.timeout_ms if step.limited else None
+        if step.until_ms < NEVER_MS:
+            left_ms = max(step.until_ms - monotonic_ms(), 0)
+            timeout_ms = left_ms if timeout_ms is None else min(left_ms, timeout_ms)
+        done = await links.wait(step.is_done, timeout_ms)
         self._check_open()
-        if not done:
+        if not done and monotonic_ms() < step.until_ms:
             raise self._timeout_error()
 
     def _connected(self) -> AsyncWaits[Connections]:

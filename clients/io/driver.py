@@ -108,9 +108,12 @@ class BlockingDriver(Blocking, ClientBase):
             return
         give_up_ms = monotonic_ms() + self.timeout_ms
         while not step.is_done():
-            if step.limited and monotonic_ms() >= give_up_ms:
+            now_ms = monotonic_ms()
+            if now_ms >= step.until_ms:
+                return
+            if step.limited and now_ms >= give_up_ms:
                 raise self._timeout_error()
-            self._run_once(give_up_ms, step.is_done)
+            self._run_once(min(give_up_ms, step.until_ms), step.is_done)
             if not step.limited:
                 give_up_ms = monotonic_ms() + self.timeout_ms
 

@@ -32,6 +32,8 @@ from typing import (
     overload,
 )
 
+from ...protocols.failover.limits import NEVER_MS
+
 P = ParamSpec("P")
 T = TypeVar("T")
 Blocks = TypeVar("Blocks")  # What a method of a blocking client returns,
@@ -42,11 +44,13 @@ Steps = TypeVar("Steps")  # and of its class of operations.
 class Wait(NamedTuple):
     """Continue once is_done() is true.
 
-    limited   raise the timeout error after timeout_ms without progress
+    limited    raise the timeout error after timeout_ms without progress
+    until_ms   continue at this time of monotonic_ms() in any case
     """
 
     is_done: Callable[[], bool]
     limited: bool = True
+    until_ms: int = NEVER_MS
 
 
 class Sleep(NamedTuple):

@@ -1,0 +1,213 @@
+"""The methods of locks, semaphores and elections, blocking and asyncio."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from ...net.client_keys import ServerKeys
+from ...net.clock import monotonic_ms
+from ...protocols.failover.limits import NEVER_MS
+from ..errors import LockLost
+from ..io.keys import KeyPath
+from ..io.operations import Batches, Operation, items, operation
+from ..table.operations import TIMEOUT_MS
+from .slots import (
+    LOCK_TABLE,
+    Holder,
+    Slots,
+    checked_owner,
+    default_owner,
+    lost_text,
+    prefix_of,
+    wanted,
+)
+
+if TYPE_CHECKING:
+    from .slots import AnyTable
+
+TTL_S = 10.0
+
+
+class SlotHolder:
+    """An object of the cluster that this one can hold: its name, table and session."""
+
+    _kind = ""
+
+    def __init__(
+        self,
+        urls: str | Iterable[str],
+        name: str,
+        *,
+        ttl_s: float = TTL_S,
+        owner: str | None = None,
+        on_lost: Callable[[], object] | None = None,
+        table: int = LOCK_TABLE,
+        timeout_ms: int = TIMEOUT_MS,
+        key: KeyPath | None = None,
+        server_keys: ServerKeys | None = None,
+    ) -> None:
+        self._name, self._on_lost = name, on_lost
+        owner = default_owner() if owner is None else owner
+        asked = wanted(self._kind, name, self._limit(), ttl_s, owner)
+        self._table = self._open(urls, table, timeout_ms, key, server_keys)
+        self._slots = Slots(self._table, asked)
+
+    @abstractmethod
+    def _open(
+        self,
+        urls: str | Iterable[str],
+        table: int,
+        timeout_ms: int,
+        key: KeyPath | None,
+        server_keys: ServerKeys | None,
+    ) -> "AnyTable":
+        """A client of the table that holds the keys."""
+
+    def _enter(self) -> Operation[None]:
+        """What a `with` statement does first."""
+        yield from self._acquire(None)
+
+    def _exit(self, failed: bool) -> Operation[None]:
+        """What a `with` statement does last. failed: its body raised an error, which counts."""
+        if self._slots.slot or not failed:
+            try:
+                yield from self._release()
+            except LockLost:
+                if not failed:
+                    raise
+
+    def _limit(self) -> int:
+        """How many may hold it at once."""
+        return 1
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def held(self) -> bool:
+        """Whether this object holds it now, by the clock of this machine."""
+        return self._slots.held
+
+    @property
+    def token(self) -> int:
+        """The fencing token of the last time that it was taken; 0: never. It grows each time.
+
+        Send it along to another system, and let that refuse a smaller one than it has seen.
+        """
+        return self._slots.token
+
+    @property
+    def session(self) -> int:
+        """The session under which it is held; 0: none. A batch with when_alive(session) changes
+        tables only while it is held."""
+        return self._slots.session if self._slots.slot else 0
+
+    def check(self) -> None:
+        """Raises LockLost unless it is held."""
+        if not self.held:
+            raise LockLost(lost_text(prefix_of(self._kind, self._name)))
+
+    def _acquire(self, timeout_s: float | None) -> Operation[bool]:
+        if self._slots.slot:
+            self.check()
+            raise RuntimeError(f"this object holds {self._kind}/{self._name} already")
+        timeout_ms = NEVER_MS - monotonic_ms() if timeout_s is None else int(timeout_s * 1000)
+        return (yield from self._slots.acquire(timeout_ms))
+
+    def _release(self) -> Operation[None]:
+        if not self._slots.slot:
+            self.check()
+        yield from self._slots.release()
+
+    def _holders(self) -> Operation[list[Holder]]:
+        _, view = yield from self._slots.look()
+        holders = [Holder(value.decode(errors="replace")) for value in view.holders.values()]
+        waiting = enumerate(view.waiters.values(), 1)
+        return holders + [Holder(value.decode(errors="replace"), at) for at, value in waiting]
+
+
+class LockOperations(SlotHolder):
+    """The methods of a lock and of a semaphore."""
+
+    _kind = "lock"
+
+    @operation
+    def acquire(self, timeout_s: float | None = None) -> Operation[bool]:
+        """Takes it, after all that came before; False: not within timeout_s.
+
+        timeout_s   None: wait for ever; 0: do not wait
+
+        Raises RuntimeError when this object holds it already.
+        """
+        return (yield from self._acquire(timeout_s))
+
+    @operation
+    def release(self) -> Operation[None]:
+        """Gives it back; the next one has it at once.
+
+        Raises LockLost when it was not held any more: its session had ended.
+        """
+        yield from self._release()
+
+    @operation
+    def holders(self) -> Operation[list[Holder]]:
+        """Who holds it, then who waits, in order."""
+        return (yield from self._holders())
+
+
+class SemaphoreOperations(LockOperations):
+    """The methods of a semaphore."""
+
+    _kind = "semaphore"
+
+    def __init__(self, urls: str | Iterable[str], name: str, limit: int, **settings: Any) -> None:
+        self._most = limit
+        super().__init__(urls, name, **settings)
+
+    def _limit(self) -> int:
+        return self._most
+
+
+class ElectionOperations(SlotHolder):
+    """The methods of an election."""
+
+    _kind = "election"
+
+    @operation
+    def campaign(self, timeout_s: float | None = None) -> Operation[bool]:
+        """Waits until this object leads; False: not within timeout_s (None: wait for ever).
+
+        Raises RuntimeError when this object leads already.
+        """
+        return (yield from self._acquire(timeout_s))
+
+    @operation
+    def resign(self) -> Operation[None]:
+        """Ends the leadership; the next candidate leads at once.
+
+        Raises LockLost when this object did not lead any more: its session had ended.
+        """
+        yield from self._release()
+
+    @operation
+    def proclaim(self, owner: str) -> Operation[None]:
+        """Changes the name of the leader that others see. Raises LockLost when it does not lead."""
+        self.check()
+        yield from self._slots.rename(checked_owner(owner))
+
+    @operation
+    def leader(self) -> Operation[str | None]:
+        """The name of the leader (`owner`); None: none leads."""
+        holders = yield from self._holders()
+        return next((each.name for each in holders if not each.waits), None)
+
+    @operation
+    def candidates(self) -> Operation[list[Holder]]:
+        """The leader, then who waits, in order."""
+        return (yield from self._holders())
+
+    @items
+    def observe(self) -> Batches[str | None]:
+        """The name of the leader, now and after each change, without end; None: none leads."""
+        return self._slots.observe()
