@@ -4,8 +4,9 @@ Each node numbers its own jobs.
 """
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from threading import Thread
+from typing import Any, NamedTuple, TypeVar
 
 import click
 
@@ -27,9 +28,6 @@ from ..loading import read_file
 from ..options import DATA, TABLE, KeyRange, OutputOptions, ServerOptions, argument, command, option
 from ..render import progress_line, show, show_json, show_table
 from .target import check_local, open_table, resolve_tables
-
-if TYPE_CHECKING:
-    from ...clients.table.async_table import AsyncTable
 
 WASM, BITCODE = b"\0asm", b"BC\xc0\xde"
 KINDS = {MAP_TABLE: "map", COPY_TABLE: "copy"}  # All others are range jobs.
@@ -332,36 +330,37 @@ def find_job(apid: int, options: ServerOptions) -> list[tuple[JobNode, Job]]:
 
 
 def query_all(
-    options: ServerOptions, query: "Callable[[AsyncTable], Awaitable[T]]"
+    options: ServerOptions, query: Callable[[Table], T]
 ) -> tuple[list[tuple[JobNode, T]], list[tuple[JobNode, TableError]]]:
     """The answers of the nodes, and the errors of the others.
 
-    All requests run concurrently, so lost nodes cost one timeout.
+    Each is asked in a thread of its own, so lost nodes cost one timeout; asyncio would cost more to
+    import than to run.
     """
-    import asyncio  # Imported here: `copy` and `map` need neither.
+    answers: dict[JobNode, T] = {}
+    errors: dict[JobNode, TableError] = {}
 
-    from ...clients.table.async_table import AsyncTable
-
-    answers: list[tuple[JobNode, T]] = []
-    errors: list[tuple[JobNode, TableError]] = []
-
-    async def query_node(node: JobNode) -> None:
-        timeout_ms = min(REACH_MS, node.options.timeout_ms)
-        urls = node.options.urls
+    def query_node(node: JobNode, table: Table) -> None:
         try:
-            async with AsyncTable(urls, timeout_ms=timeout_ms, **of_urls(urls)) as table:
-                answers.append((node, await query(table)))
+            with table:
+                answers[node] = query(table)
         except TableError as error:
-            errors.append((node, error))
-
-    async def query_nodes() -> None:
-        await asyncio.gather(*map(query_node, nodes))
+            errors[node] = error
 
     nodes = job_nodes(options)
-    asyncio.run(query_nodes())
-    answers.sort(key=lambda each: nodes.index(each[0]))
-    errors.sort(key=lambda each: nodes.index(each[0]))
-    return answers, errors
+    threads = []
+    for node in nodes:
+        timeout_ms = min(REACH_MS, node.options.timeout_ms)
+        urls = node.options.urls
+        table = Table(urls, timeout_ms=timeout_ms, **of_urls(urls))
+        threads.append(Thread(target=query_node, args=(node, table), daemon=True))
+        threads[-1].start()
+    for thread in threads:
+        thread.join()
+    return (
+        [(node, answers[node]) for node in nodes if node in answers],
+        [(node, errors[node]) for node in nodes if node in errors],
+    )
 
 
 def parse_job(node: str, statistics: dict[str, str]) -> Job:
