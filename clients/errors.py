@@ -66,7 +66,8 @@ class LogNoLeader(LogTimeout, Unavailable):
 
 
 class LogUnavailable(LogNoLeader):
-    """No peer answered within the timeout. Nothing was sent that may still commit."""
+    """No peer answered: within the timeout, or within LogTuning.reach_ms if each url is unreachable
+    or belongs to another cluster. Nothing was sent that may still commit."""
 
 
 class TransferRefused(LogError, Refused):
@@ -166,7 +167,8 @@ class TableTimeout(TableError, Timeout):
 
 
 class TableUnavailable(TableTimeout, Unavailable):
-    """No server answered within the timeout."""
+    """No server answered: within the timeout, or within TableTuning.reach_ms if no url was ever
+    reachable."""
 
 
 class TableTooLarge(TableError, TooLarge):
@@ -240,7 +242,8 @@ class BrokerTimeout(BrokerError, Timeout):
 
 
 class BrokerUnavailable(BrokerTimeout, Unavailable):
-    """No broker was reachable within the timeout."""
+    """No broker was reachable: within the timeout, or within BrokerTuning.reach_ms if none ever
+    was."""
 
 
 class ServiceRefused(BrokerError, Refused):

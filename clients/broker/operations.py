@@ -9,6 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from ...net.client_keys import ServerKeys
 from ...net.clock import monotonic_ms
 from ...net.links import LinkLimits
+from ...protocols.failover.limits import GIVE_UP_MS
 from ...protocols.majordomo import values
 from ...protocols.majordomo.client import (
     FEATURES_ID,
@@ -46,7 +47,10 @@ BROKER_LINKS = LinkSettings(BROKER_LIMITS, secret_ids=True, idle_ms=IDLE_MS)
 
 
 class BrokerTuning(NamedTuple):
-    """Limits, times and headers of a client (BrokerClientSetup)."""
+    """Limits, times and headers of a client (BrokerClientSetup).
+
+    reach_ms   a call fails after so long, instead of its timeout, while no url was ever reachable
+    """
 
     requests_max: int = 1000
     bytes_max: int = 32 << 20
@@ -54,6 +58,7 @@ class BrokerTuning(NamedTuple):
     silence_ms: int = 1000
     headers: values.Headers = values.HEADERS
     deadlines: bool = True  # Whether to send each call's remaining time; an extension of kelek.
+    reach_ms: int = GIVE_UP_MS
 
 
 def checked_urls(urls: str | Iterable[str], service: str = services.BROKER) -> tuple[str, ...]:

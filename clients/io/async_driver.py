@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from ...net.clock import monotonic_ms
 from ...protocols.failover.limits import NEVER_MS
+from ...protocols.failover.servers import Failover
 from .async_waits import AsyncWaits
 from .driver import ClientBase, Connections, Make, OnWoken
-from .operations import Asynchronous, Sleep, Step
+from .operations import Asynchronous, Sleep, Step, Wait
 from .resources import ASYNC_WITH, Guard
 
 Item = TypeVar("Item")
@@ -34,6 +35,8 @@ class AsyncDriver(Asynchronous, ClientBase):
             links.wake()
             await asyncio.sleep(step.pause_ms / 1000)
             return
+        if (search := self._search) is not None and search.is_new:
+            await self._reach(links, step, search)
         timeout_ms = self.timeout_ms if step.limited else None
         if step.until_ms < NEVER_MS:
             left_ms = max(step.until_ms - monotonic_ms(), 0)
@@ -41,6 +44,16 @@ class AsyncDriver(Asynchronous, ClientBase):
         done = await links.wait(step.is_done, timeout_ms)
         self._check_open()
         if not done and monotonic_ms() < step.until_ms:
+            raise self._timeout_error()
+
+    async def _reach(
+        self, links: AsyncWaits[Connections], step: Wait, search: Failover[Any]
+    ) -> None:
+        """Waits until a server has answered, or may do so after all. Raises the timeout error."""
+        reach_ms = min(search.policy.reach_ms, self.timeout_ms)
+        await links.wait(lambda: step.is_done() or not search.is_new, reach_ms)
+        self._check_open()
+        if search.is_hopeless and not step.is_done():
             raise self._timeout_error()
 
     def _connected(self) -> AsyncWaits[Connections]:

@@ -3,10 +3,11 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from threading import get_ident
-from typing import Protocol
+from typing import Any, Protocol
 
 from ...net.clock import monotonic_ms
-from .operations import Blocking, Sleep, Step
+from ...protocols.failover.servers import Failover
+from .operations import Blocking, Sleep, Step, Wait
 from .resources import WITH, Guard, Resources
 
 
@@ -55,6 +56,12 @@ class ClientBase(ABC):
     @abstractmethod
     def _timeout_error(self) -> Exception:
         """The error after timeout_ms without progress."""
+
+    @property
+    def _search(self) -> Failover[Any] | None:
+        """Says whether calls have to wait at all: they get the timeout error early if no url leads
+        to a server. None: the protocol machine ends its requests itself."""
+        return None
 
 
 class BlockingDriver(Blocking, ClientBase):
@@ -106,6 +113,8 @@ class BlockingDriver(Blocking, ClientBase):
             return
         if step.is_done():
             return
+        if (search := self._search) is not None and search.is_new:
+            self._reach(step, search)
         give_up_ms = monotonic_ms() + self.timeout_ms
         while not step.is_done():
             now_ms = monotonic_ms()
@@ -116,6 +125,16 @@ class BlockingDriver(Blocking, ClientBase):
             self._run_once(min(give_up_ms, step.until_ms), step.is_done)
             if not step.limited:
                 give_up_ms = monotonic_ms() + self.timeout_ms
+
+    def _reach(self, step: Wait, search: Failover[Any]) -> None:
+        """Waits until a server has answered, or may do so after all. Raises the timeout error."""
+        give_up_ms = monotonic_ms() + min(search.policy.reach_ms, self.timeout_ms)
+        while search.is_new and not step.is_done():
+            if monotonic_ms() >= give_up_ms:
+                if search.is_hopeless:
+                    raise self._timeout_error()
+                return
+            self._run_once(give_up_ms, step.is_done)
 
     def close(self) -> None:
         """Closes the connections; writes in flight may still happen."""

@@ -13,7 +13,8 @@ from ...native.log.reads import WAIT_APPLIED, WAIT_CONFIRMED
 from ...net.client_keys import ServerKeys
 from ...net.clock import monotonic_ms
 from ...protocols.errors import RemoteProtocolError
-from ...protocols.failover.limits import REACH_MS
+from ...protocols.failover.limits import GIVE_UP_MS, REACH_MS
+from ...protocols.failover.servers import Failover
 from ...protocols.raft.messages import NUMBER_MAX, EntryBatch
 from ...protocols.record import RECORD_BYTES_MAX
 from ...protocols.zmqraft.client.client import (
@@ -94,11 +95,14 @@ class LogTuning(NamedTuple):
     response_ttl_ms     the client searches for a leader when the present one does not answer a
                         request for so long
     election_grace_ms   without a leader, the client queries each peer twelve times in it
+    reach_ms            a call fails after so long, instead of its timeout, while each url is
+                        unreachable or belongs to another cluster, and none ever led to a peer
     """
 
     limits: WindowLimits = WindowLimits()
     response_ttl_ms: int = 500
     election_grace_ms: int = 300
+    reach_ms: int = GIVE_UP_MS
 
 
 def make_client(
@@ -129,6 +133,7 @@ def make_client(
         tuning.response_ttl_ms,
         max(1, tuning.election_grace_ms // SEARCHES_A_GRACE),
         notice=True,
+        reach_ms=tuning.reach_ms,
     )
     return LogClientMachine(setup, new_reqid, monotonic_ms())
 
@@ -505,9 +510,14 @@ class LogOperations(ClientBase):
     def _closed_error(self) -> LogError:
         return LogError(f"this {type(self).__name__} is closed")
 
+    @property
+    def _search(self) -> Failover[Any]:
+        return self._client.failover
+
     def _timeout_error(self) -> LogTimeout:
         if self._client.leader is None:
-            return LogNoLeader(self._client.explain(self.timeout_ms))
+            kind = LogUnavailable if self._client.failover.is_hopeless else LogNoLeader
+            return kind(self._client.explain(self.timeout_ms))
         return LogTimeout(f"no progress for {self.timeout_ms} ms")
 
 

@@ -11,7 +11,8 @@ from ...net.client_keys import ServerKeys
 from ...net.clock import monotonic_ms
 from ...net.links import LinkLimits
 from ...protocols.errors import RemoteProtocolError
-from ...protocols.failover.limits import NEVER_MS
+from ...protocols.failover.limits import GIVE_UP_MS, NEVER_MS
+from ...protocols.failover.servers import Failover
 from ...protocols.zerodb.client.client import (
     Exchange,
     ServerInfo,
@@ -68,12 +69,15 @@ class TableTuning(NamedTuple):
     bytes_max      bytes of outstanding requests
     silence_ms     the client switches to another server when this one is silent for so long
     owner          the token of a reserved table, 16 bytes; b"": none
+    reach_ms       a call fails after so long, instead of its timeout, while no url was ever
+                   reachable
     """
 
     requests_max: int = 64
     bytes_max: int = 32 << 20
     silence_ms: int = 1000
     owner: bytes = b""
+    reach_ms: int = GIVE_UP_MS
 
 
 def make_client(urls: str | Iterable[str], tuning: TableTuning | None) -> TableClientMachine:
@@ -83,11 +87,19 @@ def make_client(urls: str | Iterable[str], tuning: TableTuning | None) -> TableC
         raise ValueError("a Table needs the url of a node")
     for url in known:
         check_url(url)
-    requests_max, bytes_max, silence_ms, owner = tuning or TableTuning()
+    requests_max, bytes_max, silence_ms, owner, reach_ms = tuning or TableTuning()
     if len(owner) not in (0, OWNER_BYTES):
         raise ValueError(f"an owner's token has {OWNER_BYTES} bytes, not {len(owner)}")
     return TableClientMachine(
-        TableClientSetup(known, requests_max, bytes_max, silence_ms, owner=owner, notice=True)
+        TableClientSetup(
+            known,
+            requests_max,
+            bytes_max,
+            silence_ms,
+            owner=owner,
+            notice=True,
+            reach_ms=reach_ms,
+        )
     )
 
 
@@ -234,6 +246,10 @@ class TableOperations(ClientBase):
 
     def _closed_error(self) -> TableError:
         return TableError(f"this {type(self).__name__} is closed")
+
+    @property
+    def _search(self) -> Failover[Any]:
+        return self._client.failover
 
     def _timeout_error(self) -> TableTimeout:
         client, timeout_ms = self._client, self.timeout_ms

@@ -109,11 +109,13 @@ def renewal_of(spark: "SparkSession") -> DriverRenewal:
 
 def _open(target: str, url: str = "") -> "Table":
     """With url, at that server only."""
+    from ...clients.table.operations import TableTuning
     from ...clients.table.table import Table
 
     arguments = json.loads(target)
     urls = arguments.pop("urls")
-    return Table(url or urls, NOTES, timeout_ms=TIMEOUT_MS, **arguments)
+    tuning = TableTuning(reach_ms=TIMEOUT_MS)
+    return Table(url or urls, NOTES, timeout_ms=TIMEOUT_MS, tuning=tuning, **arguments)
 
 
 def _renew_one(target: str, notes: "Table", snapshot: Snapshot) -> None:

@@ -31,6 +31,7 @@ class FailoverPolicy(NamedTuple):
     keeps_others      connections to the other servers stay open
     keeps_left        a server that is left alive keeps its connection
     notice            whether to warn of requests that wait without a server
+    reach_ms          requests fail after so long while no url has ever led to a server
     """
 
     kind: str
@@ -43,6 +44,7 @@ class FailoverPolicy(NamedTuple):
     keeps_others: bool = False
     keeps_left: bool = False
     notice: bool = False
+    reach_ms: int = NEVER_MS
 
 
 class Candidate:
@@ -54,6 +56,7 @@ class Candidate:
         self.asked_ms: int | None = None  # The last question of the search.
         self.answered = True  # That question.
         self.is_known = False  # It has answered in this connection.
+        self.is_elsewhere = False  # It belongs to another cluster.
 
 
 CandidateT = TypeVar("CandidateT", bound=Candidate)
@@ -102,8 +105,11 @@ class StallNotice:
 
     @property
     def deadline_ms(self) -> int:
-        waits = self._since_ms is not None and not self._is_given
-        return (self._since_ms or 0) + NOTICE_MS if waits else NEVER_MS
+        return NEVER_MS if self._is_given else self.after(NOTICE_MS)
+
+    def after(self, wait_ms: int) -> int:
+        """When the requests will have waited so long."""
+        return NEVER_MS if self._since_ms is None else self._since_ms + wait_ms
 
 
 class Failover(Generic[CandidateT]):
@@ -126,6 +132,7 @@ class Failover(Generic[CandidateT]):
         self._new_server = new_server
         self._probes = 0  # Unanswered ones in a row.
         self._avoided = ""  # A server that is used last.
+        self._was_heard = False  # A server has answered, or was used.
         self._notice = StallNotice()
         self._refusals: dict[str, tuple[str, str]] = {}  # Problem and way out, by url.
 
@@ -174,7 +181,8 @@ class Failover(Generic[CandidateT]):
 
     def on_heard(self, server: CandidateT, now_ms: int) -> None:
         """A message of a server has arrived."""
-        server.answered = server.is_known = True
+        server.answered = server.is_known = self._was_heard = True
+        server.is_elsewhere = False
         if server is self.current:
             self.heard_ms, self._probes = now_ms, 0
 
@@ -193,7 +201,7 @@ class Failover(Generic[CandidateT]):
         if server.url == self._avoided and any(it.connected for it in others):
             self._avoided = ""  # It is used at its next answer, unless another one comes first.
             return
-        self.current, self._avoided = server, ""
+        self.current, self._avoided, self._was_heard = server, "", True
         self.counters[self.policy.plural] += 1
         self.restart_silence(now_ms)
         if not self.policy.keeps_others:
@@ -281,11 +289,30 @@ class Failover(Generic[CandidateT]):
 
     # ---- what is wrong ----
 
+    @property
+    def give_up_ms(self) -> int:
+        """When waiting requests should fail, as far as can be said now. The machine sees to it."""
+        return self._notice.after(self.policy.reach_ms) if self.is_hopeless else NEVER_MS
+
+    @property
+    def is_new(self) -> bool:
+        """Whether requests will fail after reach_ms unless a server is found."""
+        return not self._was_heard and self.policy.reach_ms < NEVER_MS
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether no url has ever led to a server: each is unreachable, refuses this client or
+        belongs to another cluster. An election or a restart is not hopeless."""
+        servers = self.servers.values()
+        return self.is_new and all(it.is_elsewhere or not it.connected for it in servers)
+
     def _warn_if_due(self, now_ms: int) -> None:
         """Warns once of requests that wait for a server, until they no longer wait."""
         reason = self._service.waits()
         waits = reason is not None and (self.current is None or reason != "")
         if self._notice.is_due(waits, now_ms):
+            if self.is_hopeless and self.policy.reach_ms <= NOTICE_MS:
+                return  # An error says it.
             if self.current is None:
                 reason = self.explain()
             else:
@@ -298,7 +325,8 @@ class Failover(Generic[CandidateT]):
         kind, ident = self.policy.kind, self.policy.ident
         member = f"{kind} of cluster {ident!r}" if ident else kind
         leaderless = [it.url for it in servers if it.connected and it.is_known]
-        silent = [it.url for it in servers if it.connected and not it.is_known]
+        elsewhere = [it.url for it in servers if it.connected and it.is_elsewhere]
+        silent = [it.url for it in servers if it.connected and not (it.is_known or it.is_elsewhere)]
         unreached = [it.url for it in servers if not it.connected]
         refused = {url: self._refusals[url] for url in unreached if url in self._refusals}
         parts, ways_out = [], []
@@ -306,6 +334,9 @@ class Failover(Generic[CandidateT]):
             parts.append(f"no leader at {', '.join(leaderless)}")
             whose = f"cluster {ident!r}" if ident else "its cluster"
             ways_out.append(f"does a majority of {whose} run?")
+        if elsewhere:
+            parts.append(f"not cluster {ident!r} but another one at {', '.join(elsewhere)}")
+            ways_out.append("give its ident, which is in its topology, or other urls")
         if silent:
             parts.append(f"no answer from {', '.join(silent)}")
             own = f"is {ident!r} the ident of its cluster?" if ident else f"is it a {kind}?"
@@ -316,5 +347,7 @@ class Failover(Generic[CandidateT]):
         if unreached := [url for url in unreached if url not in refused]:
             parts.append(f"no connection to {', '.join(unreached)}")
             ways_out.append(f"does a {member} run there?")
+        if self.is_hopeless:
+            timeout_ms = min(timeout_ms, self.policy.reach_ms)
         within = f" within {timeout_ms / 1000:g} s" if timeout_ms else ""
         return f"{', '.join(parts)}{within}; {ways_out[0] if ways_out else 'give another url'}"

@@ -48,6 +48,7 @@ class BrokerClientSetup(NamedTuple):
     silence_ms: int = SILENCE_MS
     liveness: int = values.LIVENESS  # Unanswered probes until a broker is given up.
     notice: bool = False  # Warn of calls that wait without a broker.
+    reach_ms: int = NEVER_MS  # Of the failover.
 
 
 _NO_PARTS: deque[list[bytes]] = deque(maxlen=0)
@@ -107,6 +108,7 @@ class BrokerClientMachine:
             probes_max=setup.liveness - 1,
             keeps_others=True,
             notice=setup.notice,
+            reach_ms=setup.reach_ms,
         )
         self.counters: Counter[str] = Counter()
         self.failover: Failover[Candidate] = Failover(policy, self, Candidate, self.counters)
@@ -377,7 +379,8 @@ class BrokerClientMachine:
 
     def ready(self, now_ms: int) -> list[ClientAction]:
         """All effects that are due, in order."""
-        for expired in self.calls.expired(now_ms):
+        gives_up = self.failover.give_up_ms <= now_ms
+        for expired in list(self.calls) if gives_up else self.calls.expired(now_ms):
             self.counters["timeouts"] += 1
             expired.timed_out = True
             self._withdraw(expired)
@@ -419,5 +422,6 @@ class BrokerClientMachine:
     def deadline_ms(self) -> int | None:
         """When ready() must be called at the latest."""
         due_ms = self.calls.due_ms if self._may_send else NEVER_MS
-        due_ms = min(due_ms, self.calls.expiry_ms, self.failover.deadline_ms)
+        failover = self.failover
+        due_ms = min(due_ms, self.calls.expiry_ms, failover.deadline_ms, failover.give_up_ms)
         return due_ms if due_ms < NEVER_MS else None

@@ -1,23 +1,29 @@
-"""What a caller is told within 2 s when no server can serve: urls, cluster, and the way out."""
+"""What a caller is told within 2 s when no server can serve: urls, cluster, and the way out.
+
+What waiting can't heal is an error: no url leads to a server, or all to another cluster. What
+waiting can heal, such as an election, is a warning.
+"""
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing
 from pathlib import Path
+from threading import Timer
 from time import monotonic
 from typing import Any
 
 import pytest
 
 import kelek
-from kelek.protocols.failover.limits import NOTICE_MS
+from kelek.protocols.failover.limits import GIVE_UP_MS, NOTICE_MS
 from kelek.tests.actors.farm.farm_servers import PASSWORD, USER, FarmServers
 from kelek.tests.clients.log.log_peers import LogPeers
 from kelek.tests.clients.table.table_servers import TableServers
-from kelek.tests.ports import free_port
+from kelek.tests.ports import free_port, free_ports
 
-TIMEOUT_MS = 60_000  # Of the calls; a test waits for the warning alone.
+TIMEOUT_MS = 60_000  # Of the calls; a test waits for the error or the warning alone.
+LATE_S = 2.5  # A server that starts so long after its client is later than GIVE_UP_MS.
 
 
 class Noticed(Exception):
@@ -50,7 +56,7 @@ def table_of(urls: str | list[str]) -> None:
 
 
 def log_watch(urls: str) -> None:
-    """It has no timeout: only the warning says that it waits."""
+    """It has no timeout."""
     with kelek.Log(urls, "demo", timeout_ms=TIMEOUT_MS) as log:
         next(log.watch())
 
@@ -65,18 +71,23 @@ def broker_of(urls: str) -> None:
         broker.call("x")
 
 
+def broker_stream(urls: str) -> None:
+    with kelek.Broker(urls, timeout_ms=TIMEOUT_MS) as broker:
+        list(broker.stream("x"))
+
+
 def farm_of(urls: str, name: str = "barn", password: str = "p") -> None:
     tuning = kelek.FarmTuning(i2p=True)
     with kelek.Farm(urls, name, user=USER, password=password, tuning=tuning) as farm:
         farm.append(b"x")
 
 
-def said_by(call: Callable[[], None]) -> str:
-    """The warning or the error of a call, which comes soon."""
+def said_by(call: Callable[[], None], kind: type[Exception] = kelek.Unavailable) -> str:
+    """The error of a call, which comes soon, and not after a warning."""
     begin_s = monotonic()
-    with pytest.raises((Noticed, kelek.Unavailable, kelek.FarmRefused)) as said:
+    with pytest.raises(kind) as said:
         call()
-    assert NOTICE_MS <= 2000
+    assert max(NOTICE_MS, GIVE_UP_MS) < 2000
     assert monotonic() - begin_s < TIMEOUT_MS / 2000, "the call has waited for its timeout"
     return str(said.value)
 
@@ -89,6 +100,7 @@ def said_by(call: Callable[[], None]) -> str:
         (table_scan, "does a table server run there?"),
         (table_of, "does a table server run there?"),
         (broker_of, "does a broker run there?"),
+        (broker_stream, "does a broker run there?"),
         (farm_of, "does a server of farm 'barn' run there?"),
     ],
 )
@@ -97,21 +109,6 @@ def test_a_dead_url(call: Callable[[str], None], way_out: str) -> None:
     text = said_by(lambda: call(f"{'tls' if call is farm_of else 'tcp'}://{address}"))
     assert address in text
     assert text.endswith(way_out)
-
-
-async def waiting(client: Any, call: Callable[[Any], Any], texts: list[str]) -> None:
-    """Runs a call of a client of asyncio until it has warned or failed."""
-    async with client:
-        task = asyncio.ensure_future(call(client))
-        until = monotonic() + TIMEOUT_MS / 2000
-        while not (task.done() or texts):
-            assert monotonic() < until, "it has said nothing"
-            await asyncio.wait([task], timeout=0.05)
-        task.cancel()
-        with suppress(asyncio.CancelledError, kelek.Unavailable):
-            await task
-    if not task.cancelled():
-        texts.append(str(task.exception()))
 
 
 async def first_of(found: AsyncIterator[object]) -> object:
@@ -132,14 +129,13 @@ ASYNC_CALLS: list[tuple[Callable[[str], Any], Callable[[Any], Any], str]] = [
 
 def test_a_dead_url_with_asyncio() -> None:
     """All clients at once."""
-    logging.getLogger("kelek").handlers.clear()
     address = f"127.0.0.1:{free_port()}"
 
-    async def one(make: Callable[[str], Any], call: Callable[[Any], Any], word: str) -> str:
-        texts: list[str] = []
-        with listening(texts, word):
-            await waiting(make(f"tcp://{address}"), call, texts)
-        return texts[0]
+    async def one(make: Callable[[str], Any], call: Callable[[Any], Any], _: str) -> str:
+        async with make(f"tcp://{address}") as client:
+            with pytest.raises(kelek.Unavailable) as said:
+                await asyncio.wait_for(call(client), TIMEOUT_MS / 2000)
+        return str(said.value)
 
     async def run() -> list[str]:
         return await asyncio.gather(*(one(*each) for each in ASYNC_CALLS))
@@ -150,37 +146,67 @@ def test_a_dead_url_with_asyncio() -> None:
         assert text.endswith("run there?")
 
 
-class WordHandler(logging.Handler):
-    """Collects the warnings that have a word."""
+def test_calls_repeat_and_wait_anew() -> None:
+    """A call after the error gets its own time for a server that has started meanwhile."""
+    url = f"tcp://127.0.0.1:{free_port()}"
+    reach_ms = 200
+    with (
+        kelek.Broker(url, tuning=kelek.BrokerTuning(reach_ms=reach_ms)) as broker,
+        kelek.Log(url, tuning=kelek.LogTuning(reach_ms=reach_ms)) as log,
+        kelek.Table(url, tuning=kelek.TableTuning(reach_ms=reach_ms)) as table,
+    ):
+        for call in (lambda: broker.call("x"), log.info, table.tables):
+            for _ in range(2):
+                begin_s = monotonic()
+                with pytest.raises(kelek.Unavailable):
+                    call()
+                assert monotonic() - begin_s >= reach_ms / 1000 - 0.01
 
-    def __init__(self, texts: list[str], word: str) -> None:
-        super().__init__()
-        self._texts, self._word = texts, word
 
-    def emit(self, record: logging.LogRecord) -> None:
-        if self._word in record.getMessage():
-            self._texts.append(record.getMessage())
+def test_a_client_that_starts_before_its_cluster(tmp_path: Path) -> None:
+    """With reach_ms it waits, with a warning."""
+    logging.getLogger("kelek").handlers.clear()
+    log_urls = [f"tcp://127.0.0.1:{port}" for port in free_ports(3)]
+    started: list[Any] = []
 
+    def start() -> None:
+        started.append(LogPeers(tmp_path, log_urls))
 
-@contextmanager
-def listening(texts: list[str], word: str) -> Iterator[None]:
-    handler = WordHandler(texts, word)
-    logging.getLogger("kelek").addHandler(handler)
-    yield
-    logging.getLogger("kelek").removeHandler(handler)
+    timer = Timer(LATE_S, start)
+    timer.start()
+    try:
+        with kelek.Log(log_urls, tuning=kelek.LogTuning(reach_ms=TIMEOUT_MS)) as log:
+            assert log.append(b"x") == 1
+        with kelek.Log(log_urls) as log:
+            assert log.append(b"y") == 2
+    finally:
+        timer.join()
+        for each in started:
+            each.close()
 
 
 @pytest.mark.parametrize(
-    ("cluster", "way_out"),
+    ("cluster", "answers", "kind", "way_out"),
     [
-        ("other", "is 'other' the ident of its cluster?"),
-        ("demo", "does a majority of cluster 'demo' run?"),
+        (
+            "other",
+            True,
+            kelek.LogUnavailable,
+            "give its ident, which is in its topology, or other urls",
+        ),
+        ("other", False, Noticed, "is 'other' the ident of its cluster?"),
+        ("demo", True, Noticed, "does a majority of cluster 'demo' run?"),
     ],
 )
-def test_a_wrong_ident_and_no_leader_of_a_log(tmp_path: Path, cluster: str, way_out: str) -> None:
+def test_a_wrong_ident_and_no_leader_of_a_log(
+    tmp_path: Path, cluster: str, answers: bool, kind: type[Exception], way_out: str
+) -> None:
+    """answers: the peers answer in text form, which names no cluster."""
     with closing(LogPeers(tmp_path)) as peers:
         peers.model.peers[0].leads = False
-        text = said_by(lambda: log_of(peers.urls, cluster))
+        for peer in peers.model.peers:
+            peer.says_it_is_there = answers
+        text = said_by(lambda: log_of(peers.urls, cluster), kind)
     assert all(url in text for url in peers.urls)
     assert text.endswith(way_out)
 
@@ -190,7 +216,7 @@ def test_no_leader_of_a_table(tmp_path: Path) -> None:
         servers = stack.enter_context(closing(TableServers(tmp_path)))
         for server in servers.servers:
             server.refuse_count = 1 << 30
-        text = said_by(lambda: table_of(servers.urls[0]))
+        text = said_by(lambda: table_of(servers.urls[0]), Noticed)
     assert servers.urls[0] in text
     assert text.endswith("an election; does a majority of its cluster run?")
 
@@ -199,8 +225,8 @@ def test_a_wrong_name_and_no_leader_of_a_farm() -> None:
     with FarmServers(tls=False, node="post_interval_ms: 0") as servers:
         servers.start(1)  # It has no majority.
         address = f"127.0.0.1:{servers.ports[1]}"
-        wrong = said_by(lambda: farm_of(f"tls://{address}", "barn"))
-        text = said_by(lambda: farm_of(f"tls://{address}", "farm", PASSWORD))
+        wrong = said_by(lambda: farm_of(f"tls://{address}", "barn"), kelek.FarmRefused)
+        text = said_by(lambda: farm_of(f"tls://{address}", "farm", PASSWORD), Noticed)
     assert wrong == f"{address}: it has no farm barn; is this its name?"
     assert f"{address}: server 1 knows no leader" in text
     assert text.endswith("does a majority of farm 'farm' run?")

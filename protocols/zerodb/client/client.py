@@ -44,6 +44,7 @@ class TableClientSetup(NamedTuple):
     retries_max: int = 4  # After so many of these in a row another server is tried.
     owner: bytes = b""  # Owner token for reserved tables.
     notice: bool = False  # Warn of requests that wait without a server.
+    reach_ms: int = NEVER_MS  # Of the failover.
 
 
 class ServerInfo(NamedTuple):
@@ -101,6 +102,7 @@ class TableClientMachine:
             silence_ms=setup.silence_ms,
             probes_max=1,
             notice=setup.notice,
+            reach_ms=setup.reach_ms,
         )
         self.failover: Failover[Candidate] = Failover(policy, self, Candidate, self.counters)
         self._requests: RequestWindow[Exchange] = RequestWindow(setup.requests_max, setup.bytes_max)

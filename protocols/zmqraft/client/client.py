@@ -82,6 +82,7 @@ class LogClientSetup(NamedTuple):
     # Updates are operations on tables: they go to the leader's `peer_url`.
     for_tables: bool = False
     notice: bool = False  # Warn of requests that wait without a leader.
+    reach_ms: int = NEVER_MS  # Of the failover.
 
 
 class _Peer(Candidate):
@@ -93,7 +94,9 @@ class _Peer(Candidate):
         self.hello_id = b""
         self.unanswered_hellos = 0
         self.poll_id = b""  # The id of the last RequestConfig of this search.
-        self.node_id = b""  # The id of the same request in node form, if we use text form.
+        # The id of the same request in the other form. Text form names no cluster: an answer to it
+        # alone says that the peer belongs to another one, or speaks node form only.
+        self.other_id = b""
         self.node_only = False  # It has answered only in node form.
         self.says_it_leads = False  # It says in this search that it leads.
 
@@ -128,6 +131,7 @@ class LogClientMachine:
             silence_ms=setup.response_ttl_ms,
             keeps_left=True,
             notice=setup.notice,
+            reach_ms=setup.reach_ms,
         )
         self.failover: Failover[_Peer] = Failover(policy, self, _Peer, self.counters)
         self.new_id = new_id
@@ -274,9 +278,12 @@ class LogClientMachine:
             self.failover.on_heard(peer, now_ms)
             peer.node_only = False
             self._on_config(peer, CONFIG_ANSWER.decode(frames), now_ms)
-        elif reqid == peer.node_id:
+        elif reqid == peer.other_id:
             CONFIG_ANSWER.decode(frames)
-            peer.node_only = not peer.answered
+            if self.setup.form is Form.TEXT:
+                peer.node_only = not peer.answered
+            else:
+                peer.is_elsewhere = not peer.is_known
         elif len(frames) > 1 and frames[1] == NOT_ALLOWED:
             self._on_denied(frames)
         elif len(frames) > 1 and frames[1] == TOO_MANY:
@@ -475,14 +482,16 @@ class LogClientMachine:
         if self.setup.form is None and peer.hello is None:
             hello = Hello("", self.setup.version)
             self._send(peer.url, HELLO_REQUEST.encode(hello, peer.hello_id, self.setup.cluster))
-        if self.setup.form is Form.TEXT and not peer.answered:
-            # It may be unreachable, or not know text form. The request changes nothing.
-            peer.node_id = self.new_id()
-            self._send(
-                peer.url, encode_client_request(RequestConfig(peer.node_id), self.setup.cluster)
-            )
         peer.poll_id = self.new_id()
         self._send_request(peer.url, RequestConfig(peer.poll_id))
+        is_text = self.setup.form is Form.TEXT
+        if not peer.answered and (is_text or self.failover.is_new):
+            # It may be unreachable, not know our form, or be of another cluster. The request
+            # changes nothing.
+            peer.other_id = self.new_id()
+            form = Form.NODE if is_text else Form.TEXT
+            request = RequestConfig(peer.other_id)
+            self._send(peer.url, encode_client_request(request, self.setup.cluster, form))
 
     def _queried_urls(self) -> set[str]:
         asked = [ask.url for ask in self._queries.values()]

@@ -72,6 +72,7 @@ class FakePeer:
         self.entries_sent = 0  # Answers to that.
         self.lags = 0  # So many of the last entries it does not have yet.
         self.speaks = True  # Our hello and packs.
+        self.says_it_is_there = False  # RequestConfig in text form too, which names no cluster.
         self.features: tuple[str, ...] = (
             "pack",
             "append",
@@ -116,7 +117,8 @@ class FakePeer:
         form, request = codec.decode_client_request(frames, IDENT)
         if form is not (self.cluster.form or codec.Form.NODE):
             assert isinstance(request, codec.RequestConfig), "only a question asks for the form"
-            return []
+            if not (self.says_it_is_there and form is codec.Form.TEXT):
+                return []
         match request:
             case codec.RequestConfig():
                 members = tuple((peer.name, peer.url) for peer in self.cluster.peers)
