@@ -119,8 +119,24 @@ def test_no_request_fails_while_three_nodes_are_upgraded(cluster: UpgradedCluste
     assert refused.returncode == 1
     assert "down n3" in refused.stderr
     assert "nothing was restarted" in refused.stderr
+    cluster.ok("stop", "t.yaml", "--node=n2")
+    refused = cluster.run("upgrade", "t.yaml", "--force", "--allow-outage")
+    assert refused.returncode == 1
+    assert "no leader" in refused.stderr
+    assert "nothing was restarted" in refused.stderr
     cluster.ok("stop", "t.yaml")
     assert cluster.run("upgrade", "t.yaml").returncode == 3
+
+
+def test_a_supervisor_of_all_nodes_needs_allow_outage(cluster: UpgradedCluster) -> None:
+    cluster.ok("start", "t.yaml", "--detach", old=True)
+    refused = cluster.run("upgrade", "t.yaml")
+    assert refused.returncode == 2
+    assert "runs a majority of 3 nodes" in refused.stderr
+    assert "give --allow-outage; nothing was restarted" in refused.stderr
+    shown = cluster.ok("upgrade", "t.yaml", "--allow-outage")
+    assert f"upgraded nodes=n1,n2,n3 from={OLD} to={__version__}" in shown
+    assert cluster.ok("status", "t.yaml", "-o", "json").count(f'"version": "{__version__}"') == 1
 
 
 def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
