@@ -1,5 +1,6 @@
-"""What a process sets through the C library: its tracer, and how it keeps freed memory."""
+"""What a process asks of the C library: its tracer, kept memory, news of a directory."""
 
+import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +10,10 @@ PR_SET_PTRACER = 0x59616D61
 MMAP_BYTES = 32 << 20  # The largest that glibc accepts: larger buffers have pages of their own.
 KEPT_BYTES = 64 << 20  # Freed memory that stays at the heap's end.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
+# inotify(7): files are created, removed, renamed, written and closed, or have another mode; the
+# directory itself goes.
+DIRECTORY_CHANGES = 0x4 | 0x8 | 0x40 | 0x80 | 0x100 | 0x200 | 0x400 | 0x800
+EVENTS_BYTES = 1 << 16
 
 
 def allow_tracer(pid: int) -> None:
@@ -47,3 +52,37 @@ def keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(M_MMAP_THRESHOLD, MMAP_BYTES)
         mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
+
+
+class DirectoryWatch:
+    """Tells that something in a directory has changed, by inotify(7): a descriptor to wait for.
+
+    It need not tell everything: nothing of a directory on another machine's disk, nor of one that
+    replaces the directory. So look at the directory now and then, too.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Raises OSError: Linux alone has it, the directory is missing, or the user has no
+        instance of inotify left."""
+        import ctypes
+
+        library = ctypes.CDLL(None, use_errno=True)
+        if not hasattr(library, "inotify_init1"):
+            raise OSError(errno.ENOSYS, "this system has no inotify")
+        self.fd = library.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if self.fd < 0:
+            raise OSError(ctypes.get_errno(), "inotify_init1")
+        if library.inotify_add_watch(self.fd, os.fsencode(path), DIRECTORY_CHANGES) < 0:
+            problem = ctypes.get_errno()
+            self.close()
+            raise OSError(problem, os.strerror(problem), os.fspath(path))
+
+    def clear(self) -> bool:
+        """Forgets what has changed so far; False: nothing has."""
+        try:
+            return bool(os.read(self.fd, EVENTS_BYTES))
+        except BlockingIOError:
+            return False
+
+    def close(self) -> None:
+        os.close(self.fd)

@@ -69,6 +69,7 @@ def open_gate(actor: Actor, security: NodeSecurity) -> AccessGate:
     place = actor.setup.places.get("security.allow", "security.allow")
     gate = AccessGate(actor, KeyDirectory(security.allow, place), {}, fixed)
     gate.on_refused = actor.report_connection
+    gate.watch(actor.reload_keys)
     return gate
 
 

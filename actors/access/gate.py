@@ -65,6 +65,21 @@ class AccessGate:
         handler = ZapHandler(self.keyring, endpoints)
         self._zap = ZapSocket(loop, handler.answer, self._on_refused)
 
+    def watch(self, on_changed: Callable[[], None]) -> None:
+        """Calls on_changed() as soon as key files may have changed, where the system tells it."""
+        fd = self._keys.watch()
+
+        def on_event() -> None:
+            self._keys.on_watched()
+            on_changed()
+
+        if fd is not None:
+            self._loop.watch(fd, on_event)
+
+    def close(self) -> None:
+        """Ends watch(), after the loop."""
+        self._keys.close()
+
     def protect(self, domain: str, endpoint: ProtectedEndpoint) -> None:
         """To be called before the endpoint is bound."""
         self._endpoints[domain.encode()] = endpoint

@@ -194,6 +194,13 @@ class Actor(ProcessLoop):
         record = AuditRecord("connect", DENIED, Sender(None, address), {"problem": problem})
         self.audit_file.write_denied(record, self.now_ms)
 
+    def reload_keys(self) -> None:
+        """Loads key files that have changed."""
+        if self.access is not None and (changes := self.access.reload(monotonic_ms())):
+            self.on_keys_changed(changes)
+            if self.access.audits_keys:
+                self._audit_keys(changes)
+
     def _audit_keys(self, changes: "Sequence[KeyChange]") -> None:
         for slot, name in changes:
             command = "allow-key" if slot.key else "revoke-key"
@@ -245,6 +252,8 @@ class Actor(ProcessLoop):
                 self.on_stop()
         finally:
             self.close_sockets()
+            if self.access is not None:
+                self.access.close()
 
     def _end(self) -> int:
         """Closes the files after a failure, too: a thread's locks would outlive it."""
@@ -320,10 +329,7 @@ class Actor(ProcessLoop):
 
     def _report(self, now_ms: int) -> None:
         self._report_ms = now_ms + REPORT_MS
-        if self.access is not None and (changes := self.access.reload(now_ms)):
-            self.on_keys_changed(changes)
-            if self.access.audits_keys:
-                self._audit_keys(changes)
+        self.reload_keys()
         self.log_cuts()
         status = self.status()
         if self.connections is not None and self.connections.count:

@@ -16,9 +16,11 @@ from ...protocols.access.certificates import (
 from ...protocols.access.grants import GrantError, parse_grants
 from ...protocols.access.zap import KEYS_MAX, NO_RIGHTS, AllowedKey
 from ..errors import OperatorError
+from ..libc import DirectoryWatch
 from ..private_files import read_private_file
 
-CHECK_INTERVAL_MS = 500  # How often the directory is checked.
+CHECK_INTERVAL_MS = 500  # How often the directory is checked, if nothing tells of changes: ...
+UNWATCHED_INTERVAL_MS = 200  # ... and if nothing can.
 KEEP_MS = 60_000  # How long keys stay allowed whose files can't be read.
 STATS_MAX = 256  # Files that a check looks at while the directory stays as it was.
 RECENT_NS = 2_000_000_000  # A directory that has changed since may change again unseen.
@@ -94,6 +96,7 @@ class KeyDirectory:
         """Raises OperatorError if a file is malformed, or the directory can't be read."""
         self._path, self._location = Path(path), location
         self._next_check_ms = 0
+        self._watch: DirectoryWatch | None = None
         self._failed_ms: int | None = None  # Since when the directory can't be read.
         self._parsed: dict[str, _KeyFile] = {}
         self._directory: tuple[int, ...] = ()
@@ -104,15 +107,36 @@ class KeyDirectory:
         if self._problems:
             raise OperatorError(location, self._problems[0], "correct or remove the file")
 
+    def watch(self) -> int | None:
+        """A descriptor that can be read when something has changed; call on_watched() then.
+
+        None: the system tells nothing, so call reload() each UNWATCHED_INTERVAL_MS.
+        """
+        with suppress(OSError):
+            self._watch = DirectoryWatch(self._path)
+        return None if self._watch is None else self._watch.fd
+
+    def on_watched(self) -> None:
+        """The next reload() checks."""
+        if self._watch is not None and self._watch.clear():
+            self._next_check_ms = 0
+
+    def close(self) -> None:
+        """Ends watch()."""
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+
     def reload(self, now_ms: int) -> list[str] | None:
-        """Loads the changed files; checks at most once in CHECK_INTERVAL_MS.
+        """Loads the changed files; checks once in CHECK_INTERVAL_MS, and after on_watched().
 
         Returns new problems, and None without a change. A malformed file allows no key, nor do
         files after the first KEYS_MAX.
         """
         if now_ms < self._next_check_ms:
             return None
-        self._next_check_ms = now_ms + CHECK_INTERVAL_MS
+        interval_ms = UNWATCHED_INTERVAL_MS if self._watch is None else CHECK_INTERVAL_MS
+        self._next_check_ms = now_ms + interval_ms
         try:
             files = self._list()
         except OperatorError as error:

@@ -1,11 +1,15 @@
-"""keep_freed_memory(): freed memory stays in the process."""
+"""Freed memory that stays in the process, and news of a directory."""
 
 import platform
 import resource
+import select
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from kelek.net.libc import DirectoryWatch
 
 BUFFERS, BUFFER_BYTES, TIMES = 5, 2 << 20, 20
 PROGRAM = f"""
@@ -30,3 +34,32 @@ def faults(*arguments: str) -> int:
 def test_large_buffers_are_reused_without_page_faults() -> None:
     pages = BUFFERS * BUFFER_BYTES // resource.getpagesize()
     assert faults() - faults("keep") > TIMES * pages // 4
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone has inotify")
+def test_a_watch_tells_of_each_change_of_a_file(tmp_path: Path) -> None:
+    path, other = tmp_path / "a.key", tmp_path / "b.key"
+    watch = DirectoryWatch(tmp_path)
+
+    def is_told() -> bool:
+        found = bool(select.select([watch.fd], [], [], 0)[0])
+        assert watch.clear() is found
+        return found
+
+    assert not is_told()
+    for change in (
+        lambda: path.write_text("new"),
+        lambda: path.write_text("other"),
+        lambda: path.chmod(0o600),
+        lambda: path.rename(other),
+        lambda: other.unlink(),
+    ):
+        change()
+        assert is_told()
+        assert not is_told()
+    watch.close()
+
+
+def test_a_watch_of_a_missing_directory_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OSError):
+        DirectoryWatch(tmp_path / "missing")

@@ -1,8 +1,11 @@
 """Which connections real sockets accept: the gate of a process, with keys in a directory."""
 
+import errno
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import zmq
@@ -193,6 +196,38 @@ def test_changed_files_are_seen_within_a_second(node: Node) -> None:
     assert node.outcome(node.curve(ann)) == "refused"
     lines = [line.partition(" ")[2] for line in node.log().splitlines()]
     assert {"key-allowed name=bob", "key-revoked name=ann"} <= {*lines}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone has inotify")
+def test_the_gate_tells_of_a_changed_file_at_once(node: Node) -> None:
+    ann = new_key("ann")
+    path = node.allow(ann)
+    node.open()
+    changes: list[KeyChange] = []
+    # At this time no check is due: only the news of the change causes one.
+    now_ms = monotonic_ms() + CHECK_INTERVAL_MS
+    assert node.gate.reload(now_ms) == []
+    node.gate.watch(lambda: changes.extend(node.gate.reload(now_ms)))
+    path.unlink()
+    node.run_until(lambda: bool(changes))
+    assert [name for _, name in changes] == ["ann"]
+    node.gate.close()
+
+
+def test_a_directory_is_checked_more_often_when_nothing_tells_of_changes(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        keys, "DirectoryWatch", Mock(side_effect=OSError(errno.EMFILE, "none left"))
+    )
+    path, now_ms = node.allow(new_key("ann")), 1000
+    directory = KeyDirectory(str(node.folder), "keys")
+    assert directory.watch() is None
+    assert directory.reload(now_ms) is None
+    path.unlink()
+    assert directory.reload(now_ms + keys.UNWATCHED_INTERVAL_MS - 1) is None
+    assert directory.reload(now_ms + keys.UNWATCHED_INTERVAL_MS) == []
+    assert not directory.keys
 
 
 def test_messages_of_a_revoked_key_are_dropped_and_others_are_not(node: Node) -> None:
