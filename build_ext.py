@@ -18,6 +18,7 @@ PARTS = (
     "runs.h",
     "sst.h",
     "budget.h",
+    "bundles.h",
     "guard.h",
     "shares.h",
     "connections.h",

@@ -10,7 +10,7 @@
  * (updates and linearizable reads at the leader), tables/ops.c (packed operations),
  * tables/mapper.c (input and output of mappers), tables/requests.c (requests of tables).
  * Other headers: log/latency.h, net/{guard,connections,beacons,zre,farm}.h,
- * broker/{exchange,serve,budget}.h, tables/{columns,runs,sst}.h. */
+ * broker/{exchange,serve,budget,bundles}.h, tables/{columns,runs,sst}.h. */
 #ifndef KLK_API_H
 #define KLK_API_H
 #include <stddef.h>
@@ -268,13 +268,11 @@ struct klk_messages {
     uint32_t *offsets;   /* frames_max + 1; the first is 0 */
     uint32_t *firsts;    /* frames_max + 1; the first is 0 */
     uint32_t *slots;     /* of the senders' keys, by message; NULL: keys are not asked for */
+    uint8_t *bundles;    /* by message: it came or may leave in a bundle (bundles.h), or NULL */
     const struct klk_keys *keys; /* by slot, or NULL */
     struct klk_messages *senders; /* addresses of some messages' connections, a frame each; slots:
                                    * the messages' numbers. NULL: they are not asked for */
-    uint32_t bytes_max;
-    uint32_t frames_max;
-    uint32_t frames;
-    uint32_t messages;
+    uint32_t bytes_max, frames_max, frames, messages;
 };
 
 /* One receiving socket. */
@@ -283,8 +281,7 @@ struct klk_drain {
     uint64_t message[8];         /* libzmq's zmq_msg_t, 64 bytes aligned to 8 */
     uint32_t message_bytes_max;  /* of all frames; a message over either limit is dropped */
     uint32_t message_frames_max;
-    uint32_t bytes_need;         /* out, on KLK_ESPACE: the size that this message needs */
-    uint32_t frames_need;
+    uint32_t bytes_need, frames_need; /* out, on KLK_ESPACE: what this message needs */
     int32_t held;                /* message holds a frame for which arena had no room */
     int32_t discarding;          /* the rest of a message over a limit is still to come */
     int32_t addressed;           /* put a frame with the address behind the first frame */
@@ -298,13 +295,16 @@ struct klk_drain {
     uint32_t frame_bytes;        /* that the encryption adds to each frame */
     int32_t routed;              /* messages begin with a routing id */
     int32_t within;              /* the next frame is not the first of a message */
+    uint32_t bundles;              /* which frame may be a bundle, from 1 on; 0: none is opened */
+    uint32_t opened, bundles_opened; /* octets of the held bundle in the arena; bundles so far */
     int32_t fd;                  /* of the connection of the message, or -1 */
 };
 
 enum klk_sockets {
     KLK_MORE = 1,   /* not the end: call again */
     KLK_DROP = 0,   /* klk_send: drop and count a message that would block */
-    KLK_KEEP = 1    /* klk_send: stop at it and return the position */
+    KLK_KEEP = 1,   /* klk_send: stop at it and return the position */
+    KLK_BUNDLED = 2  /* klk_send: added to these, in bundles (bundles.h); dropped counts messages */
 };
 
 /* Binds to the libzmq that is already loaded in this process as, or linked into, the shared object

@@ -118,9 +118,10 @@ class Link:
             self.retry_ms = NEVER_MS
             self.connect()
 
-    def flush(self) -> bool:
-        """Sends what the peer has room for; False: messages are left."""
-        send_batch(self.socket, self.frames, "keep")
+    def flush(self, bundled: bool = False) -> bool:
+        """Sends what the peer has room for, in bundles if it accepts them; False: messages are
+        left."""
+        send_batch(self.socket, self.frames, "keep", bundled)
         return not len(self.frames)
 
     def events(self) -> Iterator[bool]:

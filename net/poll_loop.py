@@ -304,6 +304,7 @@ class PollLoop:
             guard=curve.guard if curve else None,
             audit=options.audit,
             connections=self.connections,
+            opens_bundles=options.opens_bundles,
         )
 
         dropped = 0

@@ -581,6 +581,7 @@ def test_every_c_function_is_documented() -> None:
         "connections",
         "exchange",
         "serve",
+        "bundles",
         "beacons",
         "zre",
         "farm",
@@ -624,6 +625,7 @@ klk_syncer_\w+ native/log/test_segments.py::test_a_history_of_syncs
 klk_(drain_\w+|sockets_bind) native/net/test_sockets.py::test_messages_arrive_whole_and_in_order
 klk_connections_\w+|klk_monitor_receive net/test_poll_loop.py::test_held_bytes_are_their_twins
 klk_send native/net/test_sockets.py::test_a_full_pipe_keeps_the_rest_in_order
+klk_bundle_\w+ native/net/test_sockets.py::test_a_bundle_of_any_octets_is_its_twins
 klk_budget_\w+ native/broker/test_budget.py::test_a_history_of_clients_that_read_and_do_not
 klk_messages_stamp native/net/test_messages.py::test_a_stamp_is_its_twin
 klk_shares_\w+ native/net/test_shares.py::test_a_history_of_messages_is_its_twins

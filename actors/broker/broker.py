@@ -115,6 +115,7 @@ class BrokerActor(Actor):
             zmq.ROUTER, getattr(self.settings.broker_endpoints, key), f"broker.{key}",
             hwm=REQUESTS_HWM, send_hwm=send_hwm, router_mandatory=True,
             message_bytes_max=self._message_bytes_max, message_frames_max=FRAMES_MAX,
+            opens_bundles=True,
         )  # fmt: skip
 
     # ---- the loop ----

@@ -43,7 +43,7 @@ LIST_BYTES = 1 << 20  # Of parts in one list.
 
 IDLE_MS = 100  # After a pause of this length read the connections before sending.
 BROKER_LIMITS = LinkLimits(128 << 20, 1 << 14)
-BROKER_LINKS = LinkSettings(BROKER_LIMITS, secret_ids=True, idle_ms=IDLE_MS)
+BROKER_LINKS = LinkSettings(BROKER_LIMITS, secret_ids=True, idle_ms=IDLE_MS, has_bundles=True)
 
 
 class BrokerTuning(NamedTuple):

@@ -37,7 +37,11 @@ SEND_MESSAGES_MAX = 256  # Unsent ones to one broker; beyond that functions have
 DRAIN_MS = 30_000
 STOP_S = 0.1  # How soon a waiting function notices that the worker ends.
 WORKER_LINKS = LinkSettings(
-    BROKER_LIMITS, patient=True, send_messages_max=SEND_MESSAGES_MAX, linger_ms=LINGER_MS
+    BROKER_LIMITS,
+    patient=True,
+    send_messages_max=SEND_MESSAGES_MAX,
+    linger_ms=LINGER_MS,
+    has_bundles=True,
 )
 
 P = ParamSpec("P")

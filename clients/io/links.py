@@ -57,6 +57,7 @@ class LinkSettings(NamedTuple):
     linger_ms: int = 0  # How long close() waits for queued messages to leave.
     idle_ms: int = 1 << 62  # After so long a pause receive first: answers then are not late.
     keys: ClientKeys | None = None  # None: connections without CURVE.
+    has_bundles: bool = False  # Opens bundles, and sends bundles to a peer that has sent one.
 
 
 DEFAULTS = LinkSettings()
@@ -78,6 +79,7 @@ class _ClientLink(Link):
             message_frames_max=options.message_frames_max,
             arena_bytes=ARENA_BYTES,
             frames=ARENA_FRAMES,
+            opens_bundles=options.opens_bundles,
         )
         super().__init__(socket, url, options.curve is not None)
         resources.add(self.monitor)
@@ -99,6 +101,7 @@ def _peer_link(url: str, resources: Resources, settings: LinkSettings) -> _Clien
     options = link_options(settings.limits, curve)._replace(
         send_hwm=settings.send_messages_max,
         keepalive=False,
+        opens_bundles=settings.has_bundles,
         routing_id=b"k" + os.urandom(15) if settings.secret_ids else b"",  # Its first is not 0.
     )
     return _ClientLink(zmq.DEALER, url, options, resources)
@@ -230,7 +233,7 @@ class Links:
         """Sends all queued messages; False: a connection was given up."""
         lost = False
         for link in self._links.values():
-            if not link.flush() and not self._settings.patient:
+            if not link.flush(link.drain.bundles > 0) and not self._settings.patient:
                 # The peer has stopped reading. No message may be left out, so it counts as lost.
                 link.frames.clear()
                 self.client.on_disconnected(link.url, now_ms)

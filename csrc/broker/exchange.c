@@ -381,6 +381,7 @@ int klk_request_add(struct klk_exchange *exchange, struct client *client, struct
                                 .framing = (uint8_t)asking->framing,
                                 .parts_mode = asking->name.size ? named_mode : KLK_PARTS_PLAIN,
                                 .credit = asking->credit,
+                                .is_bundled = asking->is_bundled,
                                 .id_size = (uint8_t)asking->id.size};
     for (uint32_t i = 0; i < asking->frames; i++)
         request->sizes[i] = asking->offsets[i + 1] - asking->offsets[i];

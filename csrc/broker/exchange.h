@@ -12,7 +12,12 @@ enum klk_exchange_limit {
 };
 
 /* What a worker wants with a request. */
-enum klk_wants { KLK_WANTS_NOTHING = 0, KLK_WANTS_DEADLINE = 1, KLK_WANTS_CREDIT = 2 };
+enum klk_wants {
+    KLK_WANTS_NOTHING = 0,
+    KLK_WANTS_DEADLINE = 1,
+    KLK_WANTS_CREDIT = 2,
+    KLK_WANTS_BUNDLES = 3 /* and credit */
+};
 
 /* A peer's framing: the specification's with request ids, RFC 7, RFC 18. */
 enum klk_framing { KLK_FRAMING_TEXT = 0, KLK_FRAMING_MDP1 = 1, KLK_FRAMING_MDP2 = 2 };

@@ -120,6 +120,7 @@ struct request {
     uint8_t framing; /* of its client */
     uint8_t parts_mode; /* enum klk_parts */
     uint8_t is_abandoned; /* in work, but its answers are dropped */
+    uint8_t is_bundled;    /* it came in a bundle, and its answers may leave so */
     uint8_t id_size;
     /* u32 sizes of the frames, their bytes, the id */
     uint32_t sizes[];
@@ -221,6 +222,7 @@ struct klk_asking {
     int framing;
     int32_t slot; /* of its key */
     uint8_t command;
+    uint8_t is_bundled; /* it came in a bundle */
 };
 
 /* Whether the caller handles the requests for this service. */
@@ -261,13 +263,13 @@ static inline struct request *klk_request_due(const struct klk_exchange *exchang
     return exchange->expiry_count ? exchange->expiry_heap[1] : NULL;
 }
 
-/* The cost of a new request in bytes. */
 /* The use of the key in a slot; NULL: none, or it has had no request. */
 static inline struct key_use *klk_key_use(const struct klk_exchange *exchange, int32_t slot) {
     if (slot < 0 || (uint32_t)slot >= exchange->keys_count) return NULL;
     return exchange->keys + slot;
 }
 
+/* The cost of a new request in bytes. */
 uint64_t klk_request_cost(const struct client *client, const struct klk_asking *asking);
 /* Queues a request. Returns KLK_OK or KLK_ESPACE. */
 int klk_request_add(struct klk_exchange *exchange, struct client *client, struct service *service,

@@ -64,11 +64,13 @@ struct reader {
     uint32_t first;
     uint32_t end;
     int32_t slot; /* of the sender's key */
+    uint8_t is_bundled;
 };
 
 static struct reader reader_of(const struct klk_messages *in, uint32_t message) {
     int32_t slot = in->slots ? (int32_t)in->slots[message] : KLK_EXCHANGE_NO_SLOT;
-    return (struct reader){in, in->firsts[message], in->firsts[message + 1], slot};
+    uint8_t is_bundled = in->bundles && in->bundles[message];
+    return (struct reader){in, in->firsts[message], in->firsts[message + 1], slot, is_bundled};
 }
 
 static uint32_t frames_left(const struct reader *reader) { return reader->end - reader->first; }
@@ -149,6 +151,10 @@ static void write_worker(const struct klk_exchange *exchange, const struct worke
     klk_messages_frame(workers, command, size);
 }
 
+static void end_worker(const struct worker *worker, struct klk_messages *workers) {
+    klk_messages_end_bundled(workers, worker->wants == KLK_WANTS_BUNDLES);
+}
+
 /* Writes the frames of an order that name its request. */
 static void write_target(const struct request *request, struct klk_messages *workers) {
     klk_messages_frame(workers, request->client->number, sizeof request->client->number);
@@ -160,13 +166,13 @@ static void order_write(struct klk_exchange *exchange, struct request *request, 
                         uint64_t credit, struct klk_messages *workers) {
     const struct worker *worker = request->worker;
     uint8_t amount[CREDIT_BYTES];
-    if (!worker || worker->wants != KLK_WANTS_CREDIT) return;
+    if (!worker || worker->wants < KLK_WANTS_CREDIT) return;
     write_worker(exchange, worker, &command, 1, workers);
     write_target(request, workers);
     klk_messages_frame(workers, klk_request_id(request), request->id_size);
     klk_put_u64_big(amount, credit);
     if (command == CREDIT_COMMAND) klk_messages_frame(workers, amount, sizeof amount);
-    klk_messages_end(workers);
+    end_worker(worker, workers);
 }
 
 /* The client accepts so many more octets of parts. */
@@ -208,11 +214,11 @@ static void cancel(struct klk_exchange *exchange, struct request *request,
 }
 
 /* Ends a message to a client of the specification's framing with an error. */
-static void error_end(const struct klk_exchange *exchange, int refusal,
+static void error_end(const struct klk_exchange *exchange, int refusal, int is_bundled,
                       struct klk_messages *clients) {
     klk_messages_frame(clients, ERROR_FRAME, sizeof ERROR_FRAME);
     write_name(clients, &exchange->setup.refusals[refusal]);
-    klk_messages_end(clients);
+    klk_messages_end_bundled(clients, is_bundled);
 }
 
 /* Ends a waiting request whose time is over; its client gets an error, but MDP has none. */
@@ -221,7 +227,7 @@ static void expire(struct klk_exchange *exchange, struct request *request,
     if (request->framing == KLK_FRAMING_TEXT && !request->client->is_gone) {
         write_client(exchange, request, CLIENT_FINAL, clients);
         klk_messages_frame(clients, klk_request_id(request), request->id_size);
-        error_end(exchange, KLK_REFUSAL_EXPIRED, clients);
+        error_end(exchange, KLK_REFUSAL_EXPIRED, request->is_bundled, clients);
     }
     klk_request_end(exchange, request);
     exchange->counters[KLK_EXCHANGE_EXPIRED]++;
@@ -260,7 +266,10 @@ static int request_read(const struct klk_exchange *exchange, struct reader *read
                         struct klk_asking *asking) {
     const struct klk_exchange_setup *setup = &exchange->setup;
     *asking = (struct klk_asking){
-        .deadline_ms = INT64_MAX, .command = CLIENT_REQUEST, .slot = reader->slot};
+        .deadline_ms = INT64_MAX,
+        .command = CLIENT_REQUEST,
+        .slot = reader->slot,
+        .is_bundled = reader->is_bundled};
     asking->client = frame_next(reader);
     if (!is_name(asking->client)) return KLK_STOP_INVALID;
     uint32_t first = reader->first;
@@ -322,7 +331,7 @@ static void refuse(struct klk_exchange *exchange, const struct klk_asking *askin
     klk_messages_frame(clients, &command, 1);
     klk_messages_frame(clients, asking->service.data, asking->service.size);
     klk_messages_frame(clients, asking->id.data, asking->id.size);
-    error_end(exchange, refusal, clients);
+    error_end(exchange, refusal, asking->is_bundled, clients);
 }
 
 /* A REQUEST with the id of one that is in work. */
@@ -334,6 +343,7 @@ static void request_repeat(struct klk_exchange *exchange, struct request *reques
         refuse(exchange, asking, KLK_REFUSAL_CLIENT, clients);
         return;
     }
+    request->is_bundled = asking->is_bundled; /* Of its client's newest connection. */
     if (asking->name.size) credit_set(exchange, request, asking->credit, workers);
     exchange->counters[KLK_EXCHANGE_REPEATED]++;
 }
@@ -469,7 +479,7 @@ static int answer_write(struct klk_exchange *exchange, struct request *request, 
                            in->offsets[f + 1] - in->offsets[f]);
     /* A client's message has at least one frame of body. */
     if (!frames_left(reader)) klk_messages_frame(clients, NULL, 0);
-    klk_messages_end(clients);
+    klk_messages_end_bundled(clients, request->is_bundled);
     return KLK_OK;
 }
 
@@ -554,7 +564,7 @@ static int worker_take(struct klk_exchange *exchange, struct reader *reader, int
     } else if (action == ACT_PING) {
         if (!has_room(workers, 0, 0)) return KLK_EFULL;
         write_worker(exchange, worker, "PONG", PING_BYTES, workers);
-        klk_messages_end(workers);
+        end_worker(worker, workers);
         worker->sent_ms = now_ms;
     }
     klk_worker_touch(exchange, worker, now_ms);
@@ -593,13 +603,13 @@ static int request_write(struct klk_exchange *exchange, struct request *request,
                             request->parts_mode == KLK_PARTS_NUMBERED ? credit : UINT64_MAX);
             klk_messages_frame(
                 workers, options,
-                worker->wants == KLK_WANTS_CREDIT ? OPTIONS_BYTES : DEADLINE_BYTES);
+                worker->wants >= KLK_WANTS_CREDIT ? OPTIONS_BYTES : DEADLINE_BYTES);
         }
     }
     const uint8_t *at = klk_request_body(request);
     for (uint32_t i = 0; i < request->frames; at += request->sizes[i++])
         klk_messages_frame(workers, at, request->sizes[i]);
-    klk_messages_end(workers);
+    end_worker(worker, workers);
     return KLK_OK;
 }
 

@@ -25,7 +25,14 @@ static inline void klk_messages_frame(struct klk_messages *messages, const void 
 
 /* Completes the growing message. */
 static inline void klk_messages_end(struct klk_messages *messages) {
+    if (messages->bundles) messages->bundles[messages->messages] = 0;
     messages->firsts[++messages->messages] = messages->frames;
+}
+
+/* The same; whether the message came or may leave in a bundle. */
+static inline void klk_messages_end_bundled(struct klk_messages *messages, int is_bundled) {
+    klk_messages_end(messages);
+    if (messages->bundles) messages->bundles[messages->messages - 1] = is_bundled != 0;
 }
 
 /* A frame of message m, counted from 0 within it. */

@@ -12,6 +12,7 @@
 #include "connections.h"
 #include "guard.h"
 #include "messages.h"
+#include "bundles.h"
 
 enum { DONTWAIT = 1, EVENTS = 15, SNDMORE = 2 };
 enum { CHECK_ALL_MS = 100, INTERRUPTED_MAX = 64, DISCARDED_MAX = 1 << 18 };
@@ -69,6 +70,7 @@ int klk_sockets_bind(const char *path, int *version) {
 int klk_drain_open(struct klk_drain *drain) {
     if (!zmq.msg_init || (uintptr_t)drain->message % 8 != 0) return KLK_EINVAL;
     drain->held = drain->discarding = 0;
+    drain->opened = 0;
     return zmq.msg_init(drain->message) == 0 ? KLK_OK : KLK_EOS;
 }
 
@@ -172,6 +174,44 @@ static void drain_end(struct klk_drain *drain) {
         in->frames = first;
 }
 
+/* Begins the next message of a bundle with the frames before the bundle. */
+static void drain_repeat(struct klk_messages *in, uint32_t first, uint32_t before) {
+    if (in->frames == first) { /* The last message was refused. */
+        in->frames += before;
+        return;
+    }
+    for (uint32_t f = first; f < first + before; f++)
+        klk_messages_frame(in, in->bytes + in->offsets[f], in->offsets[f + 1] - in->offsets[f]);
+    if (in->slots) in->slots[in->messages] = in->slots[in->messages - 1];
+}
+
+/* Puts the messages of the held bundle into the arena, as far as there is room. */
+static int drain_open(struct klk_drain *drain) {
+    struct klk_messages *in = drain->arena;
+    const uint8_t *data = zmq.msg_data(drain->message);
+    size_t size = zmq.msg_size(drain->message);
+    uint32_t before = drain->bundles - 1, frames, bytes;
+    while (drain->opened < size) {
+        uint32_t first = in->firsts[in->messages], messages = in->messages;
+        uint32_t next = klk_bundle_measure(data, drain->opened, &frames, &bytes);
+        uint32_t address = klk_messages_bytes(in) - in->offsets[first];
+        /* With room for the frames before the next message. */
+        if (!klk_messages_fit(in, (uint64_t)bytes + address, (uint64_t)frames + before)) {
+            if (messages) return KLK_MORE;
+            drain->bytes_need = 2 * address + bytes;
+            drain->frames_need = 2 * before + frames;
+            return KLK_ESPACE;
+        }
+        klk_bundle_open(data, drain->opened, in);
+        drain->opened = next;
+        drain_end(drain);
+        if (in->bundles && in->messages > messages) in->bundles[messages] = 1;
+        if (next < size) drain_repeat(in, first, before);
+    }
+    drain->opened = 0;
+    return KLK_OK;
+}
+
 /* Puts the held frame into the arena, or drops it as part of a message over a limit. */
 static int drain_place(struct klk_drain *drain) {
     struct klk_messages *in = drain->arena;
@@ -197,6 +237,13 @@ static int drain_place(struct klk_drain *drain) {
         drain->discarding = more;
         drain->dropped++;
         return KLK_OK;
+    }
+    uint32_t inside_max = drain->message_frames_max - frames + 1;
+    if (!more && added == 1 && frames == drain->bundles &&
+        klk_bundle_count(zmq.msg_data(drain->message), size, inside_max)) {
+        drain->opened = KLK_BUNDLE_HEAD;
+        drain->bundles_opened++;
+        return drain_open(drain);
     }
     if (!klk_messages_fit(in, size + address_size, added)) {
         if (in->messages) return KLK_MORE;
@@ -271,9 +318,18 @@ int klk_drain_receive(struct klk_drain *drain, void *socket, int fresh) {
             drain->held = 1;
             if (drain->connections) drain_count(drain);
         }
-        int result = drain_place(drain);
+        int result = drain->opened ? drain_open(drain) : drain_place(drain);
         if (result != KLK_OK) return result;
         drain->held = 0;
+    }
+}
+
+/* Sends a frame; returns 0 or an errno. */
+static int send_frame(void *socket, const uint8_t *data, size_t size, int more) {
+    for (uint32_t interrupted = 0;;) {
+        if (zmq.send(socket, data, size, DONTWAIT | (more ? SNDMORE : 0)) >= 0) return 0;
+        int error = zmq.error();
+        if (error != EINTR || interrupted++ == INTERRUPTED_MAX) return error;
     }
 }
 
@@ -281,16 +337,10 @@ int klk_drain_receive(struct klk_drain *drain, void *socket, int fresh) {
  * 0 or an errno. */
 static int send_frames(void *socket, const struct klk_messages *out, uint32_t first, uint32_t end,
                        uint32_t last) {
-    uint32_t interrupted = 0;
-    for (uint32_t f = first; f < end;) {
+    for (uint32_t f = first; f < end; f++) {
         size_t size = out->offsets[f + 1] - out->offsets[f];
-        int flags = DONTWAIT | (f < last ? SNDMORE : 0);
-        if (zmq.send(socket, out->bytes + out->offsets[f], size, flags) >= 0) {
-            f++;
-            continue;
-        }
-        int error = zmq.error();
-        if (error != EINTR || interrupted++ == INTERRUPTED_MAX) return error;
+        int error = send_frame(socket, out->bytes + out->offsets[f], size, f < last);
+        if (error) return error;
     }
     return 0;
 }
@@ -304,17 +354,34 @@ static int send_message(void *socket, const struct klk_messages *out, uint32_t m
     return send_frames(socket, out, out->firsts[message] + skip, last + 1, last);
 }
 
+/* Sends messages from one on as a bundle, or this one alone if it does not fit; returns 0 or an
+ * errno.
+ *
+ *   count   out: how many */
+static int send_bundle(void *socket, const struct klk_messages *out, uint32_t first,
+                       uint32_t skip, uint32_t *count) {
+    struct klk_bundle bundle;
+    bundle.size = *count = 0;
+    while (first + *count < out->messages && klk_bundle_add(&bundle, out, first + *count, skip))
+        ++*count;
+    if (*count) return send_frame(socket, bundle.bytes, bundle.size, 0);
+    *count = 1;
+    return send_message(socket, out, first, skip);
+}
+
 int klk_send(void *socket, const struct klk_messages *out, uint32_t skip, int mode,
              uint32_t *position, uint32_t *dropped) {
     while (*position < out->messages) {
-        int error = send_message(socket, out, *position, skip);
-        if (error == EAGAIN && mode == KLK_KEEP) return KLK_MORE;
+        uint32_t count = 1;
+        int error = mode & KLK_BUNDLED ? send_bundle(socket, out, *position, skip, &count)
+                                      : send_message(socket, out, *position, skip);
+        if (error == EAGAIN && mode & KLK_KEEP) return KLK_MORE;
         if (error && error != EAGAIN && error != EHOSTUNREACH) {
             errno = error;
             return KLK_EOS;
         }
-        *dropped += error != 0;
-        ++*position;
+        *dropped += error ? count : 0;
+        *position += count;
     }
     return KLK_OK;
 }
@@ -323,6 +390,8 @@ int klk_send(void *socket, const struct klk_messages *out, uint32_t skip, int mo
 
 struct klk_budget {
     atomic_uint_fast64_t holders; /* its owner, and every counted message */
+    uint32_t *peers;              /* of the messages of one call (struct grouping) */
+    uint32_t peers_max;
     uint64_t seed;
     int in_order;
     uint64_t calls;
@@ -349,8 +418,14 @@ struct klk_budget *klk_budget_open(uint64_t seed, int in_order) {
     return budget;
 }
 
-void klk_budget_close(struct klk_budget *budget) {
+static void budget_release(struct klk_budget *budget) {
     if (atomic_fetch_sub(&budget->holders, 1) == 1) free(budget);
+}
+
+void klk_budget_close(struct klk_budget *budget) {
+    free(budget->peers);
+    budget->peers = NULL;
+    budget_release(budget);
 }
 
 static uint32_t budget_slot(const struct klk_budget *budget, const uint8_t *id, size_t size) {
@@ -367,7 +442,7 @@ static void tail_free(void *data, void *hint) {
     struct tail *tail = hint;
     (void)data;
     atomic_fetch_sub(tail->queued, tail->bytes);
-    klk_budget_close(tail->budget);
+    budget_release(tail->budget);
     free(tail);
 }
 
@@ -406,42 +481,130 @@ static int budget_send(struct klk_budget *budget, void *socket, const struct klk
     return tail_send(socket, tail, size);
 }
 
+/* The messages of one call by peer, so that those of one peer share bundles. */
+struct grouping {
+    const struct klk_messages *out;
+    uint32_t skip;
+    uint32_t *next;    /* by message: the next with the same hash of the routing id, or NONE */
+    uint32_t *members; /* of the last bundle, in order */
+    uint8_t *is_done;  /* by message: it went with an earlier one */
+};
+
+enum { GROUPS = 256 };
+static const uint32_t NONE = UINT32_MAX;
+
+/* The routing id of a message; NULL: it has none. */
+static const uint8_t *peer_of(const struct klk_messages *out, uint32_t message, uint32_t skip,
+                              uint32_t *size) {
+    if (klk_messages_frames(out, message) <= skip) return NULL;
+    return klk_messages_at(out, message, skip, size);
+}
+
+/* Returns 0: no message may leave in a bundle, or there is no memory. */
+static int grouping_make(struct klk_budget *budget, struct grouping *grouping) {
+    const struct klk_messages *out = grouping->out;
+    uint32_t count = out->messages, heads[GROUPS], size;
+    if (!out->bundles || !memchr(out->bundles, 1, count)) return 0;
+    if (count > budget->peers_max) {
+        free(budget->peers);
+        budget->peers = malloc((2 * sizeof *budget->peers + 1) * 2 * (size_t)count);
+        budget->peers_max = budget->peers ? 2 * count : 0;
+        if (!budget->peers) return 0;
+    }
+    grouping->next = budget->peers;
+    grouping->members = budget->peers + count;
+    grouping->is_done = (uint8_t *)(budget->peers + 2 * (size_t)count);
+    memset(grouping->is_done, 0, count);
+    memset(heads, 0xff, sizeof heads);
+    for (uint32_t m = count; m-- > 0;) {
+        const uint8_t *id = peer_of(out, m, grouping->skip, &size);
+        grouping->next[m] = NONE;
+        if (!id) continue;
+        uint32_t *head = &heads[klk_id_hash(budget->seed, id, size) >> 32 & (GROUPS - 1)];
+        grouping->next[m] = *head;
+        *head = m;
+    }
+    return 1;
+}
+
+/* Bundles a message with those behind it that the same peer may get so; returns their number. One
+ * that may not leave in a bundle ends it, so that their order stays. */
+static uint32_t grouping_bundle(struct grouping *grouping, uint32_t first,
+                                struct klk_bundle *bundle) {
+    const struct klk_messages *out = grouping->out;
+    uint32_t count = 0, size;
+    const uint8_t *id = peer_of(out, first, grouping->skip, &size);
+    bundle->size = 0;
+    for (uint32_t m = first; id && m != NONE; m = grouping->next[m]) {
+        if (!klk_messages_is(out, m, grouping->skip, id, size)) continue;
+        if (!out->bundles[m] || !klk_bundle_add(bundle, out, m, grouping->skip + 1)) break;
+        grouping->is_done[m] = 1;
+        grouping->members[count++] = m;
+    }
+    return count;
+}
+
+/* Sends one message, or a bundle; returns 0 or an errno.
+ *
+ *   count    out: of the messages that were bundled; 0: it was sent alone
+ *   reason   out, on EAGAIN: enum klk_unsent */
+static int peer_send(struct klk_budget *budget, void *socket, struct grouping *grouping,
+                     uint32_t message, uint64_t bytes_max, int is_late, uint32_t *count,
+                     uint32_t *reason) {
+    const struct klk_messages *out = grouping->out;
+    uint32_t first = out->firsts[message] + grouping->skip, last = out->firsts[message + 1] - 1;
+    uint64_t bytes = first <= last ? out->offsets[last + 1] - out->offsets[first] : 0;
+    *count = 0;
+    *reason = KLK_UNSENT_FULL;
+    if (grouping->next && out->bundles[message]) {
+        struct klk_bundle bundle;
+        *count = grouping_bundle(grouping, message, &bundle);
+        if (*count) {
+            if (is_late) return EAGAIN;
+            int error = send_frames(socket, out, first, first + 1, last);
+            return error ? error : send_frame(socket, bundle.bytes, bundle.size, 0);
+        }
+    }
+    if (is_late) return EAGAIN;
+    if (bytes < KLK_BUDGET_BYTES_MIN || first == last)
+        return send_message(socket, out, message, grouping->skip);
+    uint32_t slot = budget_slot(budget, out->bytes + out->offsets[first],
+                                out->offsets[first + 1] - out->offsets[first]);
+    uint64_t queued = atomic_load(&budget->queued[slot]);
+    if (queued && queued + bytes > bytes_max) {
+        *reason = KLK_UNSENT_OVER;
+        return EAGAIN;
+    }
+    return budget_send(budget, socket, out, first, last, bytes, slot);
+}
+
 int klk_budget_send(struct klk_budget *budget, void *socket, const struct klk_messages *out,
                     uint32_t skip, uint64_t bytes_max, uint32_t *position, uint32_t *unsent,
                     uint32_t *unsents) {
+    struct grouping grouping = {.out = out, .skip = skip};
+    if (!grouping_make(budget, &grouping)) grouping.next = NULL;
     *unsents = 0;
     budget->calls++;
     for (; *position < out->messages; ++*position) {
-        uint32_t first = out->firsts[*position] + skip, last = out->firsts[*position + 1] - 1;
-        uint64_t bytes = first <= last ? out->offsets[last + 1] - out->offsets[first] : 0;
-        uint32_t reason = KLK_UNSENT_FULL, slot = 0;
-        int counts = bytes >= KLK_BUDGET_BYTES_MIN && first != last, error;
-        if (first <= last && (counts || (budget->in_order && *unsents)))
-            slot = budget_slot(budget, out->bytes + out->offsets[first],
-                               out->offsets[first + 1] - out->offsets[first]);
-        uint64_t queued = counts ? atomic_load(&budget->queued[slot]) : 0;
-        if (*unsents && budget->in_order && budget->lost[slot] == budget->calls) {
-            error = EAGAIN;
-        } else if (queued && queued + bytes > bytes_max) {
-            error = EAGAIN;
-            reason = KLK_UNSENT_OVER;
-        } else if (counts) {
-            error = budget_send(budget, socket, out, first, last, bytes, slot);
-        } else {
-            error = send_message(socket, out, *position, skip);
-        }
+        uint32_t size, count, reason, slot = 0;
+        if (grouping.next && grouping.is_done[*position]) continue;
+        const uint8_t *id = peer_of(out, *position, skip, &size);
+        if (id && budget->in_order && *unsents) slot = budget_slot(budget, id, size);
+        int is_late = *unsents && budget->in_order && budget->lost[slot] == budget->calls;
+        int error = peer_send(budget, socket, &grouping, *position, bytes_max, is_late, &count,
+                              &reason);
         if (error && error != EAGAIN && error != EHOSTUNREACH && error != ENOMEM) {
             errno = error;
             return KLK_EOS;
         }
         if (!error) continue;
-        if (budget->in_order && first <= last && error != EHOSTUNREACH) {
-            slot = budget_slot(budget, out->bytes + out->offsets[first],
-                               out->offsets[first + 1] - out->offsets[first]);
-            budget->lost[slot] = budget->calls;
+        if (id && budget->in_order && error != EHOSTUNREACH)
+            budget->lost[budget_slot(budget, id, size)] = budget->calls;
+        if (error == EHOSTUNREACH) reason = KLK_UNSENT_GONE;
+        for (uint32_t i = 0; i < (count ? count : 1); i++) {
+            unsent[2 * *unsents] = count ? grouping.members[i] : *position;
+            unsent[2 * (*unsents)++ + 1] = reason;
         }
-        unsent[2 * *unsents] = *position;
-        unsent[2 * (*unsents)++ + 1] = error == EHOSTUNREACH ? KLK_UNSENT_GONE : reason;
     }
     return KLK_OK;
 }

@@ -18,6 +18,8 @@ NAME_BYTES_MAX: int = lib.KLK_EXCHANGE_NAME_MAX
 PART_COST: int = lib.KLK_EXCHANGE_PART_COST
 PROBE_MS: int = lib.KLK_EXCHANGE_PROBE_MS
 WINDOW_MAX: int = lib.KLK_EXCHANGE_WINDOW_MAX
+BUNDLE_BYTES_MAX: int = lib.KLK_BUNDLE_BYTES_MAX
+BUNDLE_FRAMES_MAX: int = lib.KLK_BUNDLE_FRAMES_MAX  # Of one of its messages.
 NO_SLOT: int = lib.KLK_EXCHANGE_NO_SLOT
 COUNTERS = (
     "requests",
@@ -53,6 +55,7 @@ class Wants(IntEnum):
     NOTHING = lib.KLK_WANTS_NOTHING
     DEADLINE = lib.KLK_WANTS_DEADLINE  # The remaining time.
     CREDIT = lib.KLK_WANTS_CREDIT  # Also credit for parts, and cancellations.
+    BUNDLES = lib.KLK_WANTS_BUNDLES  # The same, in bundles.
 
 
 class ExchangeSetup(NamedTuple):
@@ -120,8 +123,8 @@ class Exchange:
 
     def __init__(self, setup: ExchangeSetup) -> None:
         """ValueError: a header is empty or too long, or a limit is 0."""
-        self.clients = Frames()
-        self.workers = Frames()
+        self.clients = Frames(has_bundles=True)
+        self.workers = Frames(has_bundles=True)
         if not all(0 < len(header) <= NAME_BYTES_MAX for header in setup.headers):
             raise ValueError(f"a header is empty or too long: {setup.headers}")
         fields = setup._asdict()

@@ -51,15 +51,29 @@ class Arena:
     """
 
     __slots__ = (
-        "_buffer", "_bytes", "_firsts", "_has_slots", "_offsets", "_senders", "_slots", "_struct",
+        "_buffer",
+        "_bundles",
+        "_bytes",
+        "_firsts",
+        "_has_bundles",
+        "_has_slots",
+        "_offsets",
+        "_senders",
+        "_slots",
+        "_struct",
     )  # fmt: skip
 
     def __init__(
-        self, bytes_max: int = 1 << 16, frames_max: int = 1 << 10, has_slots: bool = False
+        self,
+        bytes_max: int = 1 << 16,
+        frames_max: int = 1 << 10,
+        has_slots: bool = False,
+        has_bundles: bool = False,
     ) -> None:
-        """has_slots: each message has the slot of its sender's key."""
+        """has_slots: each message has the slot of its sender's key; has_bundles: whether it came or
+        may leave in a bundle (docs/protocols/majordomo.md, "Bundles")."""
         self._struct = ffi.new("struct klk_messages *")
-        self._has_slots = has_slots
+        self._has_slots, self._has_bundles = has_slots, has_bundles
         self._senders: Arena | None = None  # Their slots are the messages' numbers.
         self._allocate(bytes_max, frames_max)
         self._offsets[0] = self._firsts[0] = 0
@@ -78,28 +92,35 @@ class Arena:
         if self._has_slots:
             self._slots = uncleared("uint32_t[]", frames_max + 1)
         messages.slots = self._slots
+        self._bundles = uncleared("uint8_t[]", frames_max + 1) if self._has_bundles else ffi.NULL
+        messages.bundles = self._bundles
 
     def _grow(self, bytes_max: int, frames_max: int) -> None:
         """Enlarges the buffers to these sizes; the contents stay."""
         messages = self._struct
         if bytes_max <= messages.bytes_max and frames_max <= messages.frames_max:
             return
-        held = self._bytes, self._offsets, self._firsts, self._slots
+        held = self._bytes, self._offsets, self._firsts, self._slots, self._bundles
         self._allocate(max(bytes_max, messages.bytes_max), max(frames_max, messages.frames_max))
         ffi.memmove(self._bytes, held[0], held[1][messages.frames])
         ffi.memmove(self._offsets, held[1], 4 * (messages.frames + 1))
         ffi.memmove(self._firsts, held[2], 4 * (messages.messages + 1))
         if self._has_slots:
             ffi.memmove(self._slots, held[3], 4 * (messages.messages + 1))
+        if self._has_bundles:
+            ffi.memmove(self._bundles, held[4], messages.messages)
 
-    def add(self, frames: Sequence[bytes]) -> None:
+    def add(self, frames: Sequence[bytes], bundled: bool = False) -> None:
+        """bundled   it came or may leave in a bundle, if the arena has bundles"""
         if not frames:
             raise ValueError("a message has at least one frame")
         self.begin(frames)
-        self.end()
+        self.end(bundled)
 
-    def end(self) -> None:
+    def end(self, bundled: bool = False) -> None:
         """Completes the growing message."""
+        if self._has_bundles:
+            self._bundles[self._struct.messages] = bundled
         self._struct.messages += 1
         self._firsts[self._struct.messages] = self._struct.frames
 
@@ -256,8 +277,10 @@ class Frames(Arena):
 
     __slots__ = ("_lost", "_position", "dropped", "sent", "skip")
 
-    def __init__(self, bytes_max: int = 1 << 16, frames_max: int = 1 << 10) -> None:
-        super().__init__(bytes_max, frames_max)
+    def __init__(
+        self, bytes_max: int = 1 << 16, frames_max: int = 1 << 10, has_bundles: bool = False
+    ) -> None:
+        super().__init__(bytes_max, frames_max, has_bundles=has_bundles)
         self._position, self._lost = ffi.new("uint32_t *"), ffi.new("uint32_t *")
         self.sent = 0  # Messages that were sent or dropped.
         self.dropped = 0  # Messages dropped since the beginning.

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 _RECEIVES_BEFORE_SHRINK = 256
 _DENIED_BYTES, _DENIED_FRAMES = 1 << 16, 1 << 10  # Of one receive(); more are not answered.
 _ROUTER = 6  # zmq.ROUTER
-_KEEP, _DROP, _MORE, _ESPACE = lib.KLK_KEEP, lib.KLK_DROP, lib.KLK_MORE, lib.KLK_ESPACE
+_KEEP, _DROP, _BUNDLED = lib.KLK_KEEP, lib.KLK_DROP, lib.KLK_BUNDLED
+_MORE, _ESPACE = lib.KLK_MORE, lib.KLK_ESPACE
 
 
 class _OpenSocket:
@@ -97,7 +98,8 @@ class Drain:
     are no longer allowed are dropped. With `guard` messages that a key may not send are in `denied`
     until the next receive(): their first frames alone, for the answer. With `audit` the arena has
     the addresses of administrative commands (Arena.address), and `denied` those of all messages.
-    `connections` counts what it receives of each connection.
+    `connections` counts what it receives of each connection. With `opens_bundles` it opens bundles
+    (docs/protocols/majordomo.md): the arena has their messages.
     """
 
     def __init__(
@@ -113,6 +115,7 @@ class Drain:
         guard: MessageGuard | None = None,
         audit: MessageGuard | None = None,
         connections: Connections | None = None,
+        opens_bundles: bool = False,
     ) -> None:
         if not (0 < message_bytes_max <= BYTES_MAX and 0 < message_frames_max <= FRAMES_MAX):
             raise ValueError(f"messages of {message_bytes_max} bytes, {message_frames_max} frames")
@@ -120,7 +123,7 @@ class Drain:
         self._open = _OpenSocket(socket)
         self._arena_bytes, self._frames = arena_bytes, frames
         self._quiet, self._large = 0, False
-        self._arena = Arena(arena_bytes, frames, has_slots=keys is not None)
+        self._arena = Arena(arena_bytes, frames, keys is not None, opens_bundles)
         self._access = keys, guard, audit, connections  # C refers to their memory.
         self.denied = Arena(_DENIED_BYTES, _DENIED_FRAMES, has_slots=True)
         self._drain = ffi.new("struct klk_drain *")
@@ -128,6 +131,8 @@ class Drain:
         self._drain.message_frames_max = message_frames_max
         self._drain.arena = self._arena._struct
         self._drain.addressed = addressed
+        if opens_bundles:
+            self._drain.bundles = 1 + (socket.type == _ROUTER)  # A bundle follows the routing id.
         if keys is not None:
             self._drain.keys = self._arena._struct.keys = keys.state
         self.is_guarded = guard is not None
@@ -149,6 +154,11 @@ class Drain:
     def dropped(self) -> int:
         """Messages over a limit that were dropped."""
         return int(self._drain.dropped)
+
+    @property
+    def bundles(self) -> int:
+        """Bundles that were opened."""
+        return int(self._drain.bundles_opened)
 
     @property
     def arena(self) -> Arena:
@@ -227,14 +237,17 @@ def native_socket(socket: "zmq.Socket[bytes]") -> Any:
 
 
 def send_batch(
-    socket: "zmq.Socket[bytes]", frames: Frames, mode: Literal["drop", "keep"] = "drop"
+    socket: "zmq.Socket[bytes]",
+    frames: Frames,
+    mode: Literal["drop", "keep"] = "drop",
+    bundled: bool = False,
 ) -> int:
     """Sends the unsent messages of frames, whole and without blocking; returns how many it sent.
 
     A message to an unknown peer (EHOSTUNREACH) is dropped and counted. A message that would block
     (EAGAIN) is dropped and counted with "drop", for a ROUTER. With "keep", for a pipe, sending
     stops: len(frames) is the rest, and the next call continues there. frames is cleared when all
-    are sent.
+    are sent. With `bundled` small messages in a row share a bundle; not for a ROUTER.
 
     Raises OSError with libzmq's errno; ENOTSOCK on a closed socket and in a forked process.
     """
@@ -243,7 +256,7 @@ def send_batch(
     pointer = native_socket(socket)
     first, position, dropped = frames.sent, frames._position, frames._lost
     position[0], dropped[0] = first, 0
-    how = _KEEP if mode == "keep" else _DROP
+    how = (_KEEP if mode == "keep" else _DROP) | bundled * _BUNDLED
     result = lib.klk_send(pointer, frames._struct, frames.skip, how, position, dropped)
     error = None if result >= 0 else os_error("zmq_send")
     end, lost = int(position[0]), int(dropped[0])

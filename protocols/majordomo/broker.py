@@ -208,7 +208,12 @@ class BrokerMachine:
         else:
             body = self._internal_answer(request.service, request.body, now_ms)
         final = codec.Final(request.service, request.request_id, body)
-        self.clients.add([sender.routing_id, *codec.encode(final, framing, self.setup.headers)])
+        says_bundles = (
+            request.service == values.OWN_FEATURES and values.FEATURE_BUNDLES in request.body
+        )
+        self.clients.add(
+            [sender.routing_id, *codec.encode(final, framing, self.setup.headers)], says_bundles
+        )
         self.counters["own_requests"] += 1
 
     def _titanic(
@@ -235,7 +240,7 @@ class BrokerMachine:
             is_there = any(exchange.has_workers(body[0]) for exchange in self._exchanges)
             return [values.MMI_FOUND if is_there else values.MMI_NOT_FOUND]
         if service == values.OWN_FEATURES:
-            return [values.FEATURE_NAMED]
+            return [values.FEATURE_NAMED, values.FEATURE_BUNDLES]
         if service == values.OWN_SERVICES:
             rows = list(self._service_rows(now_ms))
         elif service == values.OWN_WORKERS:
@@ -298,13 +303,16 @@ class BrokerMachine:
             self._disconnect(slot, routing_id, framing, now_ms)
 
     def _is_compatibility_ready(self, routing_id: bytes, ready: codec.WorkerReady) -> bool:
-        """Whether this is the second READY, without credit, that a worker sends for older
+        """Whether this is a further READY, without bundles or credit, that a worker sends for older
         brokers."""
         known = self._workers.get(routing_id)
-        if known is None or not known.ready.credit:
+        if known is None:
             return False
         self._workers[routing_id] = known._replace(ready=ready)  # Accept it only once.
-        return known.ready == ready._replace(deadlines=True, credit=True)
+        with_credit = ready._replace(deadlines=True, credit=True)
+        if known.ready.bundles:
+            return known.ready == with_credit._replace(bundles=True)
+        return known.ready.credit and known.ready == with_credit
 
     def _add_worker(self, worker: "_Worker", now_ms: int) -> bool:
         """False: the worker is refused."""
@@ -316,7 +324,7 @@ class BrokerMachine:
             return False
         wants = Wants.DEADLINE if ready.deadlines else Wants.NOTHING
         if ready.credit:
-            wants = Wants.CREDIT
+            wants = Wants.BUNDLES if ready.bundles else Wants.CREDIT
         new = NewWorker(routing_id, ready.service, framing, ready.window, wants, slot)
         exchange = self._exchanges[ready.service in self._durable_services]
         if routing_id in self._workers or not exchange.add_worker(new, now_ms):

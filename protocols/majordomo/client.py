@@ -336,7 +336,7 @@ class BrokerClientMachine:
         self._supports_names = False
         if self.setup.name:
             self._supports_names = None
-            self._send(codec.Request(values.OWN_FEATURES, FEATURES_ID, [b""]))
+            self._send(codec.Request(values.OWN_FEATURES, FEATURES_ID, [values.FEATURE_BUNDLES]))
             self.ask(broker, now_ms)  # A broker that answers only this does not support names.
 
     def on_left(self, broker: Candidate, why: str) -> None:

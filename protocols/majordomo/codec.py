@@ -95,6 +95,7 @@ class WorkerReady(NamedTuple):
     window: int = 1  # Requests that it accepts at once.
     deadlines: bool = False  # Whether it wants each request's remaining time.
     credit: bool = False  # Extension: it also wants credit, and knows CANCEL.
+    bundles: bool = False  # Extension: it also accepts bundles.
 
 
 class WorkRequest(NamedTuple):
@@ -190,10 +191,13 @@ def _octets(name: str, size_max: int) -> Callable[[bytes], bytes]:
     return decode
 
 
-def _deadlines(frame: bytes) -> bool:
-    if frame != values.DEADLINES:
-        raise RemoteProtocolError(f"expected D, got {frame[:8]!r}")
-    return True
+def _mark(mark: bytes) -> Callable[[bytes], bool]:
+    def decode(frame: bytes) -> bool:
+        if frame != mark:
+            raise RemoteProtocolError(f"expected {mark.decode()}, got {frame[:8]!r}")
+        return True
+
+    return decode
 
 
 _U64 = struct.Struct(">Q")
@@ -277,7 +281,10 @@ WINDOW = _frame(
     lambda it: _window(*_unpack(_WINDOW, it)),
     lambda number: _WINDOW.pack(_window(number)),
 )._replace(optional=True)
-DEADLINES = _frame("deadlines", "`D`", _deadlines, lambda wanted: values.DEADLINES)._replace(
+DEADLINES = _frame(
+    "deadlines", "`D`", _mark(values.DEADLINES), lambda wanted: values.DEADLINES
+)._replace(optional=True)
+BUNDLES = _frame("bundles", "`B`", _mark(values.BUNDLES), lambda wanted: values.BUNDLES)._replace(
     optional=True
 )
 REQUEST_OPTIONS = _frame(("remaining_ms", "name", "credit"), "options", _options, _pack_options)
@@ -480,7 +487,7 @@ WORKER_COMMANDS: Commands[WorkerCommand] = Commands(
         "READY with credit",
         WorkerReady,
         _only(values.READY_CREDIT),
-        (SERVICE, WINDOW._replace(optional=False)),
+        (SERVICE, WINDOW._replace(optional=False), BUNDLES),
         given={"deadlines": True, "credit": True},
     ),
     CommandRow(

@@ -68,6 +68,7 @@ DEADLINES = b"D"
 # Extensions of workers: READY of a worker that knows deadlines, credit and cancellation; and the
 # two commands to it.
 READY_CREDIT = b"\x07"
+BUNDLES = b"B"  # Its fourth frame: the worker accepts bundles.
 CREDIT = b"\x07"
 CANCEL = b"\x08"
 
@@ -106,6 +107,7 @@ OWN_SERVICES = b"klk.services"
 OWN_WORKERS = b"klk.workers"
 OWN_FEATURES = b"klk.features"  # The answer has a frame for each extension that the broker knows.
 FEATURE_NAMED = b"named"  # Requests of KLKN01 and their extensions.
+FEATURE_BUNDLES = b"bundles"  # Bundles; a client that accepts them says so in its question.
 OWN_ROWS_MAX = 1000  # Of one answer; a client asks for the next rows after the last one.
 RESERVED = (MMI, TITANIC, OWN)
 MMI_FOUND = b"200"

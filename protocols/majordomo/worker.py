@@ -130,8 +130,9 @@ class WorkerMachine:
         self.counters["connected"] += 1
         setup = self.setup
         if setup.deadlines:
+            self._send(codec.WorkerReady(setup.service, setup.window, True, True, bundles=True))
             self._send(codec.WorkerReady(setup.service, setup.window, True, credit=True))
-        # Older brokers do not know the first READY; newer ones expect this one after it.
+        # Older brokers do not know the first READYs; newer ones expect these after it.
         self._send(codec.WorkerReady(setup.service, setup.window, setup.deadlines))
 
     def on_disconnected(self, now_ms: int) -> None:

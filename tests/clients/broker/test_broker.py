@@ -2,11 +2,13 @@
 
 import asyncio
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zmq
 
 import kelek
 from kelek.clients.broker import operations
@@ -28,6 +30,8 @@ from kelek.tests.clients.broker.services import (
     serving,
     wait_until,
 )
+from kelek.tests.native.broker.bundle_twin import encode as encode_bundle
+from kelek.tests.native.broker.bundle_twin import opened
 
 
 def test_calls_and_futures_return_answers(broker_thread: BrokerThread) -> None:
@@ -47,6 +51,29 @@ def test_calls_and_futures_return_answers(broker_thread: BrokerThread) -> None:
         assert futures[0].done()
         assert broker.counters["brokers"] == 1
     assert echo(kelek.Body.of([b"plain"])) == b"plain", "the function can still be called"
+
+
+@pytest.mark.parametrize("has_bundles", [True, False])
+def test_requests_go_in_bundles_to_a_broker_that_sends_one(has_bundles: bool) -> None:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    router = context.socket(zmq.ROUTER)
+    port = router.bind_to_random_port("tcp://127.0.0.1")
+    router.rcvtimeo = 60_000
+    with ThreadPoolExecutor() as pool, kelek.Broker(f"tcp://127.0.0.1:{port}") as broker:
+        answer = pool.submit(broker.call, "echo", b"x")
+        sender, header, _, service, request_id, *body = router.recv_multipart()
+        assert (service, body) == (b"klk.features", [b"bundles"])
+        own = [header, b"\3", service, request_id, b"named", b"bundles"]
+        router.send_multipart([sender, encode_bundle([own])] if has_bundles else [sender, *own])
+        router.recv_multipart()  # The probe.
+        sender, *frames = router.recv_multipart()
+        (request,) = opened([frames])
+        assert (len(frames) == 1) is has_bundles
+        assert (request[0], request[2], request[5:]) == (b"KLKN01", b"echo", [b"x"])
+        router.send_multipart([sender, encode_bundle([[header, b"\3", *request[2:4], b"y"]])])
+        assert answer.result(60) == b"y"
+    router.close(0)
+    context.term()
 
 
 def test_parts_arrive_in_order(broker_thread: BrokerThread) -> None:

@@ -1,5 +1,5 @@
-/* The drain of an endpoint with CURVE on any frames, limits and User-Ids, against a libzmq of our
- * own: this program exports the symbols that klk_sockets_bind() looks for. */
+/* The drain of an endpoint with CURVE on any frames, bundles, limits and User-Ids, against a libzmq
+ * of our own: this program exports the symbols that klk_sockets_bind() looks for. */
 #include <errno.h>
 
 #include "fuzz.h"
@@ -93,9 +93,18 @@ void zmq_version(int *major, int *minor, int *patch) {
 }
 
 size_t fuzz_seed(uint32_t number, uint8_t *out) {
-    if (number > 15) return 0;
+    if (number > 63) return 0;
     uint8_t *at = out;
     *at++ = (uint8_t)number;
+    if (number & 48) {
+        static const char bundle[] = "KLKM01\3\0\2id\0\1=\0\4data\2\0\1x\0\1-\1\0\0";
+        at = fuzz_put(at, "1.0", 3, number & 16);
+        at = fuzz_put(at, "0.7", 3, 0);
+        at = fuzz_put(at, bundle, sizeof bundle - 1, 1);
+        at = fuzz_put(at, bundle, sizeof bundle - 1, 1);
+        at = fuzz_put(at, "0.7", 3, 0);
+        at = fuzz_put(at, bundle, sizeof bundle - 3, 1);
+    }
     for (uint32_t i = 0; i < 4; i++) {
         at = fuzz_put(at, i % 2 ? "0.7" : "1.0", 3, 0);
         at = fuzz_put(at, "id", 2, 0);
@@ -138,10 +147,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                                 .message_bytes_max = 64,
                                 .message_frames_max = 6,
                                 .addressed = mode & 1,
+                                .bundles = (mode >> 4 & 3) % 3, /* of a DEALER or a ROUTER */
                                 .keys = mode & 2 ? &keys : NULL,
                                 .guard = (mode & 6) == 6 ? &guard : NULL,
                                 .denied = (mode & 6) == 6 ? &denied : NULL};
     if (drain->denied) denied.slots = exact((denied.frames_max + 1) * sizeof *denied.slots);
+    if (mode & 64) arena.bundles = exact((arena.frames_max + 1) * sizeof *arena.bundles);
     if (drain->keys) arena.slots = exact((arena.frames_max + 1) * sizeof *arena.slots);
     socket_input = &in;
     REQUIRE(klk_drain_open(drain) == KLK_OK);
@@ -154,8 +165,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         uint32_t bytes = drain->bytes_need > arena.bytes_max ? drain->bytes_need : arena.bytes_max;
         uint32_t frames =
             drain->frames_need > arena.frames_max ? drain->frames_need : arena.frames_max;
+        uint8_t *bundles = arena.bundles;
         uint32_t slot = arena.slots ? arena.slots[0] : 0, *slots = arena.slots;
         messages_grow(&arena, bytes, frames);
+        arena.bundles = bundles ? exact((frames + 1) * sizeof *bundles) : NULL;
+        free(bundles);
         arena.slots = slots ? exact((frames + 1) * sizeof *slots) : NULL;
         if (slots) arena.slots[0] = slot;
         free(slots);
@@ -163,6 +177,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     klk_drain_close(drain);
     free(drain);
     free(arena.slots);
+    free(arena.bundles);
     free(denied.slots);
     messages_free(&arena);
     messages_free(&denied);

@@ -366,6 +366,43 @@ static void test_budget(void) {
     messages_free(&out);
 }
 
+/* Messages of two clients by turns: each client's leave in one frame behind its routing id, but for
+ * one that may not, which keeps its place. */
+static void test_bundles(void) {
+    enum { MESSAGES = 8, PLAIN = 4 };
+    struct klk_messages out = messages_new(16 * MESSAGES, 3 * MESSAGES);
+    struct klk_budget *budget = klk_budget_open(7, 1);
+    uint32_t position = 0, unsents = 0, unsent[2 * MESSAGES], dropped = 0;
+    out.bundles = exact(MESSAGES + 1);
+    for (uint32_t m = 0; m < MESSAGES; m++) {
+        klk_messages_frame(&out, m % 2 ? "b" : "a", 1);
+        klk_messages_frame(&out, "", 0);
+        klk_messages_frame(&out, "body", m % 5);
+        klk_messages_end_bundled(&out, m != PLAIN);
+    }
+    memset(steps, 0, sizeof steps);
+    step_next = step_count = sent_frames = sent_messages = 0;
+    REQUIRE(klk_budget_send(budget, steps, &out, 0, 1, &position, unsent, &unsents) == KLK_OK);
+    /* 0 2, 1 3 5 7, 4 alone, 6. */
+    REQUIRE(unsents == 0 && sent_messages == 4 && sent_frames == 2 + 2 + 3 + 2);
+    position = 0, step_next = 0, step_count = 1;
+    steps[0].error = EAGAIN;
+    REQUIRE(klk_budget_send(budget, steps, &out, 0, 1, &position, unsent, &unsents) == KLK_OK);
+    REQUIRE(unsents == 4 && position == MESSAGES);
+    for (uint32_t i = 0; i < unsents; i++)
+        REQUIRE(unsent[2 * i] == 2 * i && unsent[2 * i + 1] == KLK_UNSENT_FULL);
+    step_next = step_count = sent_messages = sent_frames = 0;
+    position = 1;
+    REQUIRE(klk_send(steps, &out, 1, KLK_KEEP | KLK_BUNDLED, &position, &dropped) == KLK_OK);
+    REQUIRE(position == MESSAGES && !dropped && sent_messages == 1 && sent_frames == 1);
+    position = 1, step_count = 1;
+    REQUIRE(klk_send(steps, &out, 1, KLK_KEEP | KLK_BUNDLED, &position, &dropped) == KLK_MORE);
+    REQUIRE(position == 1);
+    klk_budget_close(budget);
+    free(out.bundles);
+    messages_free(&out);
+}
+
 /* A signal that comes as a socket is asked is no failure; a closed socket is one. */
 static void test_poll_asks_again(void) {
     uint64_t fds[1];
@@ -398,6 +435,7 @@ int main(void) {
     test_send(KLK_KEEP, EAGAIN, 1, KLK_MORE);
     test_send(KLK_DROP, ENOTSOCK, 1, KLK_EOS);
     test_budget();
+    test_bundles();
     test_poll_asks_again();
     return 0;
 }

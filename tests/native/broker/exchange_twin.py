@@ -266,7 +266,7 @@ class ExchangeTwin:
 
     def _order(self, request: RequestTwin, command: bytes, *more: bytes) -> None:
         worker = request.worker
-        if worker is not None and worker.new.wants is exchange.Wants.CREDIT:
+        if worker is not None and worker.new.wants >= exchange.Wants.CREDIT:
             address, request_id = request.client.address, request.parsed.request_id
             head = [*self._to_worker(worker), command, address, b"", request_id]
             self.workers.append([*head, *more])
@@ -579,7 +579,7 @@ class ExchangeTwin:
                 frames.append(parsed.request_id)
                 left = parsed.deadline_ms and parsed.deadline_ms - now_ms
                 options = (left or UNLIMITED).to_bytes(8, "big")
-                if worker.new.wants is exchange.Wants.CREDIT:
+                if worker.new.wants >= exchange.Wants.CREDIT:
                     credit = max(request.credit, 0)
                     if request.parts_are != NUMBERED:
                         credit = UNLIMITED

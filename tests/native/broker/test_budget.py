@@ -8,7 +8,8 @@ import pytest
 import zmq
 
 from kelek.native.broker.budget import COUNTED_BYTES_MIN, Budget
-from kelek.native.net.messages import Arena
+from kelek.native.net.messages import Arena, Frames
+from kelek.tests.native.broker.bundle_twin import opened
 
 Socket = zmq.Socket[bytes]
 DEADLINE_S = 60
@@ -79,6 +80,62 @@ def test_a_history_of_clients_that_read_and_do_not(
         assert unsent == (over, full, gone)
         for client in range(3):
             wait_queued(budget, client, counted_bytes(unread[client]))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_messages_of_a_client_share_bundles_in_order(
+    router_and_clients: list[Socket], seed: int
+) -> None:
+    rng = random.Random(seed)
+    router, *clients = router_and_clients
+    budget = Budget(1 << 30, in_order=True)
+    for _ in range(20):
+        frames = Frames(has_bundles=True)
+        expected: list[list[list[bytes]]] = [[], [], []]
+        gone = []
+        for position in range(rng.randrange(200)):
+            _, name, *body = message(rng, rng.randrange(4)) if rng.random() < 0.2 else (
+                b"", b"%d" % rng.randrange(4), b"x" * rng.randrange(300), b"%d" % position
+            )  # fmt: skip
+            frames.add([name, *body], rng.random() < 0.9)
+            if name == b"3":
+                gone.append(position)
+            else:
+                expected[int(name)].append(body)
+        unsent = budget.send(router, frames)
+        assert (unsent.over, unsent.full, sorted(unsent.gone)) == ([], [], gone)
+        for client, bodies in zip(clients, expected, strict=True):
+            arrived = []
+            while client.poll(0):
+                arrived.append(client.recv_multipart())
+            assert opened(arrived) == bodies
+            assert len(arrived) <= len(bodies)
+
+
+def test_a_bundle_that_does_not_leave_is_unsent_whole() -> None:
+    context: zmq.Context[Socket] = zmq.Context()
+    router, client = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
+    router.setsockopt(zmq.SNDHWM, 1)
+    client.setsockopt(zmq.RCVHWM, 1)
+    router.bind("inproc://narrow")
+    client.setsockopt(zmq.ROUTING_ID, b"c")
+    client.connect("inproc://narrow")
+    client.send(b"")
+    router.recv_multipart()
+    router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+    frames = Frames(has_bundles=True)
+    for number in range(300):
+        frames.add([b"c", bytes(200), b"%d" % number], True)
+    unsent = Budget(1 << 30, in_order=True).send(router, frames)
+    arrived = []
+    while client.poll(0):
+        arrived.append(client.recv_multipart())
+    numbers = [int(body[1]) for body in opened(arrived)]
+    assert 0 < len(numbers) < 300
+    assert numbers + unsent.full == list(range(300))
+    router.close(0)
+    client.close(0)
+    context.term()
 
 
 def test_what_a_client_that_goes_has_not_read_is_free_again(

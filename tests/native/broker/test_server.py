@@ -9,11 +9,12 @@ import pytest
 import zmq
 
 from kelek.native.broker.budget import Budget
-from kelek.native.broker.exchange import Exchange, NewWorker, Stop
+from kelek.native.broker.exchange import Exchange, NewWorker, Stop, Wants
 from kelek.native.broker.server import Served, ServedRouter, Server
 from kelek.native.net.messages import Arena, Frames
 from kelek.native.net.poller import Poller
 from kelek.native.net.sockets import Drain
+from kelek.tests.native.broker.bundle_twin import encode, opened
 from kelek.tests.native.broker.exchange_twin import ExchangeTwin, Message
 from kelek.tests.native.broker.test_exchange import (
     SETUP,
@@ -50,7 +51,9 @@ class NativeBroker:
         socket.bind(f"inproc://{name}-{self.number}")
         self.poller.register(socket, zmq.POLLIN, drained=True)
         return ServedRouter(
-            socket, Drain(socket, **{"message_bytes_max": 1 << 20, **limits}), Budget(1 << 30)
+            socket,
+            Drain(socket, opens_bundles=True, **{"message_bytes_max": 1 << 20, **limits}),
+            Budget(1 << 30),
         )
 
     def peer(self, name: bytes, router: str) -> Socket:
@@ -163,6 +166,8 @@ def test_a_history_is_its_twins(broker: NativeBroker, seed: int) -> None:
             assert broker.exchange.add_worker(new, 1) == twin.add_worker(new, 1)
         is_request = rng.random() < 0.5
         sender = b""
+        bundled: list[Message] = []
+        in_bundles = rng.random() < 0.5
         for _ in range(rng.randint(1, 6)):
             message = mutated(rng, random_request(rng) if is_request else random_answer(rng, twin))
             # One peer at a time: the order of different ones is nobody's to say.
@@ -170,13 +175,20 @@ def test_a_history_is_its_twins(broker: NativeBroker, seed: int) -> None:
             if message[0] != sender or len(message) == 1 or has_deadline(message):
                 continue
             router = "clients" if is_request else "workers"
-            broker.peer(sender, router).send_multipart(message[1:])
+            broker.peer(sender, router)
+            if in_bundles:
+                bundled.append(message[1:])
+            else:
+                broker.peers[sender].send_multipart(message[1:])
             receive = twin.receive_request if is_request else twin.receive_answer
             stops.append(receive(message, 1))
         twin.dispatch(1)
+        if bundled:
+            broker.peers[sender].send(encode(bundled))
         broker.settle()
         assert broker.stops == [stop for stop in stops if stop]
-        assert {name: list(received(socket)) for name, socket in broker.peers.items()} == {
+        arrived = {name: list(received(socket)) for name, socket in broker.peers.items()}
+        assert {name: opened(messages) for name, messages in arrived.items()} == {
             name: [out[1:] for out in (*twin.clients, *twin.workers) if out[0] == name]
             for name in broker.peers
         }
@@ -204,6 +216,59 @@ def test_all_of_a_flood_is_dispatched_and_answered(make_broker: Made) -> None:
         worker.send_multipart(final(number))
     broker.settle()
     assert [message[3] for message in received(client)] == [b"%d" % n for n in range(count)]
+
+
+def test_a_flood_in_bundles_is_answered_in_bundles(make_broker: Made) -> None:
+    """Each client's answers share frames, in order; a bundle is larger than the arena."""
+    broker = make_broker(arena_bytes=1 << 12, frames=50)
+    count, names = 3000, [b"c1", b"c2", b"c3"]
+    worker = broker.peer(b"w1", "workers")
+    new = NewWorker(b"w1", b"echo", window=65_535, wants=Wants.BUNDLES)
+    assert broker.exchange.add_worker(new, 1)
+    worker.send(encode([[b"KLKW01", b"PING"]]))
+    for name in names:
+        for first in range(0, count, 100):
+            bundle = encode([request(number) for number in range(first, first + 100)])
+            broker.peer(name, "clients").send(bundle)
+    broker.settle()
+    frames = list(received(worker))
+    assert len(frames) < len(names) * count // 20
+    work = [message for message in opened(frames) if message[1] == b"\2"]
+    answers = [[*message[:1], b"\4", *message[2:5], message[4]] for message in work]
+    for first in range(0, len(answers), 100):
+        worker.send(encode(answers[first : first + 100]))
+    broker.settle()
+    for name in names:
+        answered = list(received(broker.peers[name]))
+        assert len(answered) < count // 10
+        assert [message[3] for message in opened(answered)] == [b"%d" % n for n in range(count)]
+
+
+@pytest.mark.parametrize(
+    "bundle",
+    [
+        b"KLKM01",
+        b"KLKM01\1",
+        b"KLKM01\1\0",
+        b"KLKM01\1\0\2x",
+        b"KLKM01\2\0\1x",
+        encode([[]]),
+        encode([request(1)])[:-1],
+        encode([request(1)]) + b"\0",
+        encode([request(1), [bytes(100)] * 200]),
+        encode([request(1, bytes(16_000)), request(2, bytes(400))]),
+        encode([[encode([request(1)])]]),
+    ],
+)
+def test_a_malformed_bundle_is_one_invalid_message(broker: NativeBroker, bundle: bytes) -> None:
+    client = broker.peer(b"c1", "clients")
+    client.send(bundle)
+    client.send_multipart([b"", encode([request(1)])])
+    client.send_multipart([encode([request(1)]), b""])
+    client.send(encode([request(3)]))
+    broker.settle()
+    assert broker.stops == [Stop.INVALID] * 3
+    assert broker.exchange.held[0] == 1
 
 
 def test_a_large_message_has_room_for_a_while(make_broker: Made) -> None:

@@ -18,6 +18,7 @@ from kelek.native.broker.relay import send_messages
 from kelek.native.net import sockets
 from kelek.native.net.messages import Arena, Frames
 from kelek.native.net.sockets import Drain, libzmq_paths, send_batch
+from kelek.tests.native.broker import bundle_twin
 
 Socket = zmq.Socket[bytes]
 Pair = Callable[..., tuple[Socket, Socket]]
@@ -326,6 +327,81 @@ def test_a_drain_that_goes_away_mid_message_frees_it(pair: Pair) -> None:
     assert bound.poll(DEADLINE_MS)
     drain.receive()
     del drain
+
+
+# ---- bundles of the broker protocol ----
+
+
+def small_messages(rng: random.Random) -> list[list[bytes]]:
+    sizes = (0, 1, 9, 200, 255, 256, 5_000, 16_380, 20_000)
+    return [
+        [rng.randbytes(rng.choice(sizes[: rng.randint(1, 9)])) for _ in range(rng.randint(1, 6))]
+        for _ in range(rng.randint(1, 60))
+    ]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_bundles_arrive_as_their_messages(pair: Pair, seed: int) -> None:
+    rng = random.Random(seed)
+    router, dealer = pair(zmq.ROUTER, zmq.DEALER)
+    drain = Drain(
+        router,
+        message_bytes_max=1 << 20,
+        arena_bytes=rng.choice([200, 3000, 1 << 16]),
+        frames=rng.choice([4, 16, 999]),
+        opens_bundles=True,
+    )
+    sent = small_messages(rng)
+    frames = Frames()
+    for message in sent:
+        frames.add(message)
+    assert send_batch(dealer, frames, "keep", bundled=True) == len(sent)
+    found = receive(drain, router, len(sent))
+    assert [message[1:] for message in found] == sent
+    assert len({message[0] for message in found}) == 1
+    assert drain.bundles > 0
+
+
+def test_only_messages_in_a_row_that_fit_share_a_bundle(pair: Pair) -> None:
+    pull, push = pair(zmq.PULL, zmq.PUSH)
+    sent = [[b"a"], [b"b", bytes(200)], [bytes(16_400)], [b"c"], [b"d"] * 256, [b"e"]]
+    frames = Frames()
+    for message in sent:
+        frames.add(message)
+    send_batch(push, frames, "keep", bundled=True)
+    assert pull.poll(DEADLINE_MS)
+    arrived = [pull.recv_multipart() for _ in range(5)]
+    assert arrived == [
+        [bundle_twin.encode(sent[:2])],
+        sent[2],
+        [bundle_twin.encode([sent[3]])],
+        sent[4],
+        [bundle_twin.encode([sent[5]])],
+    ]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_bundle_of_any_octets_is_its_twins(pair: Pair, seed: int) -> None:
+    rng = random.Random(seed)
+    router, dealer = pair(zmq.ROUTER, zmq.DEALER)
+    drain = Drain(
+        router, message_bytes_max=1 << 16, message_frames_max=4, opens_bundles=True, frames=16
+    )
+    intact = 0
+    for _ in range(400):
+        frame = bytearray(bundle_twin.encode([
+            [rng.randbytes(rng.randrange(9)) for _ in range(rng.randint(1, 4))]
+            for _ in range(rng.randrange(5))
+        ]))  # fmt: skip
+        for _ in range(rng.choice((0, 0, 1))):
+            frame[rng.randrange(len(frame))] = rng.choice((0, 1, 2, 3, rng.randrange(256)))
+        sent = bytes(frame[: len(frame) - rng.choice((0, 0, rng.randrange(len(frame))))])
+        dealer.send(sent)
+        expected = bundle_twin.decode(sent, frames_max=3)
+        intact += bool(expected)
+        expected = expected or [[sent]]
+        assert [message[1:] for message in receive(drain, router, len(expected))] == expected
+    assert 40 < intact == drain.bundles < 360
 
 
 def test_without_symbols_the_error_names_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -194,9 +194,10 @@ class ModelBroker:
         match command:
             case codec.WorkerReady() if worker is not None:
                 assert worker.credit, "a second READY"
-                assert not command.credit, "the one for older brokers is without"
                 worker.readies += 1
-                assert worker.readies == 2
+                assert not command.bundles, "those for older brokers are without"
+                assert command.credit == (worker.readies == 2)
+                assert worker.readies <= 3
             case codec.WorkerReady():
                 self.workers[connection] = Registered(command)
             case codec.Ping():

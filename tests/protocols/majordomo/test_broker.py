@@ -544,6 +544,11 @@ def test_ready_with_credit_may_be_followed_by_the_one_for_older_brokers(
     assert table.to_workers == [[b"w", W, b"\6"]], "but once"
     table.worker([b"v", *CREDIT_READY], [b"v", *READY])
     assert table.to_workers == [[b"v", W, b"\6"]], "and not another one"
+    older = [*READY, b"\0\5", b"D"]
+    table.worker([b"u", *CREDIT_READY, b"B"], [b"u", *CREDIT_READY], [b"u", *older])
+    assert not table.to_workers, "two follow the one with bundles"
+    table.worker([b"u", *CREDIT_READY])
+    assert table.to_workers == [[b"u", W, b"\6"]]
 
 
 # ---- its own services, both endpoints in one ----
@@ -556,8 +561,9 @@ def test_mmi_reports_services_with_workers(table: ServiceTable) -> None:
     table.client([b"c", b"", b"MDPC01", b"mmi.service", b"echo"])
     table.client([b"c", C, b"\1", b"mmi.else", b"id", b"x"])
     table.client([b"c", C, b"\1", b"klk.features", b"id", b""])
-    found = [message[-1] for message in table.to_clients]
-    assert found == [b"200", b"404", b"200", b"501", b"named"]
+    *mmi, own = table.to_clients
+    assert [message[-1] for message in mmi] == [b"200", b"404", b"200", b"501"]
+    assert own[-2:] == [b"named", b"bundles"]
 
 
 def rows(table: ServiceTable, service: bytes, behind: bytes = b"") -> list[dict[str, object]]:

@@ -240,7 +240,10 @@ def named_client(knows: bool = True, **setup: Any) -> BrokerClientMachine:
     client = client_of(name=NAME, **setup)
     call = call_of(client, 0)
     asked = [(request.service, request.body) for _, request in sent(client, 0)]
-    assert asked == [(values.OWN_FEATURES, [b""]), (values.MMI_SERVICE, [b""])], "and no more"
+    assert asked == [
+        (values.OWN_FEATURES, [values.FEATURE_BUNDLES]),
+        (values.MMI_SERVICE, [b""]),
+    ], "and no more"
     if knows:
         answer(client, codec.Final(values.OWN_FEATURES, FEATURES_ID, [values.FEATURE_NAMED]))
     answer(client, codec.Final(values.MMI_SERVICE, PROBE_ID, [b"404"]))

@@ -326,6 +326,7 @@ STRATEGIES: Strategies = {
     ),
     codec.WINDOW.type: st.integers(1, 65_535),
     codec.DEADLINES.type: st.just(True),
+    codec.BUNDLES.type: st.just(True),
     codec.REQUEST_OPTIONS.type: st.tuples(LEFT_MS, NAMES, U64),
     codec.CREDIT_OPTIONS.type: st.tuples(NAMES, U64),
     codec.CANCEL_OPTIONS.type: NAMES,

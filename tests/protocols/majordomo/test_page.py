@@ -13,6 +13,7 @@ from kelek.protocols.majordomo import client, codec, values
 from kelek.protocols.majordomo.codec import Command, Commands
 from kelek.protocols.majordomo.values import Framing
 from kelek.protocols.wire import Constant, Frame, Part, Rest
+from kelek.tests.native.broker import bundle_twin
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/protocols/majordomo.md"
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -86,6 +87,9 @@ def test_numbers() -> None:
     assert f"1 to {values.WINDOW_MAX}" in row("window |")[0]
     assert broker_operations.BrokerTuning().silence_ms == setup.silence_ms
     assert values.PART_COST == exchange.PART_COST
+    assert row("6 |") == [f"`{bundle_twin.HEAD.decode()}`"]
+    assert f"number of its frames, 1 to {exchange.BUNDLE_FRAMES_MAX}" in row("1 |")[0]
+    assert f"{exchange.BUNDLE_BYTES_MAX:,}\n  octets at most" in TEXT
     for start, value in (
         ("pause of a client after 429, at first", f"{limits.RETRY_MS} ms"),
         ("the same, at most", f"{limits.RETRY_MS_MAX} ms"),
@@ -95,6 +99,7 @@ def test_numbers() -> None:
         ("interval of PING and HEARTBEAT", f"{values.INTERVAL_MS} ms"),
         ("pause of a worker after DISCONNECT, at first", f"{limits.CONNECT_RETRY_MS} ms"),
         ("the same for a worker, at most", f"{limits.WORKER_RETRY_MS_MAX} ms"),
+        ("bundle, at most", f"{exchange.BUNDLE_BYTES_MAX} octets"),
         ("cost of a part besides its octets", f"{values.PART_COST} octets of credit"),
         ("credit of one answer", f"{client.WINDOW_BYTES >> 20} MiB"),
         ("credit of all answers of a client", f"{setup.partial_bytes_max >> 20} MiB"),

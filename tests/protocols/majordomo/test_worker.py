@@ -11,22 +11,21 @@ from kelek.protocols.majordomo.worker import WorkerMachine, WorkerRequest, Worke
 
 SETUP = WorkerSetup(b"echo", window=2, heartbeat_interval_ms=100, liveness=3)
 CLIENT = b"client"
-# The second one is for brokers that do not know the first.
-READY = [codec.WorkerReady(b"echo", 2, True, credit=True), codec.WorkerReady(b"echo", 2, True)]
+# The later ones are for brokers that do not know the first.
+READY = [
+    codec.WorkerReady(b"echo", 2, True, credit=True, bundles=True),
+    codec.WorkerReady(b"echo", 2, True, credit=True),
+    codec.WorkerReady(b"echo", 2, True),
+]
 
 
 def worker_of(setup: WorkerSetup = SETUP) -> WorkerMachine:
     worker = WorkerMachine("a", setup)
     assert worker.ready(0) == [Connect("a")]
     worker.on_connected(0)
-    own = (
-        [codec.WorkerReady(setup.service, setup.window, True, credit=True)]
-        if setup.deadlines
-        else []
-    )
+    own = READY if setup.deadlines else [codec.WorkerReady(setup.service, setup.window)]
     assert said(worker, 0) == [
-        *own,
-        codec.WorkerReady(setup.service, setup.window, setup.deadlines),
+        ready._replace(service=setup.service, window=setup.window) for ready in own
     ]
     return worker
 
@@ -257,7 +256,7 @@ def test_one_registration_at_each_broker() -> None:
     assert workers.ready(0) == [Connect("a"), Connect("b")]
     workers.on_connected("a", 0)
     workers.on_connected("b", 30)
-    assert [it.url for it in workers.ready(30) if isinstance(it, Send)] == ["a", "a", "b", "b"]
+    assert [it.url for it in workers.ready(30) if isinstance(it, Send)] == [*"aaabbb"]
     assert workers.deadline_ms == 100
     request = codec.encode(codec.WorkRequest(CLIENT, b"1", [b""], 5))
     for url in "ab":
