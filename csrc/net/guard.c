@@ -166,6 +166,7 @@ static int is_header(struct frame frame, const char *header) {
 /* The row of a service of the broker itself; NULL: it is none. */
 static const struct klk_own_service *own_find(const struct klk_broker_guard *guard,
                                               struct frame name) {
+    if (!name.size || !guard->own_first[name.data[0]]) return NULL;
     for (uint32_t i = 0; i < guard->own_count; i++)
         if (is_like(name, &guard->own[i].name)) return &guard->own[i];
     return NULL;

@@ -78,6 +78,7 @@ struct klk_broker_guard {
     struct klk_pattern headers[4];
     uint32_t call, work;         /* the rights of clients, but for the own services, and workers */
     uint32_t own_count;
+    uint8_t own_first[256];      /* whether names of own services may begin with this octet */
     struct klk_own_service own[16]; /* the first that matches counts */
 };
 

@@ -160,13 +160,15 @@ class MessageGuard:
         """
         headers     of the broker's own framing: client, worker, deadline, named
         call, work  the rights of clients and of workers
-        own         the first that matches counts
+        own         the first that matches counts; no name of them is empty
         """
         made = cls(GUARD_BROKER, {})
         services = [(_pattern(it.name), it.needed, it.names_another, it.sees_all) for it in own]
         heads = [(len(header), 0, header) for header in headers]
+        first = {it.name[0] for it in own}
+        begins = [octet in first for octet in range(256)]
         made._broker = ffi.new(
-            "struct klk_broker_guard *", (heads, call, work, len(services), services)
+            "struct klk_broker_guard *", (heads, call, work, len(services), begins, services)
         )
         made.state.broker = made._broker
         return made

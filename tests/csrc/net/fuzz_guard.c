@@ -43,7 +43,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct klk_broker_guard broker = {
         .headers = {pattern("CLIENT", 0), pattern("WORKER", 0), pattern("DEADLINE", 0),
                     pattern("NAMED", 0)},
-        .call = RIGHT, .work = RIGHT, .own_count = 1, .own = {{pattern("klk.", 1), RIGHT, 1, 4}}};
+        .call = RIGHT, .work = RIGHT, .own_count = 1, .own_first = {['k'] = 1},
+        .own = {{pattern("klk.", 1), RIGHT, 1, 4}}};
     struct klk_guard guard = {.kind = 1 + mode % 3, .unrouted = mode & 0x80 ? 1 : 0,
                               .all_tables = 4, .broker = &broker};
     if (mode & 0x40) {
