@@ -27,10 +27,11 @@ PARTS = (
     "beacons.h",
     "zre.h",
     "farm.h",
+    "steady.h",
 )
 HEADERS = {path.name: path.relative_to(HERE).as_posix() for path in (HERE / "csrc").rglob("*.h")}
 API = [HERE / HEADERS[name] for name in PARTS]  # One API in pieces.
-FOLDERS = ["csrc", *(f"csrc/{name}" for name in ("broker", "log", "net", "tables"))]
+FOLDERS = ["csrc", *(f"csrc/{name}" for name in ("broker", "log", "net", "steady", "tables"))]
 WARNINGS = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow"]
 # The first of each line that this compiler and linker take (not all of them are for every system).
 HARDENING = (

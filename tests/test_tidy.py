@@ -585,6 +585,7 @@ def test_every_c_function_is_documented() -> None:
         "beacons",
         "zre",
         "farm",
+        "steady",
     )
     headers = {PurePosixPath(name).stem: name for name in FILES if re.match(r"csrc/.*\.h$", name)}
     parts = [headers[name] for name in names]
@@ -647,6 +648,8 @@ klk_records_pack native/tables/test_mapper.py::test_records_equal_their_twins
 klk_output_ops native/tables/test_mapper.py::test_output_operations_equal_their_twins
 klk_(exchange|service|client)_\w+ native/broker/test_exchange.py::test_a_history_is_its_twins
 klk_(worker|request|new_request)_\w+ native/broker/test_exchange.py::test_a_history_is_its_twins
+klk_steady_(wait|write|poll_sync) actors/raft/test_steady.py::test_followers_follow_in_c
+klk_steady_\w+|klk_messages_drop protocols/zmqraft/steady/test_follower.py::test_both_do_the_same
 klk_serve_wait native/broker/test_server.py::test_a_history_is_its_twins
 klk_updates_\w+ native/log/test_model.py::test_a_history_of_updates
 klk_zre_whisper native/net/test_zre.py::test_a_whisper_leaves_at_once_or_not_at_all

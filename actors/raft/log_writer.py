@@ -9,10 +9,12 @@ import struct
 
 import zmq
 
+from ...native.log.segments import Segment, Syncer
 from ...native.net.messages import Arena
 from ...protocols.errors import LocalProtocolError
 from ...protocols.raft.messages import AppendAck, AppendJob
-from ...storage.disk.disk import Disk
+from ...protocols.raft.steady import GivenEntries
+from ...storage.disk.disk import Disk, DiskFile, DiskSyncer
 from ...storage.errors import StorageFull
 from ...storage.log.log import Log, Writer
 from ...storage.log.segment import Identity
@@ -138,6 +140,24 @@ class GroupCommit:
                 break
             busy = self.log.background_step()
         self._background_due_ms = now_ms + (BACKGROUND_STEP_MS if busy else BACKGROUND_POLL_MS)
+
+    @property
+    def end(self) -> tuple[Segment, Syncer, int] | None:
+        """The active segment, the thread that syncs it, and the offset where C may go on. None: a
+        job waits, a sync runs, or the disk is full or has failed."""
+        end = None if self.full else self._writer.end
+        if end is None:
+            return None
+        assert isinstance(end.file, DiskFile)
+        assert isinstance(end.syncer, DiskSyncer)
+        return end.file.segment(), end.syncer.native, end.offset
+
+    def end_steady(self, given: GivenEntries, error: int) -> None:
+        """C has given entries to the log. error: errno of a sync that has failed, or 0; then it
+        raises StorageError."""
+        self.log.end_steady(given.batches, given.offset, given.synced, error)
+        if given.seq:
+            self._writer.on_steady(given.seq)
 
     @property
     def sync_fd(self) -> int | None:

@@ -51,6 +51,7 @@ from .log_writer import ACK, JOBS_HWM, GroupCommit, encode_compact, encode_job
 from .machines import broadcast_url
 from .snapshot_sender import ORDERS_HWM, reqid_limits
 from .state_machine import APPLIED, COMMIT, commits_topic
+from .steady import SteadyLoop
 
 CLIENTS_HWM = 4096
 CLIENTS_FRAMES = 1 << 13  # That one wake receives at `url`.
@@ -86,6 +87,7 @@ class RaftPeer(Actor):
         self._peer_files = PeerFiles(disk, identity)
         self._reader = LogReader(disk, identity)
         self._peer: Peer | None = None
+        self._steady: SteadyLoop | None = None
         self._logged_counts: dict[str, object] = dict.fromkeys(BAD_MESSAGES, 0)
         self._wake_again = False
         self._role = GroupRole("", 0, None)  # As logged last.
@@ -138,7 +140,10 @@ class RaftPeer(Actor):
         self._links = PeerLinks(
             self, self._on_answers, self._on_link_lost, 2 * setup.tuning.inflight_max + 8
         )
-        self.listen(self._peers, partial(self._on_requests, "peer_url"))
+        peers_drain = self.listen(self._peers, partial(self._on_requests, "peer_url"))
+        if self._group_commit is not None and self._group_commit.sync_fd is not None:
+            log = self._group_commit
+            self._steady = SteadyLoop(peer, log, self._poller, self._peers, peers_drain)
         on_clients = partial(self._on_requests, "url")
         self.listen(self._clients, on_clients, frames=CLIENTS_FRAMES)
         self.log(
@@ -241,6 +246,18 @@ class RaftPeer(Actor):
                 self.send(self._commits, [COMMIT.pack(commits_topic(name), *numbers)])
 
     # ---- one wake ----
+
+    def wait(self, timeout_ms: int) -> list[tuple[Socket | int, int]]:
+        """Runs the C loop of a steady state, and handles what it leaves."""
+        steady = self._steady
+        ready = None if steady is None or not timeout_ms else steady.wait(timeout_ms)
+        if steady is None or ready is None:
+            return super().wait(timeout_ms)
+        if steady.drain.is_guarded:
+            self.handle_denied(self._peers, steady.drain)
+        if steady.has_messages:
+            self._on_requests("peer_url", steady.drain.arena)
+        return ready
 
     def on_wake(self, now_ms: int) -> None:
         peer = self._peer
@@ -386,7 +403,8 @@ class RaftPeer(Actor):
         latency = {"commit": self._commit_latency.values()}
         if self._group_commit is not None:
             latency["fsync"] = self._group_commit.log.latency.values()
-        return {**status, "latency": latency}
+        steady = {} if self._steady is None else self._steady.status()
+        return {**status, **steady, "latency": latency}
 
 
 def peer_setup(setup: ActorSetup) -> PeerSetup:

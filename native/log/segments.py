@@ -53,6 +53,10 @@ class Syncer:
         _system(lib.klk_syncer_start(self._syncer, segment._segment))
         self._segments.append(segment)
 
+    def adopt(self, segment: Segment) -> None:
+        """As start(), for a sync that C has started (csrc/steady)."""
+        self._segments.append(segment)
+
     def poll(self, wait: bool = False) -> bool:
         """Reports the end of the sync that was started first. False: it still runs, or none does.
 

@@ -106,6 +106,14 @@ class Election:
         self.restart(now_ms)
         self.leader_lost = False
 
+    def on_contact(self, heard_ms: int, gap_ms_max: int, missed: int) -> None:
+        """As on_leader() for some messages of the same leader; the last one came at heard_ms."""
+        self.leader_gap_ms_max = gap_ms_max
+        self.heartbeats_missed += missed
+        self.leader_heard_ms, self.failed = heard_ms, 0
+        self.restart(heard_ms)
+        self.leader_lost = False
+
 
 @dataclass(slots=True)
 class ReadyBuffer:

@@ -136,6 +136,16 @@ class DiskSyncer:
             self._syncer.start(file.segment())
         self._files.append(file)
 
+    @property
+    def native(self) -> segments.Syncer:
+        """The thread, for C."""
+        return self._syncer
+
+    def adopt(self, file: File) -> None:
+        assert isinstance(file, DiskFile)
+        self._syncer.adopt(file.segment())
+        self._files.append(file)
+
     def poll(self, wait: bool = False) -> DiskFile | None:
         if not self._files:
             return None

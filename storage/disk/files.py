@@ -75,6 +75,9 @@ class Syncer(Protocol):
     def start(self, file: File) -> None:
         """Start an asynchronous sync; poll() reports completion. Do not use the file until then."""
 
+    def adopt(self, file: File) -> None:
+        """As start(), for a sync that C has started."""
+
     def poll(self, wait: bool = False) -> File | None:
         """The file whose sync was started first, once that sync has ended. None: it still runs,
         or none does. Raises StorageError as File.sync() does."""

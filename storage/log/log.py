@@ -4,9 +4,9 @@ The writer never shortens or overwrites data: after a conflict a new segment sup
 of older ones. The log counts an entry as durable only after a sync of its own.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from ...native.errors import HEADER_SIZE
 from ...native.latency import Latency, monotonic_us
@@ -15,7 +15,7 @@ from ...protocols.errors import LocalProtocolError, RemoteProtocolError
 from ...protocols.raft.messages import AppendJob, EntryBatch
 from ...protocols.record import BLOCK_HEADER, check_block
 from ..disk.files import DAMAGED_SUFFIX, UNFINISHED, File, Files, Syncer, open_existing, replace
-from ..errors import Damaged, StorageError, StorageFull, check_usable
+from ..errors import Damaged, StorageError, StorageFull, check_usable, storage_error
 from . import repair
 from .recovery import CLEAN, RecoveredFiles, Tail, live_segments, recover
 from .runs import Runs
@@ -34,6 +34,14 @@ SEGMENT_BYTES_MIN = 8 << 10
 ZERO_PIECE_BYTES = 256 << 10
 LOCK = "lock"
 SPARE = f"{FOLDER}/spare"
+
+
+class SegmentEnd(NamedTuple):
+    """The durable end of a log, in its active segment."""
+
+    file: File
+    syncer: Syncer
+    offset: int
 
 
 class Log:
@@ -299,6 +307,38 @@ class Log:
             pass
         return not self.syncing
 
+    # ---- steady states: C appends and syncs (csrc/steady) ----
+
+    @property
+    def end(self) -> SegmentEnd | None:
+        """Where C may go on. None: something runs or is missing that C does not know."""
+        file, syncer = self._active, self._syncer
+        if self._failed is not None or self.syncing or self.lacks_space or syncer is None:
+            return None
+        if self._next_spare_syncing or self._synced != self._offset:
+            return None
+        return SegmentEnd(file, syncer, self._offset)
+
+    def end_steady(
+        self, batches: Iterable[EntryBatch], offset: int, synced: int, error: int
+    ) -> None:
+        """C has appended batches, up to offset in the segment, and synced them up to there.
+
+        synced   below offset: the sync of the rest runs
+        error    errno of a sync that has failed, or 0
+
+        Raises StorageError after a failed sync: the log can't be used any more.
+        """
+        if error:
+            self._fail(storage_error(self._active.full_path, "sync", OSError(error, "")))
+        for batch in batches:
+            self._runs.extend(batch.count, batch.term)
+        self._offset, self._synced = offset, synced
+        if synced != offset:
+            assert self._syncer is not None
+            self._syncer.adopt(self._active)
+            self.syncing = True
+
     def _poll_syncer(self, syncer: Syncer, wait: bool) -> bool:
         """Handles one ended background sync. False: none has ended."""
         try:
@@ -547,6 +587,16 @@ class Writer:
             return self._last_seq
         self._syncing_seq = self._last_seq
         return None
+
+    @property
+    def end(self) -> SegmentEnd | None:
+        """Where C may go on writing (Log.end). None: a job waits, or a sync runs."""
+        return None if self._jobs or self._syncing_seq else self.log.end
+
+    def on_steady(self, seq: int) -> None:
+        """C has written job seq, and its sync runs (Log.end_steady())."""
+        assert seq == self._last_seq + 1
+        self._last_seq = self._syncing_seq = seq
 
     def poll_sync(self) -> int | None:
         """Handles the end of a background sync. Returns the newly durable seq, if there is one.

@@ -264,6 +264,9 @@ class MemorySyncer:
     def start(self, file: File) -> None:
         self._files.append(file)
 
+    def adopt(self, file: File) -> None:
+        self.start(file)
+
     def poll(self, wait: bool = False) -> File | None:
         if not self._files:
             return None

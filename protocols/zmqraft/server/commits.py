@@ -54,6 +54,12 @@ class CommitNotifier:
             return self._due_ms
         return self._due_ms + ALIVE_MS if self.urgent and self._leader_term else None
 
+    @property
+    def next_notice(self) -> tuple[int, int]:
+        """When a notice to all processes is due, and the index that they know already. For the
+        time in which no process is urgent."""
+        return self._due_ms, self._index_all
+
     def is_quiet(self, index: int, leads: int, now_ms: int) -> bool:
         """Whether scope() would be NONE because all processes know the index."""
         known = index == self._index_all and leads == self._leader_term

@@ -97,6 +97,11 @@ class EntryReaders:
         else:
             self._unconfirmed.push_confirmed(reading, self._committed_floor, now_ms)
 
+    @property
+    def knows_commits(self) -> bool:
+        """Whether on_append_entries() has nothing more to find out."""
+        return self._committed_floor is not None
+
     def on_append_entries(self, message: AppendEntries) -> None:
         """The core has processed a message of its leader, which may show what is committed."""
         if self._committed_floor is not None:

@@ -142,7 +142,7 @@ class Peer:
         self._client_requests = RequestQueue(cluster)
         self.cluster_info = ClusterInfo(setup, self.core, self.directory, self.snapshots, marks)
         self.leading = False  # As of the last wake.
-        self._commits = CommitNotifier(now_ms)
+        self.commits = CommitNotifier(now_ms)
         self._now_ms = now_ms
         # What a quick wake (wake()) does not look at: whether there is more to do than usual, when
         # a part has something to do, and the state of the core at the last full wake.
@@ -174,7 +174,7 @@ class Peer:
     @property
     def last_applied(self) -> int:
         """The last entry that the state machine of this node has applied."""
-        return self._commits.applied_index
+        return self.commits.applied_index
 
     @property
     def audit_trail(self) -> AuditTrail:
@@ -189,6 +189,13 @@ class Peer:
     @property
     def is_leader(self) -> bool:
         return self.core.role is Role.LEADER
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether only updates, reads, their replication and its answers have come since the last
+        full wake, so that the next one may be quick."""
+        is_busy = self._is_busy or self._client_requests or self.snapshots.is_sending
+        return not is_busy and self.core.rare_state == self._rare_state
 
     def _dialect(self, peer: str) -> Dialect:
         """Returns how a peer reads refusals: as npm zmq-raft does, unless its hello says
@@ -217,7 +224,7 @@ class Peer:
             return
         if isinstance(event, Applied):
             self.requests.clients_wait = event.clients_wait
-            self._commits.on_applied(event.applied_index, event.by_all, event.urgent)
+            self.commits.on_applied(event.applied_index, event.by_all, event.urgent)
             self._is_busy = self._is_busy or not event.urgent  # A snapshot may be due.
             return
         self._is_busy = True
@@ -516,7 +523,7 @@ class Peer:
         if self._client_requests:
             return self._now_ms
         deadline = min(self.core.deadline_ms, self._full_due_ms)
-        notice_ms = self._commits.deadline_ms(self._applicable_index, self._now_ms)
+        notice_ms = self.commits.deadline_ms(self._applicable_index, self._now_ms)
         return deadline if notice_ms is None else min(deadline, notice_ms)
 
     def wake(self, now_ms: int, is_late: Callable[[], bool] = lambda: False) -> Wake:
@@ -546,7 +553,7 @@ class Peer:
             self._before_ready(now_ms)
         elif not core.advance():
             if self.leading:
-                self.reads.on_ready(None, self._commits.applied_index)
+                self.reads.on_ready(None, self.commits.applied_index)
             self._full_due_ms = min(self._full_due_ms, now_ms + FULL_EVERY_MS)
             return self._actions(now_ms)
         ready = core.ready()
@@ -558,7 +565,7 @@ class Peer:
             self._send_message(envelope)
         if self.leading:
             self.updates.commit(core.commit_index, self.out)
-            self.reads.on_ready(ready.read_index, self._commits.applied_index)
+            self.reads.on_ready(ready.read_index, self.commits.applied_index)
             if ready.read_index is not None:
                 self.entry_readers.on_read_index(ready.read_index)
                 self.cluster_info.on_read_index(ready.read_index)
@@ -566,7 +573,7 @@ class Peer:
         compact = None
         if is_full:
             orders = self._after_ready(ready, now_ms)
-            compact = self.snapshots.compact(self._commits.applied_by_all, now_ms)
+            compact = self.snapshots.compact(self.commits.applied_by_all, now_ms)
             self._plan(now_ms)
         else:
             self._full_due_ms = min(self._full_due_ms, now_ms + FULL_EVERY_MS)
@@ -696,20 +703,20 @@ class Peer:
 
         The processes of this node may apply it, and clients may read it.
         """
-        return max(self._commits.index, min(self.core.commit_index, self.core.durable_index))
+        return max(self.commits.index, min(self.core.commit_index, self.core.durable_index))
 
     def _commit_notice(self, now_ms: int) -> CommitNotice | None:
         index, leads = self._applicable_index, self.core.term if self.is_leader else 0
-        if self._commits.is_quiet(index, leads, now_ms):
+        if self.commits.is_quiet(index, leads, now_ms):
             return None
         wanted_index = max(self.reads.awaited_index, self.cluster_info.awaited_index)
-        scope = self._commits.scope(index, leads, now_ms, wanted_index)
+        scope = self.commits.scope(index, leads, now_ms, wanted_index)
         if scope is NotifyScope.NONE:
             return None
         term = self.core.log.term_at(index)
         assert term is not None, "a committed entry is in the log"
         tables_from = self.directory.at(index).tables_from
-        return self._commits.notify(CommitNotice(index, term, leads, scope, tables_from), now_ms)
+        return self.commits.notify(CommitNotice(index, term, leads, scope, tables_from), now_ms)
 
     def _followers(self) -> dict[str, dict[str, int]]:
         """The leader's view of its followers; of other peers, nothing."""

@@ -21,6 +21,7 @@ from ....native.log.updates import (
 from ....native.net.messages import Arena, Frames
 from ...raft.core import Raft
 from ...raft.messages import KIND_STATE, KIND_TABLES, AppendJob, EntryBatch, Envelope
+from ...raft.steady import LogEnd
 from ..membership.directory import MemberDirectory
 from ..wire.values import encode_json
 from .values import REQIDS_EXTRA_TTL_S, OutgoingFrames, PruneMarks, UpdateLimits
@@ -98,6 +99,34 @@ class AppendQueue:
         self.appended_bytes += sum(map(len, blocks))
         reset, self.reset_pending = self.reset_pending, False
         return AppendJob(self._epoch, self.seq, prev_index, prev_term, blocks, reset)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the log writer has acknowledged everything, and nothing waits for it."""
+        return not (self._unacknowledged or self._own_blocks or self.reset_pending)
+
+    def end_steady(
+        self, end: LogEnd, known: int, written_bytes: int, answers: list[Envelope]
+    ) -> int:
+        """Follows a steady state, in which C gave entries to the log writer. The core knows them.
+
+        known     durable batches whose request ids are in the table
+        answers   of the written batches; they wait for a job of these, whose seq is returned, or 0
+        """
+        for batch in (*end.durable[known:], *end.written):
+            self._reqids.add_block(batch.block)
+        given = (*end.durable, *end.written)
+        if not given:
+            return 0
+        self.appended_bytes += written_bytes
+        last_index, last_term = given[-1].last_index, given[-1].term
+        self._queued_index = last_index
+        self._marks.add(last_index, self._reqids.newest_s)
+        if not end.written:
+            return 0
+        self.seq += 1
+        self._unacknowledged.append(_PendingAck(self.seq, last_index, last_term, answers))
+        return self.seq
 
     def on_written(self, seq: int) -> Iterable[Envelope]:
         """The jobs up to seq are durable. Returns the answers that may be sent."""

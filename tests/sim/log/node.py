@@ -20,6 +20,7 @@ from kelek.protocols.record import decode_block
 from kelek.protocols.zmqraft.server.peer import Peer
 from kelek.protocols.zmqraft.server.values import Applied, PeerSetup
 from kelek.protocols.zmqraft.snapshots.orders import encode_work, result_for
+from kelek.protocols.zmqraft.steady.follower import SteadyFollowing
 from kelek.storage.errors import StorageError, StorageFull
 from kelek.storage.log import repair
 from kelek.storage.log.hard_state import HardStateFile
@@ -54,6 +55,7 @@ class PeerProcess(Process):
         self.hard_state = HardStateFile(self.files, node.identity)
         self.reader = LogReader(self.files, node.identity)
         self.peer: Peer | None = None
+        self.following: SteadyFollowing | None = None
         self.links: dict[str, SimLink] = {}
 
     def start_peer(self) -> None:
@@ -75,6 +77,7 @@ class PeerProcess(Process):
         random = Random(self.simulation.random.getrandbits(64))
         now_ms = self.node.now_ms
         self.peer = Peer(setup, recovered, reqids, self.reader, now_ms, random)
+        self.following = SteadyFollowing(self.peer)
         core = self.peer.core
         core.advance = partial(self._advance, core)  # type: ignore[method-assign]
         self.node.checker.on_started(self.node.name, self.peer.core)
@@ -122,11 +125,31 @@ class PeerProcess(Process):
             elif not isinstance(event, AppendAck):
                 peer.receive(event, now_ms)
         unix_s = UNIX_S + self.node.skew_s + now_ms // 1000
-        for (kind, source), messages in by_socket.items():
+        for (kind, source), received in by_socket.items():
+            messages = received
+            if kind is Requests and source == "peer_url" and self.node.steady:
+                messages = received[self._follow(peer, received, now_ms) :]
+                if not messages:
+                    continue
             arena = Arena.from_messages(messages)
             event = Requests(source, arena, unix_s)
             peer.receive(event if kind is Requests else Responses(source, arena), now_ms)
         self._wake_peer(peer, now_ms)
+
+    def _follow(self, peer: Peer, messages: list[Frames], now_ms: int) -> int:
+        """Has C handle messages of the leader, in a steady state for each. Returns how many."""
+        following = self.following
+        assert following is not None
+        for number, message in enumerate(messages):
+            if not following.may_begin:
+                return number
+            following.begin(None)
+            done = following.native.follow(Arena.from_messages([message]), now_ms, peer.out.peers)
+            following.end()
+            if not done:
+                return number
+            self.node.steady_messages += 1
+        return len(messages)
 
     def _on_ack(self, ack: AppendAck) -> None:
         if ack.epoch != self.epoch:
@@ -425,6 +448,8 @@ class SimNode:
         self.cache_bytes_max = self.simulation.random.choice([2_000, 20_000, 16 << 20])
         self.slow_until_us = 0
         self.off = False  # Power is off: nothing starts.
+        self.steady = True  # C handles messages of the leader (csrc/steady).
+        self.steady_messages = 0
         self._published: tuple[int, int] | None = None
         self._pipes: dict[str, int] = {}
         self._epoch = 0

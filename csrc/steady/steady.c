@@ -1,0 +1,289 @@
+/* The rules of replication in its steady state: one leader, one term, logs that are equal.
+ *
+ * Each rule has the section of the paper above it: Ongaro and Ousterhout, "In Search of an
+ * Understandable Consensus Algorithm" ("Raft"). protocols/raft has the same rules, and the rest. */
+#define _GNU_SOURCE
+#include "steady.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "bytes.h"
+#include "messages.h"
+#include "walk.h"
+
+enum { APPEND_FRAMES = 6, ID_BYTES_MAX = 3, NUMBERS_SIZE = 32, CHECKED_SIZE = 24 };
+enum { KIND_STATE = 0, KIND_TABLES = 3 };
+
+#define NUMBER_MAX ((1ull << 53) - 1)
+
+static const uint8_t APPEND[] = {0x6b, 0x2b};
+
+/* ---- the log ---- */
+
+static int kind_is_plain(uint8_t kind) { return kind == KIND_STATE || kind == KIND_TABLES; }
+
+/* Whether a frame is one block of this term that follows last_index and changes no configuration:
+ * such an entry would be in force as soon as it is appended (Raft, section 6). */
+static int block_is_plain(const uint8_t *data, uint32_t size, uint64_t last_index, uint64_t term,
+                          struct klk_header *header) {
+    struct klk_record record;
+    struct klk_walk walk;
+    if (klk_block_check(data, size, header) != (ssize_t)size) return 0;
+    if (header->magic != KLK_MAGIC_BLOCK || header->term != term) return 0;
+    if (header->first_index != last_index + 1) return 0;
+    if (klk_walk_start(data, size, header, &walk) != KLK_OK) return 0;
+    for (uint32_t i = 0; i < header->count; i++)
+        if (klk_walk_next(&walk, &record) != KLK_OK || !kind_is_plain(record.kind)) return 0;
+    return 1;
+}
+
+static void log_append(struct klk_steady_log *log, const uint8_t *data, uint32_t size,
+                       const struct klk_header *header) {
+    log->blocks[log->count++] =
+        (struct klk_steady_block){header->first_index, header->count, log->used, size};
+    memcpy(log->bytes + log->used, data, size);
+    log->used += size;
+    log->last_index += header->count;
+}
+
+static int log_fits(const struct klk_steady_log *log, uint64_t blocks, uint64_t bytes) {
+    return log->count + blocks <= log->blocks_max && log->used + bytes <= log->bytes_max;
+}
+
+static uint64_t block_end(const struct klk_steady_block *block) {
+    return block->first_index + block->count - 1;
+}
+
+void klk_steady_start(struct klk_steady_log *log) {
+    log->written = log->count;
+    log->syncing = 1;
+}
+
+void klk_steady_finish(struct klk_steady_log *log) {
+    log->syncing = 0;
+    log->durable = log->written;
+    if (log->durable) log->durable_index = block_end(&log->blocks[log->durable - 1]);
+    log->synced = log->offset;
+}
+
+int klk_steady_reqids(struct klk_steady_log *log) {
+    for (; log->known < log->durable; log->known++) {
+        const struct klk_steady_block *block = &log->blocks[log->known];
+        size_t offset = KLK_HEADER_SIZE;
+        uint64_t index = block->first_index;
+        uint32_t newest_s = 0;
+        int result = klk_reqids_add(log->reqids, log->bytes + block->start, block->size, &offset,
+                                    &index, &newest_s);
+        if (result != KLK_OK) return result; /* Ids that were stored already stay as they are. */
+    }
+    return KLK_OK;
+}
+
+int klk_steady_write(struct klk_steady_log *log) {
+    if (log->syncing || log->written == log->count) return KLK_OK;
+    uint8_t mark[KLK_HEADER_SIZE];
+    uint32_t start = log->blocks[log->written].start;
+    const uint8_t *parts[] = {mark, log->bytes + start};
+    size_t sizes[] = {sizeof mark, log->used - start};
+    klk_mark_write(mark, log->synced, log->epoch);
+    int result = klk_segment_write(log->segment, log->offset, parts, sizes, 2);
+    if (result == KLK_OK) {
+        result = klk_syncer_start(log->syncer, log->segment);
+        if (result != KLK_OK) log->sync_failed = 1;
+    }
+    if (result == KLK_ESPACE) return result;
+    if (result != KLK_OK) {
+        log->error = errno ? errno : EIO;
+        return KLK_EOS;
+    }
+    log->offset += sizes[0] + sizes[1];
+    klk_steady_start(log);
+    return KLK_OK;
+}
+
+int klk_steady_poll_sync(struct klk_steady_log *log) {
+    int result = klk_syncer_poll(log->syncer, 0);
+    if (result == KLK_MORE) return result;
+    if (result != KLK_OK) {
+        log->error = errno ? errno : EIO;
+        log->sync_failed = 1;
+        return KLK_EOS;
+    }
+    klk_steady_finish(log);
+    return KLK_OK;
+}
+
+/* ---- messages ---- */
+
+void klk_messages_drop(struct klk_messages *messages, uint32_t count) {
+    uint32_t first = messages->firsts[count], left = messages->messages - count;
+    uint32_t frames = messages->frames - first, start = messages->offsets[first];
+    if (!count) return;
+    memmove(messages->bytes, messages->bytes + start, klk_messages_bytes(messages) - start);
+    for (uint32_t f = 0; f <= frames; f++)
+        messages->offsets[f] = messages->offsets[first + f] - start;
+    for (uint32_t m = 0; m <= left; m++) messages->firsts[m] = messages->firsts[count + m] - first;
+    if (messages->slots)
+        for (uint32_t m = 0; m <= left; m++) messages->slots[m] = messages->slots[count + m];
+    messages->frames = frames;
+    messages->messages = left;
+    struct klk_messages *senders = messages->senders;
+    if (!senders) return;
+    uint32_t gone = 0;
+    while (gone < senders->messages && senders->slots[gone] < count) gone++;
+    klk_messages_drop(senders, gone);
+    for (uint32_t m = 0; m < senders->messages; m++) senders->slots[m] -= count;
+}
+
+/* The shortest form of a number, least significant byte first; returns its size. */
+static uint32_t uint_write(uint8_t *out, uint64_t value) {
+    uint32_t size = 0;
+    do out[size++] = (uint8_t)value;
+    while (value >>= 8);
+    return size;
+}
+
+static uint64_t uint_read(const uint8_t *data, uint32_t size) {
+    uint64_t value = 0;
+    for (uint32_t i = size; i-- > 0;) value = value << 8 | data[i];
+    return value;
+}
+
+/* ---- a follower ---- */
+
+/* A message without an answer yet. */
+struct append {
+    const uint8_t *route;
+    uint32_t route_size;
+    uint32_t message_id;
+    uint64_t commit_index;
+    uint64_t last_index; /* of its entries, or the previous index */
+    uint32_t blocks;
+    uint32_t bytes; /* of its blocks */
+};
+
+/* Answers that the entries up to match_index are equal and durable: AppendResponse of
+ * protocols/zmqraft/wire/extensions.py. */
+static int answer(const struct klk_steady_follower *follower, const uint8_t *route,
+                  uint32_t route_size, uint32_t message_id, uint64_t match_index,
+                  struct klk_messages *out) {
+    uint8_t id[8], term[8], numbers[CHECKED_SIZE] = {0};
+    uint8_t success = follower->clients_wait ? 3 : 1;
+    if (!klk_messages_fit(out, route_size + sizeof id + sizeof term + 1 + sizeof numbers, 5))
+        return KLK_EFULL;
+    klk_put_u64(numbers, match_index);
+    klk_messages_frame(out, route, route_size);
+    klk_messages_frame(out, id, uint_write(id, message_id));
+    klk_messages_frame(out, term, uint_write(term, follower->log.term));
+    klk_messages_frame(out, &success, 1);
+    klk_messages_frame(out, numbers, sizeof numbers);
+    klk_messages_end(out);
+    return KLK_OK;
+}
+
+/* Whether a message is an AppendEntries of our leader that needs nothing but its append. */
+static int append_read(const struct klk_steady_follower *follower,
+                       const struct klk_messages *arena, uint32_t message, struct append *append) {
+    const struct klk_steady_log *log = &follower->log;
+    uint32_t frames = klk_messages_frames(arena, message), size;
+    if (frames < APPEND_FRAMES) return 0;
+    if (!klk_messages_is(arena, message, 2, APPEND, sizeof APPEND) ||
+        !klk_messages_is(arena, message, 3, follower->ident, follower->ident_size) ||
+        !klk_messages_is(arena, message, 4, follower->leader, follower->leader_size))
+        return 0;
+    append->route = klk_messages_at(arena, message, 0, &append->route_size);
+    if (append->route_size > KLK_STEADY_ROUTE_MAX) return 0;
+    const uint8_t *id = klk_messages_at(arena, message, 1, &size);
+    if (size < 1 || size > ID_BYTES_MAX) return 0;
+    append->message_id = (uint32_t)uint_read(id, size);
+    const uint8_t *numbers = klk_messages_at(arena, message, 5, &size);
+    if (size != NUMBERS_SIZE) return 0;
+    append->commit_index = klk_get_u64(numbers + 24);
+    /* Raft, figure 2, AppendEntries 1 and 2: the term is ours, and the entry before is the same. */
+    if (klk_get_u64(numbers) != log->term || klk_get_u64(numbers + 8) != log->last_index ||
+        klk_get_u64(numbers + 16) != log->term || append->commit_index > NUMBER_MAX)
+        return 0;
+    append->last_index = log->last_index;
+    append->blocks = frames - APPEND_FRAMES;
+    append->bytes = 0;
+    for (uint32_t f = APPEND_FRAMES; f < frames; f++) {
+        struct klk_header header;
+        const uint8_t *block = klk_messages_at(arena, message, f, &size);
+        if (!block_is_plain(block, size, append->last_index, log->term, &header)) return 0;
+        append->last_index += header.count;
+        append->bytes += size;
+    }
+    return append->last_index <= NUMBER_MAX;
+}
+
+/* Counts a message of the leader: protocols/raft/election.py, Election.on_leader(). */
+static void leader_heard(struct klk_steady_follower *follower, uint64_t now_ms) {
+    uint64_t gap_ms = now_ms > follower->heard_ms ? now_ms - follower->heard_ms : 0;
+    if (gap_ms > follower->gap_ms_max) follower->gap_ms_max = gap_ms;
+    if (gap_ms >= 2 * follower->heartbeat_ms)
+        follower->missed += gap_ms / follower->heartbeat_ms - 1;
+    follower->heard_ms = now_ms;
+    follower->messages++;
+}
+
+static int append_handle(struct klk_steady_follower *follower, const struct klk_messages *arena,
+                         uint32_t message, const struct append *append, struct klk_messages *out) {
+    struct klk_steady_log *log = &follower->log;
+    if (append->blocks) {
+        if (!log_fits(log, append->blocks, append->bytes) ||
+            follower->waiting == KLK_STEADY_ANSWERS_MAX)
+            return KLK_EFULL;
+    } else {
+        /* Without entries nothing waits for the disk: the answer names what is durable. */
+        uint64_t match = log->last_index < log->durable_index ? log->last_index
+                                                              : log->durable_index;
+        if (answer(follower, append->route, append->route_size, append->message_id, match, out))
+            return KLK_EFULL;
+    }
+    for (uint32_t f = 0; f < append->blocks; f++) {
+        struct klk_header header;
+        uint32_t size;
+        const uint8_t *block = klk_messages_at(arena, message, APPEND_FRAMES + f, &size);
+        klk_header_read(block, &header);
+        log_append(log, block, size, &header); /* Raft, figure 2, AppendEntries 4. */
+    }
+    if (append->blocks) { /* Raft, section 5.3: an entry is acknowledged when it is durable. */
+        uint32_t place = (follower->first + follower->waiting++) % KLK_STEADY_ANSWERS_MAX;
+        struct klk_steady_answer *waits = &follower->answers[place];
+        waits->last_index = append->last_index;
+        waits->message_id = append->message_id;
+        waits->route_size = append->route_size;
+        memcpy(waits->route, append->route, append->route_size);
+    }
+    /* Raft, figure 2, AppendEntries 5: the leader's commit index, as far as our log is equal. */
+    uint64_t commit =
+        append->commit_index < append->last_index ? append->commit_index : append->last_index;
+    if (commit > follower->commit_index) follower->commit_index = commit;
+    return KLK_OK;
+}
+
+int klk_steady_follow(struct klk_steady_follower *follower, const struct klk_messages *arena,
+                      uint32_t *position, uint64_t now_ms, struct klk_messages *out) {
+    for (; *position < arena->messages; ++*position) {
+        struct append append;
+        if (!append_read(follower, arena, *position, &append)) return KLK_MORE;
+        int result = append_handle(follower, arena, *position, &append, out);
+        if (result != KLK_OK) return result;
+        leader_heard(follower, now_ms);
+    }
+    return KLK_OK;
+}
+
+int klk_steady_answer(struct klk_steady_follower *follower, struct klk_messages *out) {
+    while (follower->waiting) {
+        const struct klk_steady_answer *waits = &follower->answers[follower->first];
+        if (waits->last_index > follower->log.durable_index) break;
+        int result = answer(follower, waits->route, waits->route_size, waits->message_id,
+                            waits->last_index, out);
+        if (result != KLK_OK) return result;
+        follower->first = (follower->first + 1) % KLK_STEADY_ANSWERS_MAX;
+        follower->waiting--;
+    }
+    return KLK_OK;
+}

@@ -1,0 +1,145 @@
+/* Replication without Python while nothing unusual happens: a part of api.h.
+ *
+ * Python (protocols/raft) stays the truth. A steady state begins with numbers of its core and ends
+ * with numbers for it. What these functions do not know they leave to Python, untouched. */
+#ifndef KLK_STEADY_H
+#define KLK_STEADY_H
+#include "api.h"
+
+enum klk_steady_limit {
+    KLK_STEADY_BYTES_MAX = 4 << 20,  /* of the blocks of one steady state */
+    KLK_STEADY_BLOCKS_MAX = 1024,
+    KLK_STEADY_ANSWERS_MAX = 64,     /* that wait for a sync */
+    KLK_STEADY_ROUTE_MAX = 32,       /* bytes of a routing id */
+    KLK_STEADY_LEAVE_MS = 2          /* to wait for a running sync before a return */
+};
+
+/* Why a steady state has ended. */
+enum klk_steady_reason {
+    KLK_STEADY_TIME,    /* something is due */
+    KLK_STEADY_SOURCE,  /* another source is ready, or a connection has ended */
+    KLK_STEADY_MESSAGE, /* a message that only Python knows, at the front of the arena */
+    KLK_STEADY_NOTICE,  /* a notice of a commit is due to the processes that apply */
+    KLK_STEADY_FULL,    /* no room for more blocks, answers or messages */
+    KLK_STEADY_SEGMENT, /* the segment has no room: a new one must follow */
+    KLK_STEADY_DISK,    /* the disk refused a write, or a sync has failed */
+    KLK_STEADY_REASONS
+};
+
+/* A block that was appended since the steady state began. */
+struct klk_steady_block {
+    uint64_t first_index;
+    uint32_t count; /* of its entries */
+    uint32_t start; /* in the log's bytes */
+    uint32_t size;
+};
+
+/* The end of the log of one peer. All its entries are of one term. Blocks are in order: the first
+ * `durable` ones are durable, those up to `written` are in the segment, the rest only here. */
+struct klk_steady_log {
+    uint64_t term;
+    uint64_t last_index;
+    uint64_t durable_index;
+    uint8_t *bytes;
+    struct klk_steady_block *blocks;
+    uint32_t bytes_max;
+    uint32_t blocks_max;
+    uint32_t used; /* bytes */
+    uint32_t count, written, durable; /* blocks */
+    uint32_t known;                   /* blocks whose request ids are in reqids */
+    struct klk_reqids *reqids;
+    struct klk_segment *segment; /* NULL: the caller writes and syncs */
+    struct klk_syncer *syncer;
+    uint64_t offset; /* where the next block goes in the segment */
+    uint64_t synced; /* the segment is durable up to here */
+    uint64_t epoch;
+    int32_t syncing; /* a sync of the written blocks runs */
+    int32_t error;   /* errno of a write or a sync that has failed */
+    int32_t sync_failed; /* it was a sync */
+};
+
+/* An answer to the leader that waits until the entries up to last_index are durable. */
+struct klk_steady_answer {
+    uint64_t last_index;
+    uint32_t message_id;
+    uint32_t route_size;
+    uint8_t route[KLK_STEADY_ROUTE_MAX];
+};
+
+/* A follower of a leader that all its entries come from. */
+struct klk_steady_follower {
+    struct klk_steady_log log;
+    const uint8_t *ident;
+    const uint8_t *leader; /* its PEER ID */
+    uint32_t ident_size;
+    uint32_t leader_size;
+    uint64_t commit_index;
+    uint64_t heartbeat_ms;
+    uint64_t heard_ms;  /* when a message of the leader last arrived */
+    uint64_t gap_ms_max;
+    uint64_t missed;    /* heartbeats, since the steady state began */
+    uint64_t messages;  /* of the leader, since then */
+    int32_t clients_wait; /* clients of this node wait for commits: answers say so */
+    uint32_t first;       /* of the answers that wait, a ring */
+    uint32_t waiting;
+    struct klk_steady_answer answers[KLK_STEADY_ANSWERS_MAX];
+};
+
+/* Handles the AppendEntries of an arena, from *position on. now_ms: not before they arrived.
+ *
+ *   position   in, out: the first message that was not handled
+ *   out        gets answers that need not wait for the disk
+ *
+ * Returns KLK_OK when all were handled. KLK_MORE: the message at *position is for Python, which
+ * finds everything as it was before that message; KLK_EFULL: there is no room for it. */
+int klk_steady_follow(struct klk_steady_follower *follower, const struct klk_messages *arena,
+                      uint32_t *position, uint64_t now_ms, struct klk_messages *out);
+
+/* Adds the answers whose entries are durable to out. KLK_OK or KLK_EFULL: call again. */
+int klk_steady_answer(struct klk_steady_follower *follower, struct klk_messages *out);
+
+/* Writes the blocks that are not in the segment yet and starts their sync, unless one runs.
+ * Returns KLK_OK; KLK_ESPACE when the segment has no room; KLK_EOS with log->error. */
+int klk_steady_write(struct klk_steady_log *log);
+
+/* Takes the end of a sync. Returns KLK_OK, KLK_MORE while it runs, KLK_EOS with log->error. */
+int klk_steady_poll_sync(struct klk_steady_log *log);
+
+/* Without a segment: the blocks so far are being written, and then they are durable. */
+void klk_steady_start(struct klk_steady_log *log);
+void klk_steady_finish(struct klk_steady_log *log);
+
+/* Stores the request ids of durable blocks. Returns KLK_OK, or KLK_EGROW: the table has no room. */
+int klk_steady_reqids(struct klk_steady_log *log);
+
+/* Removes the first messages of an arena. */
+void klk_messages_drop(struct klk_messages *messages, uint32_t count);
+
+/* ---- turn.c: the loop around them ---- */
+
+/* A ROUTER with its drain and its outgoing messages. */
+struct klk_steady_router {
+    void *socket;
+    struct klk_drain *drain;
+    struct klk_messages *out;
+    uint64_t dropped; /* messages that had no room or no peer, added to */
+    int32_t more;     /* the drain has ended early */
+};
+
+struct klk_steady_turn {
+    struct klk_poll *poll;
+    struct klk_steady_follower *follower;
+    struct klk_steady_router peers;
+    int64_t notice_ms;      /* when a notice of a new commit is due */
+    uint64_t noticed_index; /* the last one that all processes know */
+    int32_t reason;        /* out: enum klk_steady_reason */
+    int32_t handled;       /* out: the arena of the peers holds messages for Python */
+    uint64_t wakes;        /* out, added to */
+};
+
+/* Waits like klk_poll_wait(). While only messages of the leader and ends of syncs come it does the
+ * follower's work and waits again. It returns for anything else, and after timeout_ms.
+ * Returns KLK_OK with reason, KLK_EINVAL when a source is not in poll, or KLK_EOS. */
+int klk_steady_wait(struct klk_steady_turn *turn, int64_t timeout_ms);
+
+#endif

@@ -1,0 +1,56 @@
+"""Followers in C (csrc/steady) in real processes: their logs, and what ends a steady state."""
+
+import os
+import signal
+from typing import Any
+
+from kelek.storage.disk.disk import Disk
+from kelek.storage.log.reader import LogReader
+from kelek.storage.log.segment import Identity
+from kelek.tests.actors.demo_cluster import LEADERS, DemoCluster, Rows
+
+BATCHES, BATCH = 30, 50
+
+
+def blocks(cluster: DemoCluster, node: str, row: dict[str, Any]) -> bytes:
+    """The log of a node, as its files hold it."""
+    reader = LogReader(Disk(cluster.data / node / "raft"), Identity("demo", node))
+    read: list[bytes] = []
+    index, last_index = 1, int(row["applied_index"])
+    while index <= last_index:
+        batches = reader.batches(index, last_index, row["term"], 1 << 20)
+        assert batches, f"{node} lacks entry {index}"
+        read += [batch.block for batch in batches]
+        index = batches[-1].last_index + 1
+    reader.close()
+    return b"".join(read)
+
+
+def test_followers_follow_in_c(shell: Any) -> None:
+    """Lone entries, batches, a new leader, and new segments: each log has every entry once, and the
+    followers' logs equal that of their twin, the leader, byte for byte."""
+    cluster = DemoCluster(shell, "writer: thread, segment_bytes: 256KiB")
+    cluster.append(20)
+    for _ in range(BATCHES):
+        cluster.append_batch(BATCH)
+    rows = cluster.wait_caught_up()
+    leader = cluster.leader()
+    for row in rows.values():
+        if row["node"] != leader["node"]:
+            assert row["steady_wakes"] > 2 * BATCHES
+            assert row["steady_left"]["segment"] > 0
+            assert row["steady_left"]["disk"] == 0
+    cluster.check()
+    logs = {blocks(cluster, node, row) for node, row in rows.items()}
+    assert len(logs) == 1
+    os.kill(leader["pid"], signal.SIGKILL)
+
+    def is_replaced(rows: Rows) -> bool:
+        leads = {row.get("leader") for row in rows.values()}
+        return leads in LEADERS and all(row["term"] > leader["term"] for row in rows.values())
+
+    cluster.wait(is_replaced)
+    for _ in range(BATCHES):
+        cluster.append_batch(BATCH)
+    cluster.wait_caught_up()
+    cluster.check()

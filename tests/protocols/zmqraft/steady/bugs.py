@@ -1,0 +1,126 @@
+"""Defects of csrc/steady/steady.c; the twins find each of them."""
+
+import ctypes
+import shlex
+import subprocess
+import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kelek
+from kelek._native import ffi, lib
+from kelek.native.log import steady
+
+CSRC = Path(kelek.__file__).parent / "csrc"
+FOLDERS = (".", "broker", "log", "net", "steady", "tables")
+NEEDED = ("crc32c", "frame", "latency", "reqids", "segment", "syncer")  # Of csrc/log.
+
+# The name of a bug: a piece of the source, which must occur once, and its replacement.
+BUGS = {
+    "acknowledged before it is durable": (
+        "if (waits->last_index > follower->log.durable_index) break;",
+        "",
+    ),
+    "a heartbeat acknowledges what is not durable": (
+        "uint64_t match = log->last_index < log->durable_index ? log->last_index\n"
+        "                                                              : log->durable_index;",
+        "uint64_t match = log->last_index;",
+    ),
+    "commits what the leader has not sent": (
+        "append->commit_index < append->last_index ? append->commit_index : append->last_index",
+        "append->commit_index",
+    ),
+    "the previous index is not compared": (
+        "klk_get_u64(numbers + 8) != log->last_index ||",
+        "",
+    ),
+    "the previous term is not compared": ("klk_get_u64(numbers + 16) != log->term ||", ""),
+    "a message of another term": ("klk_get_u64(numbers) != log->term ||", ""),
+    "a message of another leader": (
+        "!klk_messages_is(arena, message, 4, follower->leader, follower->leader_size)",
+        "0",
+    ),
+    "a configuration is taken for data": (
+        "return kind == KIND_STATE || kind == KIND_TABLES;",
+        "return kind <= KIND_TABLES;",
+    ),
+    "a block is not checked": (
+        "if (klk_block_check(data, size, header) != (ssize_t)size) return 0;",
+        "klk_header_read(data, header);",
+    ),
+    "a block after a gap": ("if (header->first_index != last_index + 1) return 0;", ""),
+    "a sync counts for blocks that came later": (
+        "log->durable = log->written;",
+        "log->durable = log->written = log->count;",
+    ),
+    "clients that wait are not told": ("follower->clients_wait ? 3 : 1", "1"),
+    "missed heartbeats are not counted": (
+        "follower->missed += gap_ms / follower->heartbeat_ms - 1;",
+        ";",
+    ),
+    "answers in the wrong order": (
+        "(follower->first + follower->waiting++) % KLK_STEADY_ANSWERS_MAX",
+        "(follower->first + ++follower->waiting) % KLK_STEADY_ANSWERS_MAX",
+    ),
+}
+
+
+def compile_objects(folder: Path) -> list[Path]:
+    """Compiles what steady.c calls."""
+    sources = [CSRC / "log" / f"{name}.c" for name in NEEDED]
+    _compile(["-c", *map(str, sources)], folder)
+    return sorted(folder.glob("*.o"))
+
+
+def _compile(arguments: list[str], folder: Path) -> None:
+    compiler = shlex.split(sysconfig.get_config_var("CC") or "cc")
+    includes = [f"-I{CSRC / name}" for name in FOLDERS]
+    command = [*compiler, "-std=c11", "-O1", "-fPIC", *includes, *arguments]
+    subprocess.run(command, cwd=folder, check=True)
+
+
+# The functions of steady.c that the twins call.
+FUNCTIONS = {
+    "klk_steady_follow": "int (*)(struct klk_steady_follower *, const struct klk_messages *, "
+    "uint32_t *, uint64_t, struct klk_messages *)",
+    "klk_steady_answer": "int (*)(struct klk_steady_follower *, struct klk_messages *)",
+    "klk_steady_start": "void (*)(struct klk_steady_log *)",
+    "klk_steady_finish": "void (*)(struct klk_steady_log *)",
+    "klk_steady_reqids": "int (*)(struct klk_steady_log *)",
+}
+
+
+class _PatchedLibrary:
+    """The library with some functions of another one."""
+
+    def __init__(self, library: Any, path: Path) -> None:
+        self._library = library
+        loaded = ctypes.CDLL(str(path))
+        for name, kind in FUNCTIONS.items():
+            address = ctypes.cast(getattr(loaded, name), ctypes.c_void_p).value
+            setattr(self, name, ffi.cast(kind, address))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._library, name)
+
+
+@contextmanager
+def planted(name: str, folder: Path, objects: list[Path]) -> Iterator[None]:
+    """Replaces the functions of steady.c by some with this bug; '': with none."""
+    text = (CSRC / "steady" / "steady.c").read_text()
+    if name:
+        old, new = BUGS[name]
+        assert text.count(old) == 1, f"{name}: steady.c has changed, mend its patch: {old!r}"
+        text = text.replace(old, new)
+    source, library = folder / "planted.c", folder / "planted.so"
+    source.write_text(text)
+    # Its own functions, not those that the process has loaded.
+    flags = ["-shared", "-Wl,-Bsymbolic", "-lpthread"]
+    _compile([str(source), *map(str, objects), "-o", str(library), *flags], folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(steady, "lib", _PatchedLibrary(lib, library))
+        yield
