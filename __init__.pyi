@@ -86,6 +86,7 @@ from .clients.table.batch import Branch as Branch
 from .clients.table.changes import Change as Change
 from .clients.table.jobs import ClusterSnapshot as ClusterSnapshot
 from .clients.table.jobs import RangeJob as RangeJob
+from .clients.table.map import Map as Map
 from .clients.table.operations import TableTuning as TableTuning
 from .clients.table.table import Table as Table
 from .clients.tracing import disable_tracing as disable_tracing

@@ -85,7 +85,7 @@ REACH_STEP_MS = 2
 APPLY_MS = 2
 SEARCHES_A_GRACE = 12
 
-Data = bytes | bytearray | memoryview
+Data = bytes | bytearray | memoryview | str  # A str is sent as UTF-8.
 
 
 class LogTuning(NamedTuple):
@@ -546,8 +546,10 @@ def check_range(name: str, value: int) -> None:
 
 
 def checked(data: Data) -> bytes:
+    if isinstance(data, str):
+        data = data.encode()
     if not isinstance(data, bytes | bytearray | memoryview):
-        raise TypeError(f"a value is bytes, not {type(data).__name__}")
+        raise TypeError(f"a value is bytes or a str, not {type(data).__name__}")
     data = bytes(data)
     if not 0 < len(data) <= RECORD_BYTES_MAX:
         raise LogTooLarge(f"a value has 1 to {RECORD_BYTES_MAX} bytes, not {len(data)}")

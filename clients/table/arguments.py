@@ -16,7 +16,7 @@ from ...protocols.zerodb.wire.values import (
 )
 from ..errors import TableTooLarge
 
-Data = bytes | bytearray | memoryview
+Data = bytes | bytearray | memoryview | str  # A str is sent as UTF-8.
 Pair = tuple[bytes, bytes]
 
 # When a write is acknowledged: on receipt, when applied, when on stable storage.
@@ -156,6 +156,8 @@ def milliseconds(seconds: float | None) -> int:
 def _bytes(what: str, data: Data) -> bytes:
     if isinstance(data, bytes):
         return data
+    if isinstance(data, str):
+        return data.encode()
     if not isinstance(data, bytearray | memoryview):
-        raise TypeError(f"{what} is bytes, not {type(data).__name__}")
+        raise TypeError(f"{what} is bytes or a str, not {type(data).__name__}")
     return bytes(data)

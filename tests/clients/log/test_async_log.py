@@ -229,7 +229,7 @@ async def test_errors_are_raised_by_the_calls_that_they_concern(cluster: LogPeer
             with pytest.raises(LogTooLarge):
                 await log.append(bytes(size))
         with pytest.raises(TypeError):
-            await log.append("text")  # type: ignore[arg-type]
+            await log.append(7)  # type: ignore[arg-type]
         cluster.model.peers[0].refuse = "expired"
         with pytest.raises(LogExpired):
             await log.append_many([b"a", b"b"])

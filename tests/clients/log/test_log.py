@@ -189,7 +189,13 @@ def test_the_largest_value_has_its_own_message(cluster: LogPeers) -> None:
         assert log.append_many([b"a", bytes(10 << 20), b"b"]) == 3
 
 
-@pytest.mark.parametrize("wrong", ["text", 5, None])
+def test_a_str_is_utf_8(cluster: LogPeers) -> None:
+    with kelek.Log(cluster.urls) as log:
+        log.append("é")
+        assert [entry.data for entry in log.entries(after=0)][-1] == "é".encode()
+
+
+@pytest.mark.parametrize("wrong", [5, None, ["a"]])
 def test_values_must_be_bytes(cluster: LogPeers, wrong: object) -> None:
     with kelek.Log(cluster.urls) as log, pytest.raises(TypeError):
         log.append(wrong)  # type: ignore[arg-type]

@@ -567,7 +567,7 @@ def test_keys_have_1_to_65536_bytes(cluster: TableServers, key: bytes) -> None:
         with pytest.raises(kelek.TableTooLarge):
             table.put_many([(key, b"")])
         with pytest.raises(TypeError):
-            table.put("text", b"")  # type: ignore[arg-type]
+            table.put(7, b"")  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="several"):
             table.get_many(b"text")  # type: ignore[arg-type]
     assert not cluster.store.writes

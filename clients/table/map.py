@@ -1,0 +1,218 @@
+"""kelek.Map: a table, or a part of one, as a dict."""
+
+import json
+from collections.abc import ItemsView as AbstractItems
+from collections.abc import Iterator, Mapping, MutableMapping, ValuesView
+from typing import Any, Protocol
+
+import msgpack
+
+from .arguments import checked_key, checked_value
+from .table import Table
+
+_NONE = object()
+
+
+class Codec(Protocol):
+    """How a value becomes bytes, and bytes a value."""
+
+    def encode(self, value: Any, /) -> bytes: ...
+    def decode(self, data: bytes, /) -> Any: ...
+
+
+class _Json:
+    def encode(self, value: Any) -> bytes:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+    def decode(self, data: bytes) -> Any:
+        return json.loads(data)
+
+
+class _Msgpack:
+    def encode(self, value: Any) -> bytes:
+        data: bytes = msgpack.packb(value)
+        return data
+
+    def decode(self, data: bytes) -> Any:
+        return msgpack.unpackb(data)
+
+
+class _Text:
+    def encode(self, value: str) -> bytes:
+        if not isinstance(value, str):
+            raise TypeError(f"a value is a str, not {type(value).__name__}: choose another codec")
+        return value.encode()
+
+    def decode(self, data: bytes) -> str:
+        return data.decode()
+
+
+class _Bytes:
+    def encode(self, value: bytes) -> bytes:
+        return value  # checked_value() raises TypeError.
+
+    def decode(self, data: bytes) -> bytes:
+        return data
+
+
+class _Pydantic:
+    """A model of pydantic, as JSON."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def encode(self, value: Any) -> bytes:
+        if not isinstance(value, self._model):
+            raise TypeError(f"a value is a {self._model.__name__}, not {type(value).__name__}")
+        data: bytes = value.model_dump_json().encode()
+        return data
+
+    def decode(self, data: bytes) -> Any:
+        return self._model.model_validate_json(data)
+
+
+CODECS: Mapping[str, Codec] = {
+    "json": _Json(),
+    "msgpack": _Msgpack(),
+    "text": _Text(),
+    "bytes": _Bytes(),
+}
+
+
+def codec_of(codec: Any) -> Codec:
+    """A codec by name, of a model, or as given. Raises ValueError."""
+    if isinstance(codec, str):
+        if codec not in CODECS:
+            raise ValueError(f"codec is {', '.join(CODECS)}, a model or a codec, not {codec!r}")
+        return CODECS[codec]
+    if hasattr(codec, "model_validate_json"):
+        return _Pydantic(codec)
+    if not (callable(getattr(codec, "encode", None)) and callable(getattr(codec, "decode", None))):
+        raise ValueError(f"a codec has encode() and decode(), {type(codec).__name__} has not")
+    checked: Codec = codec
+    return checked
+
+
+class Map(MutableMapping[str, Any]):
+    """A table, or the keys of it that begin with a prefix, as a dict of str.
+
+        with kelek.Table("tcp://127.0.0.1:7100", 20) as table:
+            settings = kelek.Map(table, prefix="settings/")
+            settings["colours"] = ["red", "blue"]
+            for name, value in settings.items(): ...
+
+    table    its thread, timeout and errors are those of this Map
+    prefix   of the keys in the table; the Map's own keys are without it
+    codec    of the values: "json", "msgpack", "text" (UTF-8) or "bytes", a model of pydantic (as
+             JSON), or an object with encode(value) and decode(bytes)
+
+    Each method reads and writes the cluster. pop(), popitem(), setdefault() and `del` are atomic,
+    update() and clear() write several keys; iteration is in the order of the keys' UTF-8, page by
+    page, and may show writes of others meanwhile. A value that the codec can't read raises its
+    error.
+    """
+
+    def __init__(self, table: Table, *, prefix: str = "", codec: Any = "json") -> None:
+        self._table, self._prefix, self._codec = table, prefix.encode(), codec_of(codec)
+
+    def _key(self, key: object) -> bytes:
+        if not isinstance(key, str):
+            raise TypeError(f"a key is a str, not {type(key).__name__}")
+        return checked_key(self._prefix + key.encode())
+
+    def _name(self, key: bytes) -> str:
+        return key[len(self._prefix) :].decode()
+
+    def __getitem__(self, key: str) -> Any:
+        data = self._table.get(self._key(key))
+        if data is None:
+            raise KeyError(key)
+        return self._codec.decode(data)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._table.put(self._key(key), self._codec.encode(value))
+
+    def __delitem__(self, key: str) -> None:
+        name = self._key(key)
+        if not self._table.commit(self._table.batch().when_present(name).delete(name)).succeeded:
+            raise KeyError(key)
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and self._table.exists(self._key(key))
+
+    def __iter__(self) -> Iterator[str]:
+        return map(self._name, self._table.keys(prefix=self._prefix))
+
+    def __len__(self) -> int:
+        return self._table.count(prefix=self._prefix)
+
+    def items(self) -> AbstractItems[str, Any]:
+        """All pairs, in order."""
+        return _Items(self)
+
+    def values(self) -> ValuesView[Any]:
+        """All values, in the order of their keys."""
+        return _Values(self)
+
+    def _pairs(self) -> Iterator[tuple[str, Any]]:
+        for key, data in self._table.scan(prefix=self._prefix):
+            yield self._name(key), self._codec.decode(data)
+
+    def pop(self, key: str, default: Any = _NONE) -> Any:
+        """Removes a key and returns its value. Raises KeyError without a default."""
+        name = self._key(key)
+        while (data := self._table.get(name)) is not None:
+            value = self._codec.decode(data)
+            if self._remove(name, data):
+                return value
+        if default is _NONE:
+            raise KeyError(key)
+        return default
+
+    def popitem(self) -> tuple[str, Any]:
+        """Removes the first key and returns it with its value. Raises KeyError when empty."""
+        while first := next(iter(self._table.scan(prefix=self._prefix, limit=1)), None):
+            value = self._codec.decode(first[1])
+            if self._remove(*first):
+                return self._name(first[0]), value
+        raise KeyError("the map is empty")
+
+    def _remove(self, key: bytes, data: bytes) -> bool:
+        """Deletes a key that still has this value."""
+        return self._table.commit(self._table.batch().when_equal(key, data).delete(key)).succeeded
+
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        """The value of a key; of several callers, the first one's default is stored."""
+        name, data = self._key(key), self._codec.encode(default)
+        while not self._table.compare_and_put(name, None, data):
+            found = self._table.get(name)
+            if found is not None:
+                return self._codec.decode(found)
+        return default
+
+    def update(self, other: Any = (), /, **values: Any) -> None:
+        """Stores all pairs of a mapping or iterable, pipelined."""
+        pairs = other.items() if isinstance(other, Mapping) else other
+        self._table.put_many(
+            (self._key(key), checked_value(self._codec.encode(value)))
+            for each in (pairs, values.items())
+            for key, value in each
+        )
+
+    def clear(self) -> None:
+        """Deletes all keys, in one atomic write."""
+        self._table.delete_range(prefix=self._prefix)
+
+
+class _Items(AbstractItems[str, Any]):
+    _mapping: Map
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        return self._mapping._pairs()
+
+
+class _Values(ValuesView[Any]):
+    _mapping: Map
+
+    def __iter__(self) -> Iterator[Any]:
+        return (value for _, value in self._mapping._pairs())
