@@ -212,6 +212,16 @@ static int drain_open(struct klk_drain *drain) {
     return KLK_OK;
 }
 
+/* Opens the rest of the held bundle, unless its key was revoked since its first messages. */
+static int drain_resume(struct klk_drain *drain) {
+    struct klk_messages *in = drain->arena;
+    if (!drain->keys || drain_allowed(drain, &in->slots[in->messages])) return drain_open(drain);
+    in->frames = in->firsts[in->messages];
+    drain->opened = 0;
+    drain->keys->revoked++;
+    return KLK_OK;
+}
+
 /* Puts the held frame into the arena, or drops it as part of a message over a limit. */
 static int drain_place(struct klk_drain *drain) {
     struct klk_messages *in = drain->arena;
@@ -318,7 +328,7 @@ int klk_drain_receive(struct klk_drain *drain, void *socket, int fresh) {
             drain->held = 1;
             if (drain->connections) drain_count(drain);
         }
-        int result = drain->opened ? drain_open(drain) : drain_place(drain);
+        int result = drain->opened ? drain_resume(drain) : drain_place(drain);
         if (result != KLK_OK) return result;
         drain->held = 0;
     }
