@@ -84,6 +84,16 @@ static int holds(struct klk_serve *serve, int64_t now_ms) {
     return 0;
 }
 
+/* Whether the next wake sends what this one has to send, because more may have arrived. */
+static int gathers(struct klk_serve *serve, int has_input) {
+    uint32_t count = serve->clients.out->messages + serve->workers.out->messages;
+    if (has_input && count > 1 && count < KLK_SERVE_GATHERED_MAX &&
+        serve->gathers < KLK_SERVE_GATHERS_MAX)
+        return ++serve->gathers != 0;
+    serve->gathers = 0;
+    return 0;
+}
+
 static int is_too_much(const struct klk_serve *serve) {
     return serve->clients.out->messages > KLK_SERVE_MESSAGES_MAX ||
            serve->workers.out->messages > KLK_SERVE_MESSAGES_MAX;
@@ -92,6 +102,7 @@ static int is_too_much(const struct klk_serve *serve) {
 /* One wake. Returns KLK_OK, LEFT with serve->served, or KLK_EOS. */
 static int wake(struct klk_serve *serve, struct klk_poll_item *clients,
                 struct klk_poll_item *workers, int64_t now_ms) {
+    int has_input = clients->ready || workers->ready;
     /* Answers first, because they make room for requests. */
     serve->served = KLK_SERVED_ANSWERS;
     int result = router_receive(serve, &serve->workers, workers, klk_exchange_receive_answers,
@@ -103,6 +114,7 @@ static int wake(struct klk_serve *serve, struct klk_poll_item *clients,
     serve->served = KLK_SERVED_ALL;
     result = klk_exchange_dispatch(serve->exchange, now_ms, serve->clients.out, serve->workers.out);
     if (result != KLK_OK || is_too_much(serve)) return LEFT; /* The caller can make more room. */
+    if (gathers(serve, has_input)) return KLK_OK;
     serve->served = KLK_SERVED_WORKERS;
     result = router_send(&serve->workers, workers);
     if (result != KLK_OK) return result;
@@ -125,16 +137,16 @@ int klk_serve_wait(struct klk_serve *serve, int64_t timeout_ms) {
     if (!clients || !workers) return KLK_EINVAL;
     int64_t now_ms = monotonic_ms(), end_ms = now_ms + timeout_ms;
     serve->served = KLK_SERVED_ALL;
-    serve->held_ms = 0; /* The caller has sent them. */
+    serve->held_ms = serve->gathers = 0; /* The caller has sent them. */
     serve->exchange->patient = 0;
     for (;;) {
         int more = serve->clients.more || serve->workers.more;
-        int64_t left_ms = more || now_ms >= end_ms ? 0 : end_ms - now_ms;
+        int64_t left_ms = more || serve->gathers || now_ms >= end_ms ? 0 : end_ms - now_ms;
         if (serve->held_ms && left_ms > HELD_MS) left_ms = HELD_MS;
         int found = klk_poll_wait(serve->poll, left_ms);
         if (found < 0) return found;
         if (others_ready(serve->poll, clients, workers)) break;
-        if (!found && !more && !serve->held_ms) break;
+        if (!found && !more && !serve->held_ms && !serve->gathers) break;
         now_ms = monotonic_ms();
         int result = wake(serve, clients, workers, now_ms);
         if (result < 0) return result;

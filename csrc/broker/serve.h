@@ -6,7 +6,9 @@
 
 enum klk_serve_limit {
     KLK_SERVE_MESSAGES_MAX = 4096, /* messages of one wake to a ROUTER */
-    KLK_SERVE_HELD_MAX = 24        /* answers that are sent together */
+    KLK_SERVE_HELD_MAX = 24,       /* answers that are sent together */
+    KLK_SERVE_GATHERED_MAX = 64,   /* messages of several wakes that are sent together, .. */
+    KLK_SERVE_GATHERS_MAX = 8      /* .. and their wakes */
 };
 
 /* What the caller must handle, besides the ready items of the poll and outgoing messages. */
@@ -37,6 +39,7 @@ struct klk_serve {
     struct klk_served_router workers;
     int64_t held_ms;   /* since when answers are held; 0: none */
     int64_t woke_ms;   /* the last wake */
+    uint32_t gathers;  /* wakes in a row whose messages were not sent yet */
     int32_t served;    /* out: enum klk_served */
     uint32_t position; /* out */
 };
@@ -45,6 +48,9 @@ struct klk_serve {
  * receives answers, then requests, dispatches, and sends; then it waits again. It returns when
  * another source is ready, when the caller must handle a message, when something needs more room or
  * was not sent, and after timeout_ms or when the oldest request expires.
+ *
+ * A wake with two or more outgoing messages first looks whether more has arrived meanwhile. Then
+ * these leave together: in busy times bundles get larger, and nothing waits for what is not there.
  *
  * Answers of services with more waiting requests are held for a millisecond, or up to
  * KLK_SERVE_HELD_MAX: each separate send costs a hand-over to libzmq's thread and a TCP segment,
