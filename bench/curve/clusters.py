@@ -26,7 +26,7 @@ from kelek.protocols.access.certificates import (
 )
 
 FORMS = ("null", "curve", "grants")
-GRANTS = "log.read log.append tables:1-9:rw services:echo,mail.* worker:echo,mail.*"
+GRANTS = "log.read log.append tables:1-9:rw services:echo,bundled,mail.* worker:echo,bundled,mail.*"
 SETTINGS = "raft: {election_timeout_ms: [1500, 2500]}"  # Three clusters share the machine.
 INSECURE = ["peer_url", "broadcast_url"]
 CLIENT = "load"
@@ -40,7 +40,7 @@ def new_key(name: str) -> Certificate:
 
 
 class KeyedCluster(BenchTables):
-    """One of FORMS, with workers for the service `echo`."""
+    """One of FORMS, with workers for the services `echo` and `bundled`."""
 
     answer_ms_max = 3000  # Each question has a handshake of its own, beside two other clusters.
     start_s_max = 120.0
@@ -53,7 +53,7 @@ class KeyedCluster(BenchTables):
         ports = iter(free_ports(20))
         served = [f"tcp://127.0.0.1:{next(ports)}" for _ in range(2)]
         self.clients_url, self.workers_url = served
-        self.workers: subprocess.Popen[bytes] | None = None
+        self.workers: list[subprocess.Popen[bytes]] = []
         self.owners = {
             **dict(zip(self.urls.values(), NODES, strict=True)),
             **dict(zip(self.table_urls, NODES, strict=True)),
@@ -123,21 +123,23 @@ class KeyedCluster(BenchTables):
         return [*self.target_at("zerodb", self.table_urls[node]), "--table", str(table)]
 
     def start_workers(self, generator: Generator) -> None:
-        load = Load(WORKERS, WINDOW)
         target = self.target_at("workers", self.workers_url)
         with (self.directory / "workers.log").open("ab") as log:
-            self.workers = subprocess.Popen(
-                [str(generator.path), *target, *load.arguments()],
-                stdout=log,
-                stderr=log,
-                preexec_fn=ends_with_us(),
-            )
+            for bundles in (False, True):
+                load = Load(WORKERS, WINDOW, bundles=bundles)
+                worker = subprocess.Popen(
+                    [str(generator.path), *target, *load.arguments()],
+                    stdout=log,
+                    stderr=log,
+                    preexec_fn=ends_with_us(),
+                )
+                self.workers.append(worker)
 
     def stop(self) -> None:
-        if self.workers is not None:
-            self.workers.kill()
-            self.workers.wait()
-            self.workers = None
+        for worker in self.workers:
+            worker.kill()
+            worker.wait()
+        self.workers.clear()
         super().stop()
 
 

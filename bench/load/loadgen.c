@@ -13,6 +13,7 @@
  *   --tables N         ... and how many from there on are asked in turn
  *   --hold-ms N        workers: so long each keeps what it was asked
  *   --wait N           redis: each write is followed by WAIT N
+ *   --bundles 1        broker, workers: bundles, kelek's own form
  *   --columns 1        zerodb: puts and gets in kelek's own form, as packed columns
  *   --libzmq PATH      zmqraft, zerodb, and with keys: the shared library (pyzmq's own: no header
  *                      is needed)
@@ -249,6 +250,8 @@ static bool take_option(const char *name, char *value) {
         o->server_key_count = take_list(o->server_keys, value);
     else if (!strcmp(name, "--own-key"))
         o->own_key = value;
+    else if (!strcmp(name, "--bundles"))
+        o->bundles = atoi(value) != 0;
     else if (!strcmp(name, "--columns"))
         o->columns = atoi(value) != 0;
     else if (!strcmp(name, "--libzmq"))

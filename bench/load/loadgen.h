@@ -41,6 +41,7 @@ struct load_options {
     unsigned long tables;   /* ... and how many are asked in turn */
     int wait;               /* Redis: replicas that must have a write */
     int hold_ms;            /* workers: so long each keeps what it was asked */
+    bool bundles;           /* broker, workers: small messages share a frame, in kelek's own form */
     uint64_t count; /* send so many and end; 0: send for warmup_s + secs */
     double secs, warmup_s, drain_s, give_up_s;
     uint64_t timeout_ns; /* without any answer for so long: the leader is looked for again */

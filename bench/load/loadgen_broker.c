@@ -15,9 +15,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { OPTIONS_FRAME = 5 }; /* Of a REQUEST to a worker with bundles: time and credit. */
 enum { WINDOW_MAX = 1 << 12, SIZE_MAX_BYTES = 1 << 20, PING_MS = 1000, LOOK_MS = 20 };
 
-static const char SERVICE[] = "echo";
+static const char *service; /* Plain and bundled workers serve different ones. */
 static struct pollfd polled[LOAD_CLIENTS_MAX];
 
 /* ---- clients ---- */
@@ -37,7 +38,7 @@ static void send_request(struct client *client, uint64_t now) {
     struct load_zmtp *connection = &client->connection;
     load_zmtp_frame(connection, "KLKC01", 6, true);
     load_zmtp_frame(connection, "\1", 1, true);
-    load_zmtp_frame(connection, SERVICE, sizeof SERVICE - 1, true);
+    load_zmtp_frame(connection, service, strlen(service), true);
     load_zmtp_frame(connection, &number, sizeof number, true);
     load_zmtp_frame(connection, body, load_options.size, false);
     client->sent_at[number % WINDOW_MAX] = now;
@@ -71,11 +72,14 @@ static void on_answer(struct client *client, int count, const struct load_frame 
 static void clients_open(void) {
     if (load_options.window > WINDOW_MAX / 2 || load_options.size > SIZE_MAX_BYTES)
         load_die("--window, --size: out of range");
+    service = load_options.bundles ? "bundled" : "echo";
     body = calloc(1, load_options.size);
     if (!body)
         load_die("out of memory");
     for (int i = 0; i < load_options.clients; i++)
         load_zmtp_open(&clients[i].connection, load_options.urls[i % load_options.url_count]);
+    for (int i = 0; i < load_options.clients; i++)
+        clients[i].connection.sends_bundles = load_options.bundles;
 }
 
 /* A number is free for another request when its answer has come: the oldest one may be late. */
@@ -136,11 +140,15 @@ void load_broker(void) {
 
 static void ready(struct load_zmtp *connection) {
     uint8_t window[2] = {(uint8_t)(load_options.window >> 8), (uint8_t)load_options.window};
+    bool bundles = load_options.bundles;
     load_zmtp_frame(connection, "KLKW01", 6, true);
-    load_zmtp_frame(connection, "\1", 1, true);
-    load_zmtp_frame(connection, SERVICE, sizeof SERVICE - 1, load_options.window > 1);
-    if (load_options.window > 1)
-        load_zmtp_frame(connection, window, sizeof window, false);
+    load_zmtp_frame(connection, bundles ? "\7" : "\1", 1, true);
+    load_zmtp_frame(connection, service, strlen(service), bundles || load_options.window > 1);
+    if (bundles || load_options.window > 1)
+        load_zmtp_frame(connection, window, sizeof window, bundles);
+    if (bundles)
+        load_zmtp_frame(connection, "B", 1, false);
+    connection->sends_bundles = bundles;
 }
 
 /* Sends frames back as they are, but for the command's octet. Returns false when the broker wants
@@ -155,7 +163,8 @@ static bool work(struct load_zmtp *connection) {
             return false;
         frames[command].data[0] = load_options.pack ? 3 : 4;
         for (int f = 0; f < count; f++)
-            load_zmtp_frame(connection, frames[f].data, frames[f].size, f + 1 < count);
+            if (!load_options.bundles || f != OPTIONS_FRAME)
+                load_zmtp_frame(connection, frames[f].data, frames[f].size, f + 1 < count);
     }
     return true;
 }
@@ -197,6 +206,7 @@ static uint64_t worker_turn(struct worker *worker, struct pollfd *item, uint64_t
 }
 
 _Noreturn void load_workers(void) {
+    service = load_options.bundles ? "bundled" : "echo";
     for (int i = 0; i < load_options.clients; i++) {
         workers[i].url = load_options.urls[i % load_options.url_count];
         worker_open(&workers[i]);

@@ -25,6 +25,7 @@ enum {
     FRAME_BYTES_MAX = 1 << 24 /* of a message that is received */
 };
 
+static const uint8_t BUNDLE[6] = "KLKM01"; /* docs/protocols/majordomo.md, "Bundles" */
 /* The command READY of a DEALER: its name, then Socket-Type. */
 static const uint8_t READY[] = "\4\34\5READY\13Socket-Type\0\0\0\6DEALER";
 
@@ -110,6 +111,8 @@ void load_zmtp_close(struct load_zmtp *connection) {
     close(connection->fd);
     connection->in_from = connection->in_to = connection->out_from = connection->out_to = 0;
     connection->sealed_from = connection->sealed_to = 0;
+    connection->bundle_size = connection->message_at = connection->opened.size = 0;
+    connection->sends_bundles = false;
 }
 
 /* ---- sending ---- */
@@ -143,7 +146,7 @@ static uint8_t *write_head(uint8_t *at, uint8_t flags, size_t size) {
     return at;
 }
 
-void load_zmtp_frame(struct load_zmtp *c, const void *data, size_t size, bool more) {
+static void put_frame(struct load_zmtp *c, const void *data, size_t size, bool more) {
     size_t sent = size + (c->has_curve ? LOAD_CURVE_MORE : 0);
     make_room(&c->out, &c->out_from, &c->out_to, &c->out_size, sent + 9);
     uint8_t *at = write_head(c->out + c->out_to, more && !c->has_curve ? FLAG_MORE : 0, sent);
@@ -154,7 +157,54 @@ void load_zmtp_frame(struct load_zmtp *c, const void *data, size_t size, bool mo
     c->out_to = (size_t)(at - c->out) + sent;
 }
 
+static void end_bundle(struct load_zmtp *c) {
+    if (c->bundle_size)
+        put_frame(c, c->bundle, c->bundle_size, false);
+    c->bundle_size = 0;
+}
+
+/* Adds a frame to the bundle; a message that has no room begins the next one. */
+static void bundle_frame(struct load_zmtp *c, const void *data, size_t size, bool more) {
+    if (!c->bundle_size)
+        memcpy(c->bundle, BUNDLE, c->bundle_size = sizeof BUNDLE);
+    if (!c->message_at) {
+        c->message_at = c->bundle_size;
+        c->bundle[c->bundle_size++] = 0; /* Its number of frames. */
+    }
+    if (c->bundle_size + 2 + size > LOAD_BUNDLE_BYTES_MAX) {
+        uint8_t part[LOAD_BUNDLE_BYTES_MAX];
+        size_t held = c->bundle_size - c->message_at;
+        if (c->message_at == sizeof BUNDLE)
+            load_die("--bundles: --size is too large");
+        memcpy(part, c->bundle + c->message_at, held);
+        c->bundle_size = c->message_at;
+        end_bundle(c);
+        memcpy(c->bundle + sizeof BUNDLE, part, held);
+        c->message_at = sizeof BUNDLE;
+        c->bundle_size = sizeof BUNDLE + held;
+        bundle_frame(c, data, size, more);
+        return;
+    }
+    uint8_t *at = c->bundle + c->bundle_size;
+    c->bundle[c->message_at]++;
+    *at++ = (uint8_t)(size >> 8);
+    *at++ = (uint8_t)size;
+    if (size)
+        memcpy(at, data, size);
+    c->bundle_size += 2 + size;
+    if (!more)
+        c->message_at = 0;
+}
+
+void load_zmtp_frame(struct load_zmtp *c, const void *data, size_t size, bool more) {
+    if (c->sends_bundles)
+        bundle_frame(c, data, size, more);
+    else
+        put_frame(c, data, size, more);
+}
+
 bool load_zmtp_flush(struct load_zmtp *c) {
+    end_bundle(c);
     while (c->out_from < c->out_to) {
         ssize_t sent = send(c->fd, c->out + c->out_from, c->out_to - c->out_from, MSG_NOSIGNAL);
         if (sent < 0 && errno == EINTR)
@@ -234,7 +284,26 @@ void load_zmtp_fill(struct load_zmtp *c) {
     unseal(c);
 }
 
+/* The next message of the opened bundle. */
+static int take_opened(struct load_zmtp *c, struct load_frame *frames) {
+    uint8_t *at = c->opened.data, *end = at + c->opened.size;
+    int count = *at++;
+    if (!count || count > LOAD_ZMTP_FRAMES_MAX)
+        load_die("a message of a bundle has too many frames");
+    for (int f = 0; f < count; f++) {
+        size_t size = end - at < 2 ? SIZE_MAX : (size_t)(at[0] << 8 | at[1]);
+        if (end - at < 2 || size > (size_t)(end - at - 2))
+            load_die("a bundle is malformed");
+        frames[f] = (struct load_frame){at + 2, size};
+        at += 2 + size;
+    }
+    c->opened = (struct load_frame){at, (size_t)(end - at)};
+    return count;
+}
+
 int load_zmtp_take(struct load_zmtp *c, struct load_frame *frames) {
+    if (c->opened.size)
+        return take_opened(c, frames);
     size_t at = c->in_from;
     for (int count = 0;;) {
         uint8_t flags;
@@ -253,6 +322,12 @@ int load_zmtp_take(struct load_zmtp *c, struct load_frame *frames) {
         if (flags & FLAG_MORE)
             continue;
         c->in_from = at;
+        if (count == 1 && frames[0].size > sizeof BUNDLE &&
+            !memcmp(frames[0].data, BUNDLE, sizeof BUNDLE)) {
+            c->opened = (struct load_frame){frames[0].data + sizeof BUNDLE,
+                                            frames[0].size - sizeof BUNDLE};
+            return take_opened(c, frames);
+        }
         return count;
     }
 }

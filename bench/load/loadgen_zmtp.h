@@ -13,6 +13,7 @@
 #include "loadgen_curve.h"
 
 enum { LOAD_ZMTP_FRAMES_MAX = 16 }; /* of a message that is received */
+enum { LOAD_BUNDLE_BYTES_MAX = 16383 };
 
 struct load_frame {
     uint8_t *data; /* into the connection's buffer, until it is filled again */
@@ -27,6 +28,10 @@ struct load_zmtp {
     size_t in_from, in_to, in_size;
     size_t out_from, out_to, out_size;
     size_t sealed_from, sealed_to, sealed_size;
+    bool sends_bundles; /* of the broker protocol; those that come are opened always */
+    uint8_t bundle[LOAD_BUNDLE_BYTES_MAX + 1];
+    size_t bundle_size, message_at; /* 0: nothing is in it; no message grows */
+    struct load_frame opened;       /* what is left of a bundle that came */
 };
 
 /* Connects to tcp://HOST:PORT, and tries until a server listens; ends the process when

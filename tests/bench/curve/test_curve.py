@@ -7,7 +7,13 @@ from pathlib import Path
 from kelek.bench.curve.clusters import FORMS
 from kelek.bench.curve.curve import CASES, ROWS, CurveBench, median_within, run
 
-SHOWN = ("log, 8 x 128", "put of 100, columns", "get of 100", "service, window 32")
+SHOWN = (
+    "log, 8 x 128",
+    "put of 100, columns",
+    "get of 100",
+    "service, window 32",
+    "service, window 32, bundles",
+)
 
 
 def test_each_cluster_is_driven() -> None:
@@ -26,7 +32,9 @@ def test_each_cluster_is_driven() -> None:
     finally:
         shutil.rmtree(directory)
     assert [row[:2] for row in section["rows"][1:]] == [[n, form] for n in SHOWN for form in FORMS]
-    names = [f"{name}: {what} / NULL" for name in SHOWN for what in ("CURVE", "grants")]
+    goals = [case.name for case in cases if case.goal]
+    names = [f"{name}: {what} / NULL" for name in goals for what in ("CURVE", "grants")]
+    assert len(goals) == 3
     assert [figure["name"] for figure in section["figures"]] == names
     assert all(figure["value"] > 0 for figure in section["figures"])
     assert "load average" in section["note"]
