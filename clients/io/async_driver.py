@@ -8,7 +8,7 @@ from ...net.clock import monotonic_ms
 from ...protocols.failover.limits import NEVER_MS
 from ...protocols.failover.servers import Failover
 from .async_waits import AsyncWaits
-from .driver import ClientBase, Connections, Make, OnWoken
+from .driver import SLICE_MS, ClientBase, Connections, Make, OnWoken
 from .operations import Asynchronous, Sleep, Step, Wait
 from .resources import ASYNC_WITH, Guard
 
@@ -50,10 +50,15 @@ class AsyncDriver(Asynchronous, ClientBase):
         self, links: AsyncWaits[Connections], step: Wait, search: Failover[Any]
     ) -> None:
         """Waits until a server has answered, or may do so after all. Raises the timeout error."""
-        reach_ms = min(search.policy.reach_ms, self.timeout_ms)
-        await links.wait(lambda: step.is_done() or not search.is_new, reach_ms)
-        self._check_open()
-        if search.is_hopeless and not step.is_done():
+        left_ms = min(search.policy.reach_ms, self.timeout_ms)
+        while left_ms > 0:
+            slice_ms = min(left_ms, SLICE_MS)
+            found = await links.wait(lambda: step.is_done() or not search.is_new, slice_ms)
+            self._check_open()
+            if found:
+                return
+            left_ms -= slice_ms
+        if search.is_hopeless:
             raise self._timeout_error()
 
     def _connected(self) -> AsyncWaits[Connections]:

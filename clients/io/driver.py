@@ -29,6 +29,9 @@ class Connections(Protocol):
     def close(self) -> None: ...
 
 
+# A pause of this process or machine while it waits for a server counts no longer than this.
+SLICE_MS = 100
+
 Make = Callable[[Resources], Connections]
 OnWoken = Callable[[], object]
 
@@ -128,13 +131,15 @@ class BlockingDriver(Blocking, ClientBase):
 
     def _reach(self, step: Wait, search: Failover[Any]) -> None:
         """Waits until a server has answered, or may do so after all. Raises the timeout error."""
-        give_up_ms = monotonic_ms() + min(search.policy.reach_ms, self.timeout_ms)
+        left_ms = min(search.policy.reach_ms, self.timeout_ms)
         while search.is_new and not step.is_done():
-            if monotonic_ms() >= give_up_ms:
+            if left_ms <= 0:
                 if search.is_hopeless:
                     raise self._timeout_error()
                 return
-            self._run_once(give_up_ms, step.is_done)
+            began_ms, slice_ms = monotonic_ms(), min(left_ms, SLICE_MS)
+            self._run_once(began_ms + slice_ms, step.is_done)
+            left_ms -= min(monotonic_ms() - began_ms, slice_ms)
 
     def close(self) -> None:
         """Closes the connections; writes in flight may still happen."""
