@@ -130,8 +130,10 @@ def test_no_request_fails_while_three_nodes_are_upgraded(cluster: UpgradedCluste
 
 def test_a_supervisor_of_all_nodes_needs_allow_outage(cluster: UpgradedCluster) -> None:
     cluster.ok("start", "t.yaml", "--detach", old=True)
+    with kelek.Log(cluster.urls, "up") as log:
+        log.append(b"it leads")
     refused = cluster.run("upgrade", "t.yaml")
-    assert refused.returncode == 2
+    assert refused.returncode == 2, refused.stderr
     assert "runs a majority of 3 nodes" in refused.stderr
     assert "give --allow-outage; nothing was restarted" in refused.stderr
     shown = cluster.ok("upgrade", "t.yaml", "--allow-outage")
