@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -120,6 +121,9 @@ def test_no_request_fails_while_three_nodes_are_upgraded(cluster: UpgradedCluste
     assert "down n3" in refused.stderr
     assert "nothing was restarted" in refused.stderr
     cluster.ok("stop", "t.yaml", "--node=n2")
+    deadline_s = time.monotonic() + DEADLINE_S
+    while "no leader" not in cluster.run("status", "t.yaml").stdout:
+        assert time.monotonic() < deadline_s, "n1 steps down without a majority"
     refused = cluster.run("upgrade", "t.yaml", "--force", "--allow-outage")
     assert refused.returncode == 1
     assert "no leader" in refused.stderr
