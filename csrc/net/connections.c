@@ -47,7 +47,10 @@ enum { HANDSHAKE_BYTES_MAX = 64 << 10, HANDSHAKE_SENT = 250 }; /* greeting, WELC
 enum { LONG_FRAME = 256, SHORT_HEADER = 2, LONG_HEADER = 9 };
 enum { UNREAD_MS = 1000 }; /* in which a loop reads from each connection, under load */
 enum { IDLE_MS = 50 };     /* in which a loop that waits learns of a complete message */
-enum { TOKEN = 1000, FILL_MS = 10000, EVENTS_MAX = 4096, CUT_SHARE = 16 };
+enum { TOKEN = 1000, FILL_MS = 10000, EVENTS_MAX = 4096, CUT_SHARE = 16, FEW_SHARE = 2 };
+/* Connections that have sent no message: libzmq may hold a handshake of theirs. */
+enum { NEW_SHARE = 8 };               /* of bytes_max, for all of them */
+enum { SUSPECT_BYTES_MAX = 1 << 20 }; /* of one, if its address may make few more */
 
 struct klk_connection {
     uint64_t cookie;    /* of the socket; 0: none */
@@ -64,6 +67,7 @@ struct klk_connection {
     uint8_t endpoint;
     uint8_t is_plain; /* it came to an address without CURVE beside one with it */
     uint8_t is_cut;
+    uint8_t is_suspect; /* its address had made many, or some that held too much */
 };
 
 /* The key of a connection: the slot and generation of its last message. Only the thread of the
@@ -267,6 +271,7 @@ static void accepted(struct klk_connections *c, int fd, uint8_t endpoint, const 
         cut(c, fd, KLK_CUT_ADDRESS);
     else if (!token_take(c, one->bucket, now_ms))
         cut(c, fd, KLK_CUT_RATE);
+    one->is_suspect = c->tokens[2 * one->bucket] < (int64_t)c->address_max * TOKEN / FEW_SHARE;
 }
 
 static void events_read(struct klk_connections *c, uint8_t endpoint, int64_t now_ms) {
@@ -345,6 +350,11 @@ static int is_unfinished(struct klk_connections *c, struct klk_connection *one, 
     return now_ms - one->over_ms >= UNREAD_MS;
 }
 
+/* Whether a connection has sent no message yet, which we would have received. */
+static int is_new(const struct klk_connections *c, const struct klk_connection *one) {
+    return !one->drained && !c->endpoints[one->endpoint].keeps;
+}
+
 /* Checks a connection; whether it should be checked again soon. */
 static int check_one(struct klk_connections *c, int fd, int64_t now_ms) {
     struct klk_connection *one = &c->by_fd[fd];
@@ -359,6 +369,8 @@ static int check_one(struct klk_connections *c, int fd, int64_t now_ms) {
     if (endpoint->frame_bytes && !one->is_plain && sent < HANDSHAKE_SENT &&
         one->consumed > HANDSHAKE_BYTES_MAX)
         cut(c, fd, KLK_CUT_HANDSHAKE);
+    else if (one->is_suspect && one->held > SUSPECT_BYTES_MAX && is_new(c, one))
+        cut(c, fd, KLK_CUT_BYTES);
     else if (one->held <= endpoint->bytes_max + CONTROL_BYTES_A_SECOND * age_s)
         one->over_ms = 0;
     else if (is_unfinished(c, one, now_ms))
@@ -382,18 +394,32 @@ static uint64_t memory_used(void) {
     return (uint64_t)(resident - shared) * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-/* The connection that holds most; one that has never sent a message, if that holds much. */
-static int largest(const struct klk_connections *c) {
-    int found = -1, found_new = -1;
+/* The connection that holds most: of all, or of new ones that hold much. -1: there is none. */
+static int largest_of(const struct klk_connections *c, int only_new) {
+    int found = -1;
     for (uint32_t i = 0; i < c->count; i++) {
         int fd = c->fds[i];
         const struct klk_connection *one = &c->by_fd[fd];
-        if (one->is_cut || one->held < HOT_BYTES / 16) continue;
+        if (one->is_cut || one->held < HOT_BYTES / (only_new ? 1 : 16)) continue;
+        if (only_new && !is_new(c, one)) continue;
         if (found < 0 || one->held > c->by_fd[found].held) found = fd;
-        if (one->drained || one->held < HOT_BYTES) continue;
-        if (found_new < 0 || one->held > c->by_fd[found_new].held) found_new = fd;
     }
-    return found_new >= 0 ? found_new : found;
+    return found;
+}
+
+/* The connection that holds most; a new one, if that holds much. */
+static int largest(const struct klk_connections *c) {
+    int found = largest_of(c, 1);
+    return found >= 0 ? found : largest_of(c, 0);
+}
+
+/* What new connections may hold together: a share, and the largest message of an endpoint. */
+static uint64_t new_bytes_max(const struct klk_connections *c) {
+    uint64_t most = c->bytes_max / NEW_SHARE;
+    for (int e = 0; e < KLK_ENDPOINTS_MAX; e++)
+        if (c->endpoints[e].monitor && c->endpoints[e].bytes_max > most)
+            most = c->endpoints[e].bytes_max;
+    return most;
 }
 
 /* Bytes of connections that were ended so lately that libzmq may not have freed them. */
@@ -454,12 +480,23 @@ static void check_memory(struct klk_connections *c, uint64_t held, int64_t now_m
 }
 
 static void check_all(struct klk_connections *c, int64_t now_ms) {
-    uint64_t held = 0;
+    uint64_t held = 0, held_new = 0, new_max = new_bytes_max(c);
+    uint32_t new_holders = 0; /* One alone has a limit of its own. */
     for (uint32_t i = 0; i < c->count; i++) {
         const struct klk_connection *one = &c->by_fd[c->fds[i]];
-        if (!one->is_cut) held += one->held;
+        if (one->is_cut) continue;
+        held += one->held;
+        if (!is_new(c, one)) continue;
+        held_new += one->held;
+        new_holders += one->held >= HOT_BYTES;
     }
     c->held = held;
+    while (held_new > new_max && new_holders-- > 1) {
+        int fd = largest_of(c, 1);
+        held -= c->by_fd[fd].held;
+        held_new -= c->by_fd[fd].held;
+        cut(c, fd, KLK_CUT_TOTAL);
+    }
     while (held > c->bytes_max) {
         int fd = largest(c);
         if (fd < 0) break;
@@ -490,8 +527,8 @@ static void check(struct klk_connections *c, int64_t now_ms, int events) {
     for (uint32_t i = c->count; i > 0; i--) { /* A closed one is replaced by the last. */
         int fd = c->fds[i - 1];
         const struct klk_connection *one = &c->by_fd[fd];
-        int is_new = now_ms - one->accepted_ms < KLK_NEW_MS;
-        if (full || is_new || one->held >= HOT_BYTES) hot |= check_one(c, fd, now_ms);
+        int is_young = now_ms - one->accepted_ms < KLK_NEW_MS;
+        if (full || is_young || one->held >= HOT_BYTES) hot |= check_one(c, fd, now_ms);
     }
     check_all(c, now_ms);
     c->due_ms = now_ms + (hot ? HOT_CHECK_MS : CHECK_MS);

@@ -208,6 +208,36 @@ def test_the_largest_holder_is_cut_when_all_hold_too_much(listening: Listening) 
     loop.check_client()
 
 
+def test_new_connections_hold_less_together_than_others(listening: Listening) -> None:
+    """libzmq may hold handshakes of theirs, twice."""
+    loop = listening()
+    peers = [loop.try_peer(greeting() + ready(filler=size << 20)) for size in (20, 30, 40)]
+    loop.run_until(lambda: "total" in loop.cuts)
+    assert not is_cut(peers[0])
+    assert loop.cuts == {"total": 1}  # The largest at that time.
+    assert loop.held < held_bytes_max(64 << 20, 8192, curve=False)
+
+
+def test_new_connections_of_an_address_that_held_too_much_may_hold_little(
+    listening: Listening,
+) -> None:
+    loop = listening(ConnectionLimits(bytes=8 << 20))
+    before = loop.peer()
+    before.send(frame(b"first"))
+    loop.run_until(lambda: len(loop.received) == 2)
+    assert not is_cut(loop.try_peer(greeting() + ready(filler=2 << 20)), 0.1)
+    for _ in range(9):  # Each costs a 16th of the connections that the address may make.
+        assert is_cut(loop.try_peer(greeting() + ready(filler=6 << 20)), DEADLINE_S)
+    assert is_cut(loop.try_peer(greeting() + ready(filler=2 << 20)), DEADLINE_S)
+    cuts = {"total": 9, "bytes": 1}
+    assert loop.cuts == cuts
+    before.send(frame(bytes(2 << 20), MORE))  # It has sent a message before.
+    loop.run_until(lambda: loop.held > 2 << 20)
+    assert not before.is_cut(0.1)
+    assert loop.cuts == cuts
+    loop.check_client()
+
+
 def test_limits_hold_while_the_process_computes(listening: Listening) -> None:
     """The loop does not run at all."""
     loop = listening(ConnectionLimits(bytes=5 << 20))
