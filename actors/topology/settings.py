@@ -117,8 +117,8 @@ class LimitSettings(Section):
     held_bytes_max: int = key(size(256 * MIB, 1024 * GIB), 512 * MIB)
     """what libzmq holds of all connections to a process; the process ends the largest holder"""
     growth_bytes_max: int = key(size(32 * MIB, 1024 * GIB), 256 * MIB)
-    """growth of a process, beside twice the bytes held, while libzmq holds 1 MiB or more; the
-    process ends the largest holder"""
+    """growth of a process, beside the bytes held and a quarter of `held_bytes_max`, while libzmq
+    holds 1 MiB or more; the process ends the largest holder"""
     stall_ms: int = key(duration_ms(100, 600_000), 10_000)
     """an unfinished message of 64 KiB or more must grow by 16 KiB in this time"""
     client_streams_max: int = key(count(1, 8000), 1000)

@@ -48,9 +48,8 @@ enum { LONG_FRAME = 256, SHORT_HEADER = 2, LONG_HEADER = 9 };
 enum { UNREAD_MS = 1000 }; /* in which a loop reads from each connection, under load */
 enum { IDLE_MS = 50 };     /* in which a loop that waits learns of a complete message */
 enum { TOKEN = 1000, FILL_MS = 10000, EVENTS_MAX = 4096, CUT_SHARE = 16, FEW_SHARE = 2 };
-/* Connections that have sent no message: libzmq may hold a handshake of theirs. */
-enum { NEW_SHARE = 8 };               /* of bytes_max, for all of them */
-enum { SUSPECT_BYTES_MAX = 1 << 20 }; /* of one, if its address may make few more */
+enum { PENDING_SHARE = 4 };           /* of bytes_max, for all connections without a message */
+enum { SUSPECT_BYTES_MAX = 1 << 20 }; /* of one that has sent none, if its address is suspect */
 
 struct klk_connection {
     uint64_t cookie;    /* of the socket; 0: none */
@@ -60,8 +59,10 @@ struct klk_connection {
     uint64_t held;
     uint64_t mark_consumed, mark_drained;
     uint64_t over_drained;
+    uint64_t last_drained;
     int64_t accepted_ms, mark_ms;
     int64_t over_ms;    /* when it was over its limit first, or last received from while it was */
+    int64_t drained_ms; /* when it was last received from, or not all was received */
     uint32_t position;  /* in fds */
     uint16_t bucket;
     uint8_t endpoint;
@@ -258,7 +259,7 @@ static void accepted(struct klk_connections *c, int fd, uint8_t endpoint, const 
     uint64_t received = received_of(c, fd);
     *one = (struct klk_connection){
         .cookie = cookie, .drained = received - one->counted, .counted = received};
-    one->accepted_ms = one->mark_ms = now_ms;
+    one->accepted_ms = one->mark_ms = one->drained_ms = now_ms;
     one->endpoint = endpoint;
     one->is_plain = strcmp(listener, c->endpoints[endpoint].foreign) == 0;
     one->bucket = bucket_of(c, fd);
@@ -350,9 +351,11 @@ static int is_unfinished(struct klk_connections *c, struct klk_connection *one, 
     return now_ms - one->over_ms >= UNREAD_MS;
 }
 
-/* Whether a connection has sent no message yet, which we would have received. */
-static int is_new(const struct klk_connections *c, const struct klk_connection *one) {
-    return !one->drained && !c->endpoints[one->endpoint].keeps;
+/* Whether a connection has sent no whole message, or none for a while in which we would have
+ * received it: what libzmq holds is an unfinished message, or a handshake. */
+static int is_pending(const struct klk_connections *c, const struct klk_connection *one) {
+    if (c->endpoints[one->endpoint].keeps) return 0;
+    return !one->drained || c->checked_ms - one->drained_ms >= UNREAD_MS;
 }
 
 /* Checks a connection; whether it should be checked again soon. */
@@ -365,11 +368,16 @@ static int check_one(struct klk_connections *c, int fd, int64_t now_ms) {
         return 0;
     }
     if (one->is_cut) return 0;
+    if (one->drained != one->last_drained || endpoint->unread_ms == now_ms) {
+        one->last_drained = one->drained;
+        one->drained_ms = now_ms;
+    }
     uint64_t age_s = (uint64_t)(now_ms - one->accepted_ms) / 1000;
     if (endpoint->frame_bytes && !one->is_plain && sent < HANDSHAKE_SENT &&
         one->consumed > HANDSHAKE_BYTES_MAX)
         cut(c, fd, KLK_CUT_HANDSHAKE);
-    else if (one->is_suspect && one->held > SUSPECT_BYTES_MAX && is_new(c, one))
+    else if (one->is_suspect && one->held > SUSPECT_BYTES_MAX && !one->drained &&
+             !endpoint->keeps)
         cut(c, fd, KLK_CUT_BYTES);
     else if (one->held <= endpoint->bytes_max + CONTROL_BYTES_A_SECOND * age_s)
         one->over_ms = 0;
@@ -394,28 +402,28 @@ static uint64_t memory_used(void) {
     return (uint64_t)(resident - shared) * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-/* The connection that holds most: of all, or of new ones that hold much. -1: there is none. */
-static int largest_of(const struct klk_connections *c, int only_new) {
+/* The connection that holds most: of all, or of pending ones that hold much. -1: there is none. */
+static int largest_of(const struct klk_connections *c, int only_pending) {
     int found = -1;
     for (uint32_t i = 0; i < c->count; i++) {
         int fd = c->fds[i];
         const struct klk_connection *one = &c->by_fd[fd];
-        if (one->is_cut || one->held < HOT_BYTES / (only_new ? 1 : 16)) continue;
-        if (only_new && !is_new(c, one)) continue;
+        if (one->is_cut || one->held < HOT_BYTES / (only_pending ? 1 : 16)) continue;
+        if (only_pending && !is_pending(c, one)) continue;
         if (found < 0 || one->held > c->by_fd[found].held) found = fd;
     }
     return found;
 }
 
-/* The connection that holds most; a new one, if that holds much. */
+/* The connection that holds most; a pending one, if that holds much. */
 static int largest(const struct klk_connections *c) {
     int found = largest_of(c, 1);
     return found >= 0 ? found : largest_of(c, 0);
 }
 
-/* What new connections may hold together: a share, and the largest message of an endpoint. */
-static uint64_t new_bytes_max(const struct klk_connections *c) {
-    uint64_t most = c->bytes_max / NEW_SHARE;
+/* What pending connections may hold together: a share, at least an endpoint's largest message. */
+static uint64_t pending_bytes_max(const struct klk_connections *c) {
+    uint64_t most = c->bytes_max / PENDING_SHARE;
     for (int e = 0; e < KLK_ENDPOINTS_MAX; e++)
         if (c->endpoints[e].monitor && c->endpoints[e].bytes_max > most)
             most = c->endpoints[e].bytes_max;
@@ -469,7 +477,8 @@ static void check_memory(struct klk_connections *c, uint64_t held, int64_t now_m
     c->memory_base = base;
     c->own_base = own;
     uint64_t allowed = base + c->memory_max;
-    if (used <= allowed + 2 * held) return;
+    uint64_t kept = held < pending_bytes_max(c) ? held : pending_bytes_max(c);
+    if (used <= allowed + held + kept) return; /* libzmq keeps handshakes twice. */
     c->has_holes = 1;
     while (ended * FRAME_MEMORY < used - allowed) {
         int fd = largest(c);
@@ -480,21 +489,21 @@ static void check_memory(struct klk_connections *c, uint64_t held, int64_t now_m
 }
 
 static void check_all(struct klk_connections *c, int64_t now_ms) {
-    uint64_t held = 0, held_new = 0, new_max = new_bytes_max(c);
-    uint32_t new_holders = 0; /* One alone has a limit of its own. */
+    uint64_t held = 0, pending = 0, pending_max = pending_bytes_max(c);
+    uint32_t holders = 0; /* One alone has a limit of its own. */
     for (uint32_t i = 0; i < c->count; i++) {
         const struct klk_connection *one = &c->by_fd[c->fds[i]];
         if (one->is_cut) continue;
         held += one->held;
-        if (!is_new(c, one)) continue;
-        held_new += one->held;
-        new_holders += one->held >= HOT_BYTES;
+        if (!is_pending(c, one)) continue;
+        pending += one->held;
+        holders += one->held >= HOT_BYTES;
     }
     c->held = held;
-    while (held_new > new_max && new_holders-- > 1) {
+    while (pending > pending_max && holders-- > 1) {
         int fd = largest_of(c, 1);
         held -= c->by_fd[fd].held;
-        held_new -= c->by_fd[fd].held;
+        pending -= c->by_fd[fd].held;
         cut(c, fd, KLK_CUT_TOTAL);
     }
     while (held > c->bytes_max) {

@@ -39,8 +39,8 @@ class ConnectionLimits(NamedTuple):
     per_address   the same, of one IPv4 address or /64 network of IPv6. An address that had as many
                   may make a tenth of them each second.
     bytes         that libzmq holds of all connections: read from them, but not received
-    memory        growth of the process, beside twice these bytes and its own queues, while
-                  libzmq holds 1 MiB or more
+    memory        growth of the process, beside what is held, a quarter of these bytes and its own
+                  queues, while libzmq holds 1 MiB or more
     stall_ms      in which an unfinished message of 64 KiB or more must grow by 16 KiB
     """
 

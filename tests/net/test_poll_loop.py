@@ -208,14 +208,27 @@ def test_the_largest_holder_is_cut_when_all_hold_too_much(listening: Listening) 
     loop.check_client()
 
 
-def test_new_connections_hold_less_together_than_others(listening: Listening) -> None:
+def test_connections_without_a_message_hold_less_together(listening: Listening) -> None:
     """libzmq may hold handshakes of theirs, twice."""
-    loop = listening()
+    loop = listening(ConnectionLimits(bytes=256 << 20))
     peers = [loop.try_peer(greeting() + ready(filler=size << 20)) for size in (20, 30, 40)]
     loop.run_until(lambda: "total" in loop.cuts)
     assert not is_cut(peers[0])
     assert loop.cuts == {"total": 1}  # The largest at that time.
     assert loop.held < held_bytes_max(64 << 20, 8192, curve=False)
+
+
+def test_connections_without_a_message_for_a_while_hold_less_together(
+    listening: Listening,
+) -> None:
+    loop = listening(ConnectionLimits(bytes=256 << 20))
+    peers = [loop.peer(timeout_s=DEADLINE_S) for _ in range(3)]
+    for peer in peers:
+        peer.send(frame(b"first"))
+        peer.send(frame(bytes(25 << 20), MORE))  # Its message never ends.
+    loop.run_until(lambda: loop.cuts == {"total": 1})
+    assert sum(peer.is_cut() for peer in peers) == 1
+    loop.check_client()
 
 
 def test_new_connections_of_an_address_that_held_too_much_may_hold_little(
