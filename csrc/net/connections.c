@@ -39,6 +39,7 @@ struct tcp_info {
 
 enum { CHECK_MS = 100, HOT_CHECK_MS = 10, IDLE_CHECK_MS = 1000 };
 enum { HOT_BYTES = 1 << 20, FRAME_MEMORY = 32 };
+enum { FEW_BYTES = 4 << 20, LARGE_MEMORY = 2 }; /* above, few hold small frames alone */
 enum { FREE_MS = KLK_FREE_SLICES * 25, FREE_WAITS = 2 }; /* in which libzmq frees a connection's */
 enum { READ = 0, WRITE = 1 };
 enum { STALL_BYTES = 64 << 10, STALL_GROWTH = 16 << 10 };
@@ -179,7 +180,7 @@ static void forget(struct klk_connections *c, int fd) {
     struct klk_connection *one = &c->by_fd[fd];
     if (!one->cookie) return;
     one->cookie = 0;
-    if (one->is_cut || one->held >= STALL_BYTES) c->freeing = 1;
+    if (one->held >= STALL_BYTES) c->freeing = 1;
     c->per_address[one->bucket]--;
     int32_t last = c->fds[--c->count];
     c->fds[one->position] = last;
@@ -208,13 +209,18 @@ static void token_fine(struct klk_connections *c, uint16_t bucket) {
     if (*left < -full) *left = -full;
 }
 
+/* Memory that the end of a connection may free. */
+static uint64_t memory_of(const struct klk_connection *one) {
+    return one->held * (one->held > FEW_BYTES ? LARGE_MEMORY : FRAME_MEMORY);
+}
+
 /* Ends a connection. libzmq may have closed it meanwhile, and another one may have its descriptor:
  * a duplicate belongs to one socket until we close it. */
 static void cut(struct klk_connections *c, int fd, enum klk_cut_reason reason) {
     const struct linger now = {.l_onoff = 1, .l_linger = 0};
     struct klk_connection *one = &c->by_fd[fd];
     one->is_cut = 1;
-    c->ending[c->slice_ms / (FREE_MS / KLK_FREE_SLICES) % KLK_FREE_SLICES] += one->held;
+    c->ending[c->slice_ms / (FREE_MS / KLK_FREE_SLICES) % KLK_FREE_SLICES] += memory_of(one);
     if (cookie_of(fd) != one->cookie) return;
     int own = duplicate(c, fd);
     if (own < 0) return;
@@ -430,7 +436,7 @@ static uint64_t pending_bytes_max(const struct klk_connections *c) {
     return most;
 }
 
-/* Bytes of connections that were ended so lately that libzmq may not have freed them. */
+/* Memory of connections that were ended so lately that libzmq may not have freed it. */
 static uint64_t ending_bytes(struct klk_connections *c, int64_t now_ms) {
     const int64_t step_ms = FREE_MS / KLK_FREE_SLICES;
     uint64_t bytes = 0;
@@ -446,9 +452,12 @@ static uint64_t ending_bytes(struct klk_connections *c, int64_t now_ms) {
 /* Whether libzmq has freed what ended connections held: its thread and the loop have had time. */
 static int is_settled(struct klk_connections *c, int64_t now_ms) {
     uint32_t waits = __atomic_load_n(&c->waits, __ATOMIC_RELAXED);
-    for (uint32_t i = 0; i < c->count && !c->freeing; i++)
-        c->freeing = c->by_fd[c->fds[i]].is_cut;
+    for (uint32_t i = 0; i < c->count && !c->freeing; i++) {
+        const struct klk_connection *one = &c->by_fd[c->fds[i]];
+        c->freeing = one->is_cut && one->held >= STALL_BYTES;
+    }
     if (c->freeing) {
+        c->has_holes = 1; /* Else what malloc keeps would count as the process's own. */
         c->freed_ms = now_ms + FREE_MS;
         c->freed_waits = waits + FREE_WAITS;
         c->freeing = 0;
@@ -480,10 +489,10 @@ static void check_memory(struct klk_connections *c, uint64_t held, int64_t now_m
     uint64_t kept = held < pending_bytes_max(c) ? held : pending_bytes_max(c);
     if (used <= allowed + held + kept) return; /* libzmq keeps handshakes twice. */
     c->has_holes = 1;
-    while (ended * FRAME_MEMORY < used - allowed) {
+    while (ended < used - allowed) {
         int fd = largest(c);
         if (fd < 0) break;
-        ended += c->by_fd[fd].held;
+        ended += memory_of(&c->by_fd[fd]);
         cut(c, fd, KLK_CUT_MEMORY);
     }
 }

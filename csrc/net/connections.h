@@ -88,7 +88,7 @@ struct klk_connections {
     uint64_t own;          /* bytes in the process's own queues, set by its loop at any time */
     uint64_t memory_base;  /* what the process had without libzmq, at most */
     uint64_t own_base;     /* `own`, when it was last read */
-    uint64_t ending[8];    /* bytes of ended connections, by time */
+    uint64_t ending[8];    /* memory of ended connections, by time */
     int64_t slice_ms;      /* the last of these times */
     int32_t freeing;       /* libzmq frees what ended connections held, ... */
     uint32_t freed_waits;  /* ... until the loop has waited so often, and this time has come */
