@@ -27,6 +27,10 @@ class Latency:
     def __init__(self, struct: Any = None) -> None:
         self._struct = ffi.new("struct klk_latency *") if struct is None else struct
 
+    @property
+    def struct(self) -> Any:
+        return self._struct
+
     def add(self, us: int, count: int = 1) -> None:
         """Adds `count` operations that took us microseconds each."""
         lib.klk_latency_add(self._struct, max(0, us), count)
@@ -78,6 +82,28 @@ class IndexLatency:
             ended, since_us = marks.popleft()
             self._latency.add(now_us - since_us, ended - self._reached)
             self._reached = ended
+
+    # ---- steady states: C counts (csrc/steady) ----
+
+    @property
+    def struct(self) -> Any:
+        """For C, which adds durations."""
+        return self._latency.struct
+
+    @property
+    def marks(self) -> list[tuple[int, int]]:
+        """(index, when the entries up to it began) of entries that have not ended."""
+        return list(self._marks)
+
+    @property
+    def reached(self) -> int:
+        """Entries up to this index have ended."""
+        return self._reached
+
+    def end_steady(self, marks: Iterable[tuple[int, int]], last: int, reached: int) -> None:
+        """Takes over the marks from C, the last index that has begun, and the last that ended."""
+        self._marks = deque(marks)
+        self._last, self._reached = last, reached
 
     def clear(self) -> None:
         """Forgets the entries that have not ended."""

@@ -648,7 +648,7 @@ klk_records_pack native/tables/test_mapper.py::test_records_equal_their_twins
 klk_output_ops native/tables/test_mapper.py::test_output_operations_equal_their_twins
 klk_(exchange|service|client)_\w+ native/broker/test_exchange.py::test_a_history_is_its_twins
 klk_(worker|request|new_request)_\w+ native/broker/test_exchange.py::test_a_history_is_its_twins
-klk_steady_(wait|write|poll_sync) actors/raft/test_steady.py::test_followers_follow_in_c
+klk_steady_(\w*wait|write|poll_sync) actors/raft/test_steady.py::test_nodes_lead_and_follow_in_c
 klk_steady_\w+|klk_messages_drop protocols/zmqraft/steady/test_follower.py::test_both_do_the_same
 klk_serve_wait native/broker/test_server.py::test_a_history_is_its_twins
 klk_updates_\w+ native/log/test_model.py::test_a_history_of_updates

@@ -6,8 +6,9 @@ from functools import partial
 import zmq
 
 from ...native.net.messages import Arena, Frames
+from ...native.net.sockets import Drain
 from ...net.client_keys import UnpinnedServer
-from ...net.sockets import RECONNECT_MS, SocketOptions
+from ...net.sockets import RECONNECT_MS, Socket, SocketOptions
 from ..runtime.actor import Actor
 
 # After a cut TCP waits as long as the cut took before it repeats its data. A new connection does
@@ -34,6 +35,7 @@ class PeerLinks:
         self._sockets: dict[str, zmq.Socket[bytes]] = {}
         self._urls: Mapping[str, str] = {}  # The address of each socket.
         self._lazy = False
+        self.endpoints: dict[str, tuple[Socket, Drain]] = {}  # By PEER ID.
 
     def __len__(self) -> int:
         return len(self._sockets)
@@ -45,6 +47,7 @@ class PeerLinks:
         for name in [name for name, url in self._urls.items() if urls.get(name) != url]:
             if name in self._sockets:
                 actor.close_socket(self._sockets.pop(name))
+                self.endpoints.pop(name, None)
         for name, url in urls.items():
             if name not in self._sockets:
                 try:
@@ -62,7 +65,8 @@ class PeerLinks:
                 except (zmq.ZMQError, UnpinnedServer) as error:
                     actor.log_rarely("unreachable", peer=name, url=url, error=error)
                     continue
-                actor.listen(socket, partial(self._on_answers, name))
+                drain = actor.listen(socket, partial(self._on_answers, name))
+                self.endpoints[name] = socket, drain
         self._urls = urls
         self._lazy = False
         for socket in self._sockets.values():

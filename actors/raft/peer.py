@@ -51,7 +51,7 @@ from .log_writer import ACK, JOBS_HWM, GroupCommit, encode_compact, encode_job
 from .machines import broadcast_url
 from .snapshot_sender import ORDERS_HWM, reqid_limits
 from .state_machine import APPLIED, COMMIT, commits_topic
-from .steady import SteadyLoop
+from .steady import DrainedSocket, SteadyLoop, SteadyParts
 
 CLIENTS_HWM = 4096
 CLIENTS_FRAMES = 1 << 13  # That one wake receives at `url`.
@@ -88,6 +88,7 @@ class RaftPeer(Actor):
         self._reader = LogReader(disk, identity)
         self._peer: Peer | None = None
         self._steady: SteadyLoop | None = None
+        self._guarded: list[DrainedSocket] = []  # Endpoints with CURVE.
         self._logged_counts: dict[str, object] = dict.fromkeys(BAD_MESSAGES, 0)
         self._wake_again = False
         self._role = GroupRole("", 0, None)  # As logged last.
@@ -140,12 +141,17 @@ class RaftPeer(Actor):
         self._links = PeerLinks(
             self, self._on_answers, self._on_link_lost, 2 * setup.tuning.inflight_max + 8
         )
-        peers_drain = self.listen(self._peers, partial(self._on_requests, "peer_url"))
-        if self._group_commit is not None and self._group_commit.sync_fd is not None:
-            log = self._group_commit
-            self._steady = SteadyLoop(peer, log, self._poller, self._peers, peers_drain)
+        on_peers = partial(self._on_requests, "peer_url")
+        peers = DrainedSocket(self._peers, self.listen(self._peers, on_peers))
         on_clients = partial(self._on_requests, "url")
-        self.listen(self._clients, on_clients, frames=CLIENTS_FRAMES)
+        clients = DrainedSocket(
+            self._clients, self.listen(self._clients, on_clients, frames=CLIENTS_FRAMES)
+        )
+        self._guarded = [each for each in (peers, clients) if each.drain.is_guarded]
+        log = self._group_commit
+        if log is not None and log.sync_fd is not None:
+            parts = SteadyParts(peer, log, self._links, clients, peers, self._commit_latency)
+            self._steady = SteadyLoop(parts, self._poller, on_peers, self._on_answers)
         self.log(
             "recovered",
             snapshot=found.snapshot.last_index,
@@ -250,14 +256,19 @@ class RaftPeer(Actor):
     def wait(self, timeout_ms: int) -> list[tuple[Socket | int, int]]:
         """Runs the C loop of a steady state, and handles what it leaves."""
         steady = self._steady
-        ready = None if steady is None or not timeout_ms else steady.wait(timeout_ms)
-        if steady is None or ready is None:
+        ready = (
+            None if steady is None or not timeout_ms else steady.wait(timeout_ms, self._others_ms)
+        )
+        if ready is None:
             return super().wait(timeout_ms)
-        if steady.drain.is_guarded:
-            self.handle_denied(self._peers, steady.drain)
-        if steady.has_messages:
-            self._on_requests("peer_url", steady.drain.arena)
+        for socket, drain in self._guarded:
+            self.handle_denied(socket, drain)
         return ready
+
+    def _others_ms(self) -> int:
+        """When another part of this process than the peer must act."""
+        assert self._group_commit is not None
+        return min(self._tick_ms(), self._links_retry_ms, self._group_commit.deadline_ms)
 
     def on_wake(self, now_ms: int) -> None:
         peer = self._peer

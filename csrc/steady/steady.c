@@ -287,3 +287,238 @@ int klk_steady_answer(struct klk_steady_follower *follower, struct klk_messages 
     }
     return KLK_OK;
 }
+
+/* ---- a leader ---- */
+
+void klk_steady_tick(struct klk_steady_leader *leader, uint64_t now_ms) {
+    if (!leader->gives_leases || leader->round_started_ms == now_ms) return;
+    leader->round_started_ms = now_ms;
+    leader->rounds[leader->rounds_count++ % KLK_STEADY_ROUNDS_MAX] =
+        (struct klk_steady_round){++leader->round, now_ms};
+}
+
+static void mark_add(struct klk_steady_leader *leader, uint64_t index, uint64_t since_us) {
+    struct klk_steady_mark *last = &leader->marks[leader->marks_count];
+    if (leader->marks_count == KLK_STEADY_MARKS_MAX) {
+        last[-1].index = index; /* The newest entries join the batch before them. */
+        return;
+    }
+    *last = (struct klk_steady_mark){index, since_us};
+    leader->marks_count++;
+}
+
+int klk_steady_propose(struct klk_steady_leader *leader, const struct klk_messages *arena,
+                       uint64_t now_ms, uint32_t unix_s, uint64_t now_us,
+                       struct klk_messages *out) {
+    struct klk_steady_log *log = &leader->log;
+    struct klk_updates_view *view = &leader->view;
+    struct klk_header header;
+    const uint8_t *block;
+    uint32_t count;
+    ssize_t size;
+    /* A record is at most 4 bytes longer than its message; a block is half full at least. */
+    uint64_t bytes = klk_messages_bytes(arena) + 4ull * arena->messages;
+    uint64_t blocks = 2 * bytes / KLK_INTAKE_BYTES + 4;
+    if (!leader->updates->position) leader->others_count = 0;
+    if (!log_fits(log, blocks, bytes + blocks * (KLK_HEADER_SIZE + 8))) return KLK_MORE;
+    view->next_index = log->last_index + 1;
+    view->commit_index = leader->commit_index;
+    view->now_ms = now_ms;
+    view->unix_s = unix_s;
+    int result = klk_updates_receive(leader->updates, arena, view, out, leader->others_found,
+                                     &leader->others_count);
+    if (result != KLK_OK) return result;
+    uint64_t before = log->last_index;
+    /* Raft, section 5.3: the leader appends the command to its log as a new entry. */
+    while ((size = klk_updates_block(leader->updates, log->last_index + 1, log->term, &block,
+                                     &count)) > 0) {
+        klk_header_read(block, &header);
+        log_append(log, block, (uint32_t)size, &header);
+    }
+    if (size < 0) return (int)size;
+    log->known = log->count; /* klk_updates_receive() has stored their request ids. */
+    if (log->last_index > before) mark_add(leader, log->last_index, now_us);
+    return KLK_OK;
+}
+
+/* The blocks from next_index on that one message carries. Returns their number. */
+static uint32_t blocks_next(const struct klk_steady_log *log, uint64_t next_index,
+                            uint64_t bytes_max, uint32_t *first) {
+    uint32_t at = log->count, count = 0;
+    uint64_t bytes = 0;
+    while (at > 0 && log->blocks[at - 1].first_index >= next_index) at--;
+    *first = at;
+    for (; at < log->count; at++, count++) {
+        bytes += log->blocks[at].size;
+        if (count == KLK_STEADY_MESSAGE_BLOCKS_MAX || (count && bytes > bytes_max)) break;
+    }
+    return count;
+}
+
+static void pending_add(struct klk_steady_peer *peer, uint64_t last_index, uint64_t round) {
+    peer->message_id = (peer->message_id + 1) & 0xffffff;
+    if (peer->pending_count == KLK_STEADY_PENDING_MAX) { /* The oldest is forgotten. */
+        peer->pending_first = (peer->pending_first + 1) % KLK_STEADY_PENDING_MAX;
+        peer->pending_count--;
+    }
+    uint32_t place = (peer->pending_first + peer->pending_count++) % KLK_STEADY_PENDING_MAX;
+    peer->pending[place] = (struct klk_steady_pending){last_index, round, peer->message_id};
+}
+
+/* Raft, section 5.3: an AppendEntries with what the follower lacks, and the commit index. */
+int klk_steady_send(struct klk_steady_leader *leader, uint32_t number, uint64_t now_ms) {
+    struct klk_steady_log *log = &leader->log;
+    struct klk_steady_peer *peer = &leader->peers[number];
+    uint8_t id[8], numbers[NUMBERS_SIZE];
+    uint32_t first, bytes = 0;
+    if (peer->next_index > log->last_index || peer->window_count >= peer->window_max)
+        return KLK_OK;
+    uint32_t count = blocks_next(log, peer->next_index, peer->bytes_max, &first);
+    if (!count || log->blocks[first].first_index != peer->next_index) return KLK_EFULL;
+    for (uint32_t b = 0; b < count; b++) bytes += log->blocks[first + b].size;
+    if (!klk_messages_fit(peer->out, bytes + leader->ident_size + leader->name_size + 64ull,
+                          5ull + count))
+        return KLK_EFULL;
+    uint64_t last_index = block_end(&log->blocks[first + count - 1]);
+    pending_add(peer, last_index, leader->round);
+    klk_put_u64(numbers, log->term);
+    klk_put_u64(numbers + 8, peer->next_index - 1);
+    klk_put_u64(numbers + 16, log->term);
+    klk_put_u64(numbers + 24, leader->commit_index);
+    klk_messages_frame(peer->out, id, uint_write(id, peer->message_id));
+    klk_messages_frame(peer->out, APPEND, sizeof APPEND);
+    klk_messages_frame(peer->out, leader->ident, leader->ident_size);
+    klk_messages_frame(peer->out, leader->name, leader->name_size);
+    klk_messages_frame(peer->out, numbers, sizeof numbers);
+    for (uint32_t b = 0; b < count; b++) {
+        const struct klk_steady_block *block = &log->blocks[first + b];
+        klk_messages_frame(peer->out, log->bytes + block->start, block->size);
+    }
+    klk_messages_end(peer->out);
+    peer->sent_ms = now_ms;
+    peer->sent_commit_index = leader->commit_index;
+    peer->next_index = last_index + 1;
+    peer->window[(peer->window_first + peer->window_count++) % KLK_STEADY_WINDOW_MAX] = last_index;
+    return KLK_OK;
+}
+
+/* Finds and removes the message that an answer belongs to. */
+static int pending_take(struct klk_steady_peer *peer, uint32_t message_id,
+                        struct klk_steady_pending *found) {
+    for (uint32_t i = 0; i < peer->pending_count; i++) {
+        uint32_t place = (peer->pending_first + i) % KLK_STEADY_PENDING_MAX;
+        if (peer->pending[place].message_id != message_id) continue;
+        *found = peer->pending[place];
+        for (; i > 0; i--) { /* The older ones move up; most often there are none. */
+            uint32_t before = (peer->pending_first + i - 1) % KLK_STEADY_PENDING_MAX;
+            peer->pending[place] = peer->pending[before];
+            place = before;
+        }
+        peer->pending_first = (peer->pending_first + 1) % KLK_STEADY_PENDING_MAX;
+        peer->pending_count--;
+        return 1;
+    }
+    return 0;
+}
+
+static int pending_has(const struct klk_steady_peer *peer, uint32_t message_id) {
+    for (uint32_t i = 0; i < peer->pending_count; i++)
+        if (peer->pending[(peer->pending_first + i) % KLK_STEADY_PENDING_MAX].message_id ==
+            message_id)
+            return 1;
+    return 0;
+}
+
+/* Whether a message is the success of an AppendEntries of ours, in our term. */
+static int success_read(const struct klk_steady_leader *leader, const struct klk_steady_peer *peer,
+                        const struct klk_messages *arena, uint32_t message, uint32_t *message_id,
+                        uint64_t *match_index) {
+    uint32_t size;
+    if (klk_messages_frames(arena, message) != 4) return 0;
+    const uint8_t *id = klk_messages_at(arena, message, 0, &size);
+    if (size < 1 || size > ID_BYTES_MAX) return 0;
+    *message_id = (uint32_t)uint_read(id, size);
+    const uint8_t *term = klk_messages_at(arena, message, 1, &size);
+    if (size < 1 || size > 8 || uint_read(term, size) != leader->log.term) return 0;
+    const uint8_t *success = klk_messages_at(arena, message, 2, &size);
+    /* 3: clients of the follower's node wait for commits, which Python hurries for them. */
+    if (size != 1 || *success != 1) return 0;
+    const uint8_t *numbers = klk_messages_at(arena, message, 3, &size);
+    if (size != CHECKED_SIZE || klk_get_u64(numbers + 8) || klk_get_u64(numbers + 16)) return 0;
+    *match_index = klk_get_u64(numbers);
+    return *match_index <= leader->log.last_index && pending_has(peer, *message_id);
+}
+
+int klk_steady_answers(struct klk_steady_leader *leader, uint32_t number,
+                       const struct klk_messages *arena, uint32_t *position, uint64_t now_ms) {
+    struct klk_steady_peer *peer = &leader->peers[number];
+    for (; *position < arena->messages; ++*position) {
+        struct klk_steady_pending found;
+        uint32_t message_id;
+        uint64_t match_index;
+        if (!success_read(leader, peer, arena, *position, &message_id, &match_index) ||
+            !pending_take(peer, message_id, &found))
+            return KLK_MORE;
+        peer->answered = 1;
+        peer->heard_ms = now_ms;
+        if (found.round > peer->answered_round) peer->answered_round = found.round;
+        while (peer->window_count && peer->window[peer->window_first] <= match_index) {
+            peer->window_first = (peer->window_first + 1) % KLK_STEADY_WINDOW_MAX;
+            peer->window_count--;
+        }
+        /* Raft, figure 2, "Leaders": on success update nextIndex and matchIndex. */
+        if (match_index > peer->match_index) peer->match_index = match_index;
+        if (match_index >= peer->next_index) peer->next_index = match_index + 1;
+    }
+    return KLK_OK;
+}
+
+/* The largest index that a majority of the voters has on disk, this peer included. */
+static uint64_t majority_index(const struct klk_steady_leader *leader) {
+    uint64_t values[1 + KLK_STEADY_PEERS_MAX + KLK_STEADY_VOTERS_MAX];
+    uint32_t count = 0;
+    if (leader->is_voter) values[count++] = leader->log.durable_index;
+    for (uint32_t p = 0; p < leader->peers_count; p++)
+        if (leader->peers[p].counts) values[count++] = leader->peers[p].match_index;
+    for (uint32_t o = 0; o < leader->others; o++) values[count++] = leader->match_others[o];
+    for (uint32_t i = 1; i < count; i++) {
+        uint64_t value = values[i];
+        uint32_t at = i;
+        for (; at > 0 && values[at - 1] > value; at--) values[at] = values[at - 1];
+        values[at] = value;
+    }
+    return count ? values[(count - 1) / 2] : 0;
+}
+
+int klk_steady_commit(struct klk_steady_leader *leader, uint64_t now_us, struct klk_messages *out) {
+    uint64_t index = majority_index(leader);
+    /* Raft, section 5.4.2: only entries of the current term are committed by counting. */
+    if (index > leader->commit_index && index >= leader->term_start) leader->commit_index = index;
+    uint32_t ended = 0;
+    for (; ended < leader->marks_count && leader->marks[ended].index <= leader->commit_index;
+         ended++) {
+        const struct klk_steady_mark *mark = &leader->marks[ended];
+        if (leader->latency)
+            klk_latency_add(leader->latency, now_us > mark->since_us ? now_us - mark->since_us : 0,
+                            mark->index - leader->counted_index);
+        leader->counted_index = mark->index;
+    }
+    leader->marks_count -= ended;
+    if (ended)
+        memmove(leader->marks, leader->marks + ended,
+                leader->marks_count * sizeof *leader->marks);
+    return klk_updates_commit(leader->updates, leader->commit_index, out);
+}
+
+uint64_t klk_steady_due_ms(const struct klk_steady_leader *leader) {
+    uint64_t due_ms =
+        leader->commit_index > leader->began_index ? leader->others_notice_ms : UINT64_MAX;
+    for (uint32_t p = 0; p < leader->peers_count; p++) {
+        const struct klk_steady_peer *peer = &leader->peers[p];
+        int is_behind = peer->sent_commit_index < leader->commit_index;
+        uint64_t each_ms =
+            peer->sent_ms + (is_behind ? leader->commit_notice_ms : leader->heartbeat_ms);
+        if (each_ms < due_ms) due_ms = each_ms;
+    }
+    return due_ms;
+}

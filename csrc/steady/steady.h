@@ -10,6 +10,13 @@ enum klk_steady_limit {
     KLK_STEADY_BYTES_MAX = 4 << 20,  /* of the blocks of one steady state */
     KLK_STEADY_BLOCKS_MAX = 1024,
     KLK_STEADY_ANSWERS_MAX = 64,     /* that wait for a sync */
+    KLK_STEADY_PEERS_MAX = 8,        /* followers of a leader */
+    KLK_STEADY_VOTERS_MAX = 16,
+    KLK_STEADY_WINDOW_MAX = 64,      /* messages with entries in flight to one follower */
+    KLK_STEADY_PENDING_MAX = 256,    /* messages to one follower without an answer */
+    KLK_STEADY_ROUNDS_MAX = 256,     /* of reads: the newest that have started */
+    KLK_STEADY_MARKS_MAX = 64,       /* batches that wait for their commit */
+    KLK_STEADY_MESSAGE_BLOCKS_MAX = 256,
     KLK_STEADY_ROUTE_MAX = 32,       /* bytes of a routing id */
     KLK_STEADY_LEAVE_MS = 2          /* to wait for a running sync before a return */
 };
@@ -23,7 +30,8 @@ enum klk_steady_reason {
     KLK_STEADY_FULL,    /* no room for more blocks, answers or messages */
     KLK_STEADY_SEGMENT, /* the segment has no room: a new one must follow */
     KLK_STEADY_DISK,    /* the disk refused a write, or a sync has failed */
-    KLK_STEADY_REASONS
+    KLK_STEADY_REASONS,
+    KLK_STEADY_ROOM /* none: the caller makes room, and calls again with resume set */
 };
 
 /* A block that was appended since the steady state began. */
@@ -112,6 +120,103 @@ void klk_steady_finish(struct klk_steady_log *log);
 /* Stores the request ids of durable blocks. Returns KLK_OK, or KLK_EGROW: the table has no room. */
 int klk_steady_reqids(struct klk_steady_log *log);
 
+/* ---- a leader ---- */
+
+/* A message to a follower without an answer yet. */
+struct klk_steady_pending {
+    uint64_t last_index;
+    uint64_t round; /* of reads */
+    uint32_t message_id;
+};
+
+/* A follower that the leader replicates to: the logs are equal up to next_index - 1. */
+struct klk_steady_peer {
+    struct klk_messages *out; /* to the follower */
+    uint64_t next_index;
+    uint64_t match_index;
+    uint64_t sent_commit_index;
+    uint64_t answered_round;
+    uint64_t sent_ms;
+    uint64_t heard_ms;
+    uint64_t bytes_max; /* of the blocks of one message, but one block is always sent */
+    uint64_t window[KLK_STEADY_WINDOW_MAX]; /* last indexes in flight, a ring */
+    uint32_t window_first, window_count, window_max;
+    uint32_t message_id; /* of the last message */
+    uint32_t pending_first, pending_count;
+    struct klk_steady_pending pending[KLK_STEADY_PENDING_MAX]; /* a ring */
+    int32_t counts;   /* it is a voter, and not a learner */
+    int32_t answered; /* it has answered since the steady state began */
+};
+
+/* A round of reads and when it started. */
+struct klk_steady_round {
+    uint64_t number;
+    uint64_t started_ms;
+};
+
+/* The entries up to index have arrived at a time. */
+struct klk_steady_mark {
+    uint64_t index;
+    uint64_t since_us;
+};
+
+struct klk_steady_leader {
+    struct klk_steady_log log;
+    const uint8_t *ident;
+    const uint8_t *name; /* our PEER ID */
+    uint32_t ident_size;
+    uint32_t name_size;
+    struct klk_updates *updates;
+    struct klk_updates_view view; /* what stays the same; C sets the rest */
+    uint64_t commit_index;
+    uint64_t term_start; /* the first entry of our term */
+    uint64_t commit_notice_ms;
+    uint64_t heartbeat_ms;
+    uint64_t round;            /* of reads: the newest; all messages belong to it */
+    uint64_t round_started_ms;
+    int32_t gives_leases;
+    int32_t is_voter;
+    uint64_t match_others[KLK_STEADY_VOTERS_MAX]; /* of voters that are not in peers */
+    uint32_t others;
+    uint64_t others_notice_ms; /* when followers that are not in peers must learn of a commit */
+    uint64_t began_index;      /* the commit index that they know */
+    uint32_t peers_count;
+    struct klk_steady_peer peers[KLK_STEADY_PEERS_MAX];
+    struct klk_steady_round rounds[KLK_STEADY_ROUNDS_MAX]; /* since the state began, a ring */
+    uint32_t rounds_count;                                 /* ever */
+    struct klk_latency *latency; /* from arrival to commit */
+    struct klk_steady_mark marks[KLK_STEADY_MARKS_MAX]; /* of uncommitted entries, in order */
+    uint32_t marks_count;
+    uint64_t counted_index; /* entries up to here are in latency */
+    uint32_t *others_found; /* messages at `url` that are no updates; room for a whole arena */
+    uint32_t others_count;
+};
+
+/* A new round of reads starts, once a millisecond. Call it before messages are sent. */
+void klk_steady_tick(struct klk_steady_leader *leader, uint64_t now_ms);
+
+/* Receives the updates of an arena and appends them. leader->others_found gets the numbers of other
+ * messages. Returns KLK_OK; KLK_MORE: the blocks have no room, and nothing was received; or what
+ * klk_updates_receive() returns when it needs room: call that function to go on. */
+int klk_steady_propose(struct klk_steady_leader *leader, const struct klk_messages *arena,
+                       uint64_t now_ms, uint32_t unix_s, uint64_t now_us, struct klk_messages *out);
+
+/* Sends entries to a follower that has room in its window, at most one message.
+ * Returns KLK_OK or KLK_EFULL: its out has no room. */
+int klk_steady_send(struct klk_steady_leader *leader, uint32_t peer, uint64_t now_ms);
+
+/* Handles the answers of a follower from *position on. Returns KLK_OK, or KLK_MORE: the message at
+ * *position is for Python. */
+int klk_steady_answers(struct klk_steady_leader *leader, uint32_t peer,
+                       const struct klk_messages *arena, uint32_t *position, uint64_t now_ms);
+
+/* Advances the commit index and answers clients. Returns KLK_OK or KLK_EFULL: out must grow, call
+ * again. */
+int klk_steady_commit(struct klk_steady_leader *leader, uint64_t now_us, struct klk_messages *out);
+
+/* When a follower needs a message without entries, at the earliest. */
+uint64_t klk_steady_due_ms(const struct klk_steady_leader *leader);
+
 /* Removes the first messages of an arena. */
 void klk_messages_drop(struct klk_messages *messages, uint32_t count);
 
@@ -134,11 +239,43 @@ struct klk_steady_turn {
     uint64_t noticed_index; /* the last one that all processes know */
     int32_t reason;        /* out: enum klk_steady_reason */
     int32_t handled;       /* out: the arena of the peers holds messages for Python */
+    int32_t resume;        /* in: the state goes on after KLK_STEADY_ROOM */
+    int64_t end_ms;        /* of the first call */
     uint64_t wakes;        /* out, added to */
 };
 
+/* What a leader's turn has left of the arena of the clients. */
+enum klk_steady_left {
+    KLK_STEADY_NOTHING,
+    KLK_STEADY_OTHERS,  /* the messages in leader->others_found */
+    KLK_STEADY_PARTIAL, /* these, and klk_updates_receive() must go on */
+    KLK_STEADY_ARENA    /* all messages */
+};
+
+struct klk_steady_lead {
+    struct klk_poll *poll;
+    struct klk_steady_leader *leader;
+    struct klk_steady_router clients;
+    struct klk_steady_router links[KLK_STEADY_PEERS_MAX]; /* as leader->peers */
+    int64_t notice_ms;      /* as in klk_steady_turn */
+    uint64_t noticed_index;
+    int32_t reason;         /* out: enum klk_steady_reason */
+    int32_t left;           /* out: enum klk_steady_left */
+    uint32_t links_left;    /* out, a bit a link: its arena holds messages for Python */
+    uint32_t unix_s;        /* out: when updates last arrived */
+    int32_t resume;         /* in: the state goes on after KLK_STEADY_ROOM */
+    int32_t need;           /* out, with that reason: what klk_updates_receive() has returned */
+    int64_t end_ms;         /* of the first call */
+    uint64_t wakes;         /* out, added to */
+};
+
+/* The same for a leader: while only updates of clients, answers of followers and ends of syncs
+ * come, it appends, replicates, commits and answers. */
+int klk_steady_lead_wait(struct klk_steady_lead *lead, int64_t timeout_ms);
+
 /* Waits like klk_poll_wait(). While only messages of the leader and ends of syncs come it does the
- * follower's work and waits again. It returns for anything else, and after timeout_ms.
+ * follower's work and waits again. It returns for anything else, and after timeout_ms. The reason
+ * KLK_STEADY_ROOM asks for room in the table of request ids.
  * Returns KLK_OK with reason, KLK_EINVAL when a source is not in poll, or KLK_EOS. */
 int klk_steady_wait(struct klk_steady_turn *turn, int64_t timeout_ms);
 

@@ -30,12 +30,14 @@ static struct klk_poll_item *fd_item(const struct klk_poll *poll, int fd) {
     return NULL;
 }
 
-/* Whether a source is ready that only the caller knows. */
-static int others_ready(const struct klk_poll *poll, const struct klk_poll_item *peers,
-                        const struct klk_poll_item *sync) {
+/* Whether a source is ready that is none of ours. */
+static int others_ready(const struct klk_poll *poll, struct klk_poll_item *const *ours,
+                        uint32_t count) {
     for (uint32_t i = 0; i < poll->count; i++) {
         const struct klk_poll_item *item = &poll->items[i];
-        int expected = item == peers || item == sync ? KLK_POLL_IN : 0;
+        int expected = 0;
+        for (uint32_t o = 0; o < count && item->ready; o++)
+            if (ours[o] == item) expected = KLK_POLL_IN;
         if (item->ready & ~expected) return 1;
     }
     return 0;
@@ -95,19 +97,22 @@ static int finish_sync(struct klk_steady_turn *turn) {
     return klk_steady_answer(turn->follower, turn->peers.out) == KLK_OK ? GOES_ON : KLK_STEADY_FULL;
 }
 
-static int write_blocks(struct klk_steady_turn *turn) {
-    int result = klk_steady_write(&turn->follower->log);
+static int write_blocks(struct klk_steady_log *log) {
+    int result = klk_steady_write(log);
     if (result == KLK_OK) return GOES_ON;
     return result == KLK_ESPACE ? KLK_STEADY_SEGMENT : KLK_STEADY_DISK;
 }
 
-/* When the processes that apply must learn of a commit, or end_ms. */
-static int64_t notice_due_ms(const struct klk_steady_turn *turn, int64_t end_ms) {
-    const struct klk_steady_follower *follower = turn->follower;
-    uint64_t index = follower->commit_index < follower->log.durable_index
-                         ? follower->commit_index
-                         : follower->log.durable_index;
-    return index > turn->noticed_index && turn->notice_ms < end_ms ? turn->notice_ms : end_ms;
+/* When the processes that apply must learn that they may apply more than they know, or end_ms. */
+static int64_t notice_due_ms(const struct klk_steady_log *log, uint64_t commit_index,
+                             uint64_t noticed_index, int64_t notice_ms, int64_t end_ms) {
+    uint64_t index = commit_index < log->durable_index ? commit_index : log->durable_index;
+    return index > noticed_index && notice_ms < end_ms ? notice_ms : end_ms;
+}
+
+static int64_t turn_due_ms(const struct klk_steady_turn *turn, int64_t end_ms) {
+    return notice_due_ms(&turn->follower->log, turn->follower->commit_index, turn->noticed_index,
+                         turn->notice_ms, end_ms);
 }
 
 /* Ends what has begun, if the disk is not slow: then no answer is left to the caller. */
@@ -118,7 +123,7 @@ static int settle(struct klk_steady_turn *turn, struct klk_poll_item *peers) {
         struct pollfd ended = {sync_fd(log), POLLIN, 0};
         int64_t left_ms = end_ms - monotonic_ms();
         if (left_ms <= 0 || poll(&ended, 1, (int)left_ms) <= 0) break;
-        if (finish_sync(turn) != GOES_ON || write_blocks(turn) != GOES_ON) break;
+        if (finish_sync(turn) != GOES_ON || write_blocks(&turn->follower->log) != GOES_ON) break;
     }
     return router_send(&turn->peers, peers);
 }
@@ -134,12 +139,12 @@ static int wake(struct klk_steady_turn *turn, struct klk_poll_item *peers,
     if (reason == GOES_ON && (peers->ready || turn->peers.more))
         reason = receive(turn, peers, result);
     if (*result != KLK_OK || reason == KLK_STEADY_DISK) return reason;
-    int wrote = write_blocks(turn);
+    int wrote = write_blocks(&turn->follower->log);
     if (wrote != GOES_ON) return wrote;
     *result = router_send(&turn->peers, peers);
     if (*result != KLK_OK || reason != GOES_ON) return reason;
     /* After the answers: the table of request ids matters only to a leader. */
-    return klk_steady_reqids(&turn->follower->log) == KLK_OK ? GOES_ON : KLK_STEADY_FULL;
+    return klk_steady_reqids(&turn->follower->log) == KLK_OK ? GOES_ON : KLK_STEADY_ROOM;
 }
 
 int klk_steady_wait(struct klk_steady_turn *turn, int64_t timeout_ms) {
@@ -147,17 +152,20 @@ int klk_steady_wait(struct klk_steady_turn *turn, int64_t timeout_ms) {
     struct klk_poll_item *peers = socket_item(turn->poll, turn->peers.socket);
     struct klk_poll_item *sync = fd_item(turn->poll, sync_fd(log));
     if (!peers || !sync) return KLK_EINVAL;
-    int64_t now_ms = monotonic_ms(), end_ms = now_ms + timeout_ms;
+    struct klk_poll_item *const ours[] = {peers, sync};
+    int64_t now_ms = monotonic_ms(), end_ms = turn->resume ? turn->end_ms : now_ms + timeout_ms;
     int reason = GOES_ON, result = KLK_OK;
-    turn->handled = 0;
+    turn->handled = turn->resume = 0;
+    turn->end_ms = end_ms;
+    if (klk_steady_reqids(log) != KLK_OK) reason = KLK_STEADY_ROOM;
     while (reason == GOES_ON) {
-        int64_t due_ms = notice_due_ms(turn, end_ms);
+        int64_t due_ms = turn_due_ms(turn, end_ms);
         int64_t left_ms = turn->peers.more || now_ms >= due_ms ? 0 : due_ms - now_ms;
         int found = klk_poll_wait(turn->poll, left_ms);
         if (found < 0) return found;
         turn->wakes++;
         now_ms = monotonic_ms();
-        if (others_ready(turn->poll, peers, sync)) {
+        if (others_ready(turn->poll, ours, 2)) {
             reason = KLK_STEADY_SOURCE;
             break;
         }
@@ -165,15 +173,234 @@ int klk_steady_wait(struct klk_steady_turn *turn, int64_t timeout_ms) {
         if (reason != GOES_ON) break;
         if (now_ms >= end_ms) {
             reason = KLK_STEADY_TIME;
-        } else if (now_ms >= notice_due_ms(turn, end_ms)) {
+        } else if (now_ms >= turn_due_ms(turn, end_ms)) {
             reason = KLK_STEADY_NOTICE;
         } else if (!found && !turn->peers.more) {
             reason = KLK_STEADY_SOURCE; /* A signal has ended the poll. */
         }
     }
+    turn->reason = reason;
+    if (result == KLK_OK && reason == KLK_STEADY_ROOM) return KLK_OK;
     if (result == KLK_OK && reason != KLK_STEADY_DISK) result = settle(turn, peers);
     if (turn->peers.more) peers->ready = KLK_POLL_IN;
     turn->peers.more = 0;
-    turn->reason = reason;
     return result;
+}
+
+/* ---- a leader ---- */
+
+/* The items of a leader's turn in its poll: its clients, its syncs, then its links. */
+struct lead_items {
+    struct klk_poll_item *all[2 + KLK_STEADY_PEERS_MAX];
+    uint8_t lazy[2 + KLK_STEADY_PEERS_MAX]; /* as the caller has set it */
+    uint32_t count;
+};
+
+enum { CLIENTS, SYNC, LINKS };
+
+static int lead_find(const struct klk_steady_lead *lead, struct lead_items *items) {
+    items->count = LINKS + lead->leader->peers_count;
+    items->all[CLIENTS] = socket_item(lead->poll, lead->clients.socket);
+    items->all[SYNC] = fd_item(lead->poll, sync_fd(&lead->leader->log));
+    for (uint32_t p = 0; p < lead->leader->peers_count; p++)
+        items->all[LINKS + p] = socket_item(lead->poll, lead->links[p].socket);
+    for (uint32_t i = 0; i < items->count; i++) {
+        if (!items->all[i]) return 0;
+        items->lazy[i] = items->all[i]->lazy;
+    }
+    return 1;
+}
+
+/* What would cause nothing alone may come with something else (Leader.may_wait() of
+ * protocols/raft/leader.py): our own sync before a follower has answered, and answers once all is
+ * committed. */
+static void lead_set_lazy(const struct klk_steady_lead *lead, const struct lead_items *items) {
+    const struct klk_steady_leader *leader = lead->leader;
+    int is_open = leader->commit_index < leader->log.last_index, answered = 0, behind = 0;
+    for (uint32_t p = 0; p < leader->peers_count; p++) {
+        answered |= leader->peers[p].match_index > leader->commit_index;
+        behind |= leader->peers[p].next_index <= leader->log.last_index;
+    }
+    items->all[SYNC]->lazy = is_open && !answered && leader->peers_count > 0;
+    for (uint32_t p = 0; p < leader->peers_count; p++)
+        items->all[LINKS + p]->lazy = !is_open && !behind;
+}
+
+static void lead_restore_lazy(const struct lead_items *items) {
+    for (uint32_t i = 0; i < items->count; i++) items->all[i]->lazy = items->lazy[i];
+}
+
+/* Takes the answers of a follower. Returns a reason to end, or GOES_ON. */
+static int lead_answers(struct klk_steady_lead *lead, uint32_t number, struct klk_poll_item *item,
+                        int *result) {
+    struct klk_steady_router *link = &lead->links[number];
+    struct klk_messages *arena = link->drain->arena;
+    uint32_t position = 0;
+    int received = router_receive(link, item);
+    if (received < 0) {
+        *result = received;
+        return KLK_STEADY_SOURCE;
+    }
+    int code = klk_steady_answers(lead->leader, number, arena, &position, (uint64_t)monotonic_ms());
+    klk_messages_drop(arena, position);
+    if (arena->messages) lead->links_left |= 1u << number;
+    return code == KLK_OK && received == KLK_OK ? GOES_ON : KLK_STEADY_MESSAGE;
+}
+
+/* Appends the updates that have arrived. Returns a reason to end, or GOES_ON. */
+static int lead_propose(struct klk_steady_lead *lead, const struct klk_poll_item *item) {
+    uint64_t now_us = klk_monotonic_us();
+    lead->unix_s = (uint32_t)time(NULL);
+    int code = klk_steady_propose(lead->leader, lead->clients.drain->arena, now_us / 1000,
+                                  lead->unix_s, now_us, lead->clients.out);
+    if (code == KLK_OK) {
+        if (lead->leader->others_count) lead->left = KLK_STEADY_OTHERS;
+        /* An item that is ready again has something for the caller. */
+        return lead->left || item->ready ? KLK_STEADY_MESSAGE : GOES_ON;
+    }
+    if (code == KLK_EGROW || code == KLK_ESPACE) {
+        lead->need = code;
+        return KLK_STEADY_ROOM;
+    }
+    lead->left = code == KLK_MORE ? KLK_STEADY_ARENA : KLK_STEADY_PARTIAL;
+    return KLK_STEADY_FULL;
+}
+
+/* Takes the messages of clients. Returns a reason to end, or GOES_ON. */
+static int lead_updates(struct klk_steady_lead *lead, struct klk_poll_item *item, int *result) {
+    int received = router_receive(&lead->clients, item);
+    if (received < 0) {
+        *result = received;
+        return KLK_STEADY_SOURCE;
+    }
+    return lead_propose(lead, item);
+}
+
+/* Sends entries to followers, then answers to clients. Returns a reason to end, or GOES_ON. */
+static int lead_send(struct klk_steady_lead *lead, const struct lead_items *items, int *result) {
+    int reason = GOES_ON;
+    uint64_t now_ms = (uint64_t)monotonic_ms();
+    if (klk_steady_commit(lead->leader, klk_monotonic_us(), lead->clients.out) != KLK_OK)
+        reason = KLK_STEADY_FULL;
+    klk_steady_tick(lead->leader, now_ms);
+    for (uint32_t p = 0; p < lead->leader->peers_count; p++) {
+        if (klk_steady_send(lead->leader, p, now_ms) != KLK_OK) reason = KLK_STEADY_FULL;
+        int sent = router_send(&lead->links[p], items->all[LINKS + p]);
+        if (sent != KLK_OK) *result = sent;
+    }
+    int sent = router_send(&lead->clients, items->all[CLIENTS]);
+    if (sent != KLK_OK) *result = sent;
+    return reason;
+}
+
+/* The second half of a wake. Returns a reason to end, or GOES_ON. */
+static int lead_finish(struct klk_steady_lead *lead, const struct lead_items *items, int reason,
+                       int *result) {
+    if (reason == KLK_STEADY_ROOM) return reason;
+    int sent = lead_send(lead, items, result);
+    if (reason == GOES_ON) reason = sent;
+    if (reason == GOES_ON && lead->links_left) reason = KLK_STEADY_MESSAGE;
+    int wrote = write_blocks(&lead->leader->log);
+    return wrote == GOES_ON ? reason : wrote;
+}
+
+/* One wake. Returns a reason to end, or GOES_ON. */
+static int lead_wake(struct klk_steady_lead *lead, const struct lead_items *items, int *result) {
+    struct klk_steady_log *log = &lead->leader->log;
+    int reason = GOES_ON;
+    if (items->all[SYNC]->ready) {
+        items->all[SYNC]->ready = 0;
+        if (klk_steady_poll_sync(log) == KLK_EOS) return KLK_STEADY_DISK;
+    }
+    for (uint32_t p = 0; p < lead->leader->peers_count; p++) {
+        if (!items->all[LINKS + p]->ready && !lead->links[p].more) continue;
+        int found = lead_answers(lead, p, items->all[LINKS + p], result);
+        if (found != GOES_ON) reason = found;
+    }
+    if (*result == KLK_OK && (items->all[CLIENTS]->ready || lead->clients.more)) {
+        int found = lead_updates(lead, items->all[CLIENTS], result);
+        if (found != GOES_ON) reason = found;
+    }
+    return *result == KLK_OK ? lead_finish(lead, items, reason, result) : reason;
+}
+
+/* Ends what has begun, if the disk is not slow. */
+static int lead_settle(struct klk_steady_lead *lead, const struct lead_items *items, int reason) {
+    struct klk_steady_log *log = &lead->leader->log;
+    int64_t end_ms = monotonic_ms() + KLK_STEADY_LEAVE_MS;
+    int result = KLK_OK;
+    while (log->syncing && result == KLK_OK) {
+        struct pollfd ended = {sync_fd(log), POLLIN, 0};
+        int64_t left_ms = end_ms - monotonic_ms();
+        if (left_ms <= 0 || poll(&ended, 1, (int)left_ms) <= 0) break;
+        if (klk_steady_poll_sync(log) == KLK_EOS || reason == KLK_STEADY_SEGMENT) break;
+        if (write_blocks(log) != GOES_ON) break;
+    }
+    if (!log->error) (void)lead_send(lead, items, &result);
+    lead_restore_lazy(items);
+    for (uint32_t p = 0; p < lead->leader->peers_count; p++) {
+        if (lead->links[p].more) items->all[LINKS + p]->ready = KLK_POLL_IN;
+        lead->links[p].more = 0;
+    }
+    if (lead->clients.more) items->all[CLIENTS]->ready = KLK_POLL_IN;
+    lead->clients.more = 0;
+    return result;
+}
+
+static int lead_has_more(const struct klk_steady_lead *lead) {
+    int more = lead->clients.more;
+    for (uint32_t p = 0; p < lead->leader->peers_count; p++) more |= lead->links[p].more;
+    return more;
+}
+
+int klk_steady_lead_wait(struct klk_steady_lead *lead, int64_t timeout_ms) {
+    struct klk_steady_leader *leader = lead->leader;
+    struct lead_items items;
+    if (!lead_find(lead, &items)) return KLK_EINVAL;
+    int64_t now_ms = monotonic_ms(), end_ms = lead->resume ? lead->end_ms : now_ms + timeout_ms;
+    int reason = GOES_ON, result = KLK_OK;
+    if (lead->resume) {
+        reason = lead_finish(lead, &items, lead_propose(lead, items.all[CLIENTS]), &result);
+    } else {
+        lead->left = KLK_STEADY_NOTHING;
+        lead->links_left = 0;
+    }
+    lead->resume = 0;
+    lead->end_ms = end_ms;
+    while (reason == GOES_ON) {
+        int64_t own_ms = (int64_t)klk_steady_due_ms(leader);
+        int64_t due_ms = notice_due_ms(&leader->log, leader->commit_index, lead->noticed_index,
+                                       lead->notice_ms, end_ms);
+        int is_notice = due_ms < end_ms;
+        if (leader->peers_count && own_ms < due_ms) {
+            due_ms = own_ms;
+            is_notice = 0;
+        }
+        int more = lead_has_more(lead);
+        if (now_ms >= due_ms) {
+            reason = is_notice ? KLK_STEADY_NOTICE : KLK_STEADY_TIME;
+            break;
+        }
+        lead_set_lazy(lead, &items);
+        int found = klk_poll_wait(lead->poll, more ? 0 : due_ms - now_ms);
+        if (found < 0) return found;
+        lead->wakes++;
+        now_ms = monotonic_ms();
+        if (others_ready(lead->poll, items.all, items.count)) {
+            reason = KLK_STEADY_SOURCE;
+        } else if (found || more) {
+            reason = lead_wake(lead, &items, &result);
+            if (result != KLK_OK && reason == GOES_ON) reason = KLK_STEADY_SOURCE;
+        } else if (now_ms < due_ms) {
+            reason = KLK_STEADY_SOURCE; /* A signal has ended the poll. */
+        }
+        if (lead->poll->connections) lead->poll->connections->own = leader->updates->inflight_bytes;
+    }
+    lead->reason = reason;
+    if (reason == KLK_STEADY_ROOM && result == KLK_OK) {
+        lead_restore_lazy(&items);
+        return KLK_OK;
+    }
+    int settled = lead_settle(lead, &items, reason);
+    return result != KLK_OK ? result : settled;
 }

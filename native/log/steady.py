@@ -4,21 +4,29 @@ It knows the rules of Raft for this state alone. The caller gives it the numbers
 takes them back together with the blocks that were appended meanwhile.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import zmq
 
 from ..._native import ffi, lib
 from ..errors import NativeError, os_error, uncleared
+from ..latency import IndexLatency
 from ..net.messages import Arena, Frames
 from ..net.poller import Poller, Source
 from ..net.sockets import Drain, native_socket
 from .segments import Segment, Syncer
-from .updates import Reqids
+from .updates import Reqids, Updates
 
 REASONS = ("time", "source", "message", "notice", "full", "segment", "disk")
-_FULL, _DISK = lib.KLK_STEADY_FULL, lib.KLK_STEADY_DISK
-ROUTE_BYTES_MAX: int = lib.KLK_STEADY_ROUTE_MAX
+LEFT_OTHERS: int = lib.KLK_STEADY_OTHERS
+LEFT_PARTIAL: int = lib.KLK_STEADY_PARTIAL
+LEFT_ARENA: int = lib.KLK_STEADY_ARENA
+PEERS_MAX: int = lib.KLK_STEADY_PEERS_MAX
+VOTERS_MAX: int = lib.KLK_STEADY_VOTERS_MAX
+WINDOW_MAX: int = lib.KLK_STEADY_WINDOW_MAX
+PENDING_MAX: int = lib.KLK_STEADY_PENDING_MAX
+MARKS_MAX: int = lib.KLK_STEADY_MARKS_MAX
 
 
 class FollowerState(NamedTuple):
@@ -57,21 +65,108 @@ class WaitingAnswer(NamedTuple):
     route: bytes
 
 
-class FollowerResult(NamedTuple):
-    """What a follower did in its steady state."""
+class SteadyEntries(NamedTuple):
+    """What was appended in a steady state."""
 
     durable: list[SteadyBlock]
     written: list[SteadyBlock]  # In the segment; their sync runs.
     received: list[SteadyBlock]  # Not written yet.
-    known: int  # Durable blocks whose request ids are in the table.
+    known: int  # Blocks whose request ids are in the table.
+    offset: int  # In the segment, behind the written blocks.
+    synced: int
+
+
+class FollowerResult(NamedTuple):
+    """What a follower did in its steady state."""
+
+    entries: SteadyEntries
     answers: list[WaitingAnswer]
     commit_index: int
     heard_ms: int
     gap_ms_max: int
     missed: int  # Heartbeats.
     messages: int  # Of the leader.
-    offset: int  # In the segment, behind the written blocks.
-    synced: int
+
+
+class SteadySocket(NamedTuple):
+    """A socket with its drain and its outgoing messages."""
+
+    socket: "zmq.Socket[bytes]"
+    drain: Drain
+    out: Frames
+
+
+class SteadyLog:
+    """The entries that C appends in a steady state."""
+
+    def __init__(self, log: Any, reqids: Reqids) -> None:
+        """log: struct klk_steady_log, a part of the caller's struct"""
+        self._log = log
+        self._bytes = uncleared("uint8_t[]", lib.KLK_STEADY_BYTES_MAX)
+        self._blocks = uncleared("struct klk_steady_block[]", lib.KLK_STEADY_BLOCKS_MAX)
+        log.bytes, log.bytes_max = self._bytes, lib.KLK_STEADY_BYTES_MAX
+        log.blocks, log.blocks_max = self._blocks, lib.KLK_STEADY_BLOCKS_MAX
+        self._reqids = reqids
+        log.reqids = reqids._struct
+        self._segment: SegmentState | None = None
+
+    def begin(self, term: int, last_index: int, segment: SegmentState | None) -> None:
+        log = self._log
+        log.term, log.last_index, log.durable_index = term, last_index, last_index
+        log.used = log.count = log.written = log.durable = log.known = 0
+        log.syncing = log.error = log.sync_failed = 0
+        self._segment = segment
+        if segment is not None:
+            log.segment, log.syncer = segment.segment._segment, segment.syncer._syncer
+            log.offset = log.synced = segment.offset
+            log.epoch = segment.epoch
+
+    @property
+    def is_syncing(self) -> bool:
+        return bool(self._log.syncing)
+
+    @property
+    def pointer(self) -> Any:
+        return ffi.addressof(self._log)
+
+    def start_sync(self) -> bool:
+        """The blocks so far are being written and synced. False: a sync runs, or all are."""
+        if self._log.syncing or self._log.written == self._log.count:
+            return False
+        lib.klk_steady_start(self.pointer)
+        return True
+
+    def finish_sync(self) -> None:
+        """They are durable."""
+        lib.klk_steady_finish(self.pointer)
+
+    def grow_reqids(self) -> None:
+        """Makes the room that C has asked for."""
+        self._reqids._grow()
+
+    @property
+    def sync_error(self) -> int:
+        """The errno of a sync that has failed, or 0."""
+        return int(self._log.error) if self._log.sync_failed else 0
+
+    def end(self) -> SteadyEntries:
+        log = self._log
+        blocks = [
+            SteadyBlock(
+                one.first_index,
+                one.count,
+                bytes(ffi.buffer(log.bytes + one.start, one.size)),
+            )
+            for one in (log.blocks[at] for at in range(log.count))
+        ]
+        return SteadyEntries(
+            blocks[: log.durable],
+            blocks[log.durable : log.written],
+            blocks[log.written :],
+            log.known,
+            log.offset,
+            log.synced,
+        )
 
 
 class SteadyFollower:
@@ -79,35 +174,22 @@ class SteadyFollower:
 
     def __init__(self, cluster: bytes, reqids: Reqids) -> None:
         self.follower = ffi.new("struct klk_steady_follower *")
-        log = self._log = self.follower.log
+        self.log = SteadyLog(self.follower.log, reqids)
         self._ident = ffi.new("uint8_t[]", cluster)
         self.follower.ident, self.follower.ident_size = self._ident, len(cluster)
-        self._bytes = uncleared("uint8_t[]", lib.KLK_STEADY_BYTES_MAX)
-        self._blocks = uncleared("struct klk_steady_block[]", lib.KLK_STEADY_BLOCKS_MAX)
-        log.bytes, log.bytes_max = self._bytes, lib.KLK_STEADY_BYTES_MAX
-        log.blocks, log.blocks_max = self._blocks, lib.KLK_STEADY_BLOCKS_MAX
-        self._reqids = reqids
-        log.reqids = reqids._struct
         self._leader: Any = None
-        self._segment: SegmentState | None = None
         self._position = ffi.new("uint32_t *")
 
     def begin(self, state: FollowerState, segment: SegmentState | None = None) -> None:
         """segment   None: the caller writes and syncs (start_sync(), finish_sync())"""
-        follower, log = self.follower, self._log
-        self._leader, self._segment = ffi.new("uint8_t[]", state.leader), segment
+        follower = self.follower
+        self._leader = ffi.new("uint8_t[]", state.leader)
         follower.leader, follower.leader_size = self._leader, len(state.leader)
         follower.commit_index, follower.heartbeat_ms = state.commit_index, state.heartbeat_ms
         follower.heard_ms, follower.gap_ms_max = state.heard_ms, state.gap_ms_max
         follower.missed = follower.messages = follower.first = follower.waiting = 0
         follower.clients_wait = state.clients_wait
-        log.term, log.last_index, log.durable_index = state.term, state.last_index, state.last_index
-        log.used = log.count = log.written = log.durable = log.known = 0
-        log.syncing = log.error = log.sync_failed = 0
-        if segment is not None:
-            log.segment, log.syncer = segment.segment._segment, segment.syncer._syncer
-            log.offset = log.synced = segment.offset
-            log.epoch = segment.epoch
+        self.log.begin(state.term, state.last_index, segment)
 
     # ---- for a caller that writes and syncs itself ----
 
@@ -122,47 +204,18 @@ class SteadyFollower:
             raise NativeError(code)
         return int(self._position[0])
 
-    def start_sync(self) -> bool:
-        """The blocks so far are being written and synced. False: a sync runs, or all are."""
-        if self._log.syncing or self._log.written == self._log.count:
-            return False
-        lib.klk_steady_start(self._log_pointer)
-        return True
-
     def finish_sync(self, out: Frames) -> None:
-        """They are durable: out gets the answers that have waited for them."""
-        lib.klk_steady_finish(self._log_pointer)
+        """The sync of self.log has ended: out gets the answers that have waited for it."""
+        self.log.finish_sync()
         out.fill(lib.klk_steady_answer, self.follower, out._struct)
-        lib.klk_steady_reqids(self._log_pointer)
-
-    @property
-    def _log_pointer(self) -> Any:
-        return ffi.addressof(self.follower, "log")
-
-    # ---- the end ----
-
-    @property
-    def sync_error(self) -> int:
-        """The errno of a sync that has failed, or 0."""
-        return int(self._log.error) if self._log.sync_failed else 0
+        lib.klk_steady_reqids(self.log.pointer)
 
     def end(self) -> FollowerResult:
-        follower, log = self.follower, self._log
-        blocks = [
-            SteadyBlock(
-                one.first_index,
-                one.count,
-                bytes(ffi.buffer(log.bytes + one.start, one.size)),
-            )
-            for one in (log.blocks[at] for at in range(log.count))
-        ]
+        follower = self.follower
         places = range(follower.first, follower.first + follower.waiting)
         waiting = [follower.answers[at % lib.KLK_STEADY_ANSWERS_MAX] for at in places]
         return FollowerResult(
-            blocks[: log.durable],
-            blocks[log.durable : log.written],
-            blocks[log.written :],
-            log.known,
+            self.log.end(),
             [
                 WaitingAnswer(
                     one.last_index,
@@ -176,9 +229,262 @@ class SteadyFollower:
             follower.gap_ms_max,
             follower.missed,
             follower.messages,
-            log.offset,
-            log.synced,
         )
+
+
+class PeerState(NamedTuple):
+    """A follower of a leader when a steady state begins, and when it ends."""
+
+    next_index: int
+    match_index: int
+    sent_commit_index: int
+    answered_round: int
+    sent_ms: int
+    heard_ms: int
+    window: tuple[int, ...]  # Last indexes of unanswered messages with entries.
+    message_id: int  # Of the last message.
+    pending: tuple[tuple[int, int, int], ...]  # Unanswered messages: id, last index, round.
+    answered: bool = False  # It has answered since the state began.
+
+
+class PeerLimits(NamedTuple):
+    window_max: int
+    bytes_max: int  # Of the blocks of one message.
+    counts: bool  # It is a voter, and no learner.
+
+
+class LeadingState(NamedTuple):
+    """A leader's core when a steady state begins. All its entries are durable here."""
+
+    term: int
+    name: bytes  # Its PEER ID.
+    last_index: int
+    commit_index: int
+    term_start: int
+    commit_notice_ms: int
+    heartbeat_ms: int
+    round: int
+    round_started_ms: int
+    gives_leases: bool
+    is_voter: bool
+    match_others: Sequence[int]
+    others_notice_ms: int  # When the other followers must learn of a commit.
+    marked: int
+    kind: int
+
+
+class LeaderResult(NamedTuple):
+    """What a leader did in its steady state."""
+
+    entries: SteadyEntries
+    commit_index: int
+    round: int
+    rounds: list[tuple[int, int]]  # The newest, and when each started.
+    peers: list[PeerState]
+    marks: list[tuple[int, int]]
+    counted_index: int
+
+
+class SteadyLeader:
+    """The leader's part of a steady state; one at a time."""
+
+    GROW: int = lib.KLK_EGROW
+
+    def __init__(self, cluster: bytes, updates: Updates, frames_max: int) -> None:
+        """frames_max: of the arenas of clients"""
+        self.leader = ffi.new("struct klk_steady_leader *")
+        self.log = SteadyLog(self.leader.log, updates.reqids)
+        self._ident = ffi.new("uint8_t[]", cluster)
+        self.leader.ident, self.leader.ident_size = self._ident, len(cluster)
+        self.updates = updates
+        self.leader.updates = updates._struct
+        self._others = uncleared("uint32_t[]", frames_max)
+        self.leader.others_found = self._others
+        self._name: Any = None
+        self._outs: list[Frames] = []
+        self._position = ffi.new("uint32_t *")
+
+    def begin(
+        self,
+        state: LeadingState,
+        peers: Sequence[tuple[PeerState, PeerLimits, Frames]],
+        latency: IndexLatency,
+        segment: SegmentState | None = None,
+    ) -> None:
+        leader, view = self.leader, self.leader.view
+        self._name = ffi.new("uint8_t[]", state.name)
+        leader.name, leader.name_size = self._name, len(state.name)
+        leader.commit_index, leader.term_start = state.commit_index, state.term_start
+        leader.commit_notice_ms, leader.heartbeat_ms = state.commit_notice_ms, state.heartbeat_ms
+        leader.round, leader.round_started_ms = state.round, state.round_started_ms
+        leader.gives_leases, leader.is_voter = state.gives_leases, state.is_voter
+        leader.rounds_count = leader.others_count = 0
+        leader.others_notice_ms, leader.began_index = state.others_notice_ms, state.commit_index
+        leader.others = len(state.match_others)
+        for at, match_index in enumerate(state.match_others):
+            leader.match_others[at] = match_index
+        view.refusal, view.refusal_size, view.leader = ffi.NULL, 0, 1
+        view.marked, view.kind = state.marked, state.kind
+        leader.latency = latency.struct
+        leader.counted_index = latency.reached
+        leader.marks_count = len(latency.marks)
+        for at, (index, since_us) in enumerate(latency.marks):
+            leader.marks[at].index, leader.marks[at].since_us = index, since_us
+        leader.peers_count = len(peers)
+        self._outs = [out for _, _, out in peers]
+        for at, (peer, limits, out) in enumerate(peers):
+            _fill_peer(leader.peers[at], peer, limits, out)
+        self.log.begin(state.term, state.last_index, segment)
+
+    # ---- for a caller without a loop ----
+
+    def propose(
+        self, arena: Arena, times: tuple[int, int, int], out: Frames
+    ) -> tuple[int, list[int]]:
+        """Receives the updates of an arena. times: ms, Unix s, us. Returns the code of
+        klk_steady_propose(), and the numbers of messages that are no updates."""
+        now_ms, unix_s, now_us = times
+        code = lib.klk_steady_propose(
+            self.leader, arena._struct, now_ms, unix_s, now_us, out._struct
+        )
+        return code, self.others
+
+    def tick(self, now_ms: int) -> None:
+        lib.klk_steady_tick(self.leader, now_ms)
+
+    def send(self, peer: int, now_ms: int) -> bool:
+        """Sends entries to a follower. False: Python must."""
+        return bool(lib.klk_steady_send(self.leader, peer, now_ms) == lib.KLK_OK)
+
+    def answers(self, peer: int, arena: Arena, now_ms: int) -> int:
+        """Handles answers up to the first one that it does not know. Returns how many."""
+        self._position[0] = 0
+        lib.klk_steady_answers(self.leader, peer, arena._struct, self._position, now_ms)
+        return int(self._position[0])
+
+    def commit(self, now_us: int, out: Frames) -> None:
+        out.fill(lib.klk_steady_commit, self.leader, now_us, out._struct)
+
+    @property
+    def due_ms(self) -> int:
+        """When a follower needs a message without entries, which Python sends."""
+        return int(lib.klk_steady_due_ms(self.leader))
+
+    # ---- the end ----
+
+    @property
+    def others(self) -> list[int]:
+        """The numbers of messages that were no updates, of the last arena."""
+        return list(ffi.unpack(self._others, self.leader.others_count))
+
+    def end(self) -> LeaderResult:
+        leader = self.leader
+        count = leader.rounds_count
+        ring = lib.KLK_STEADY_ROUNDS_MAX
+        rounds = (leader.rounds[at % ring] for at in range(max(0, count - ring), count))
+        return LeaderResult(
+            self.log.end(),
+            leader.commit_index,
+            leader.round,
+            [(one.number, one.started_ms) for one in rounds],
+            [_peer_state(leader.peers[at]) for at in range(leader.peers_count)],
+            [(one.index, one.since_us) for one in leader.marks[0 : leader.marks_count]],
+            leader.counted_index,
+        )
+
+
+def _fill_peer(c: Any, peer: PeerState, limits: PeerLimits, out: Frames) -> None:
+    c.out = out._struct
+    c.next_index, c.match_index = peer.next_index, peer.match_index
+    c.sent_commit_index, c.answered_round = peer.sent_commit_index, peer.answered_round
+    c.sent_ms, c.heard_ms = peer.sent_ms, peer.heard_ms
+    c.bytes_max, c.window_max = limits.bytes_max, limits.window_max
+    c.counts, c.answered = limits.counts, False
+    c.window_first, c.window_count = 0, len(peer.window)
+    for at, last_index in enumerate(peer.window):
+        c.window[at] = last_index
+    c.message_id = peer.message_id
+    c.pending_first, c.pending_count = 0, len(peer.pending)
+    for at, (message_id, last_index, round_) in enumerate(peer.pending):
+        one = c.pending[at]
+        one.message_id, one.last_index, one.round = message_id, last_index, round_
+
+
+def _peer_state(c: Any) -> PeerState:
+    window = range(c.window_first, c.window_first + c.window_count)
+    pending = range(c.pending_first, c.pending_first + c.pending_count)
+    requests = (c.pending[at % lib.KLK_STEADY_PENDING_MAX] for at in pending)
+    return PeerState(
+        c.next_index,
+        c.match_index,
+        c.sent_commit_index,
+        c.answered_round,
+        c.sent_ms,
+        c.heard_ms,
+        tuple(c.window[at % lib.KLK_STEADY_WINDOW_MAX] for at in window),
+        c.message_id,
+        tuple((one.message_id, one.last_index, one.round) for one in requests),
+        bool(c.answered),
+    )
+
+
+class LeadingWait(NamedTuple):
+    """What a wait of a leader has left."""
+
+    ready: list[tuple[Source, int]]
+    reason: int
+    left: int  # LEFT_*: what the caller must do with the clients' arena.
+    links: list[int]  # Numbers of peers whose arenas have messages for the caller.
+    unix_s: int
+
+
+class LeadingTurn:
+    """The loop around a SteadyLeader: it waits like the poller and does the work meanwhile."""
+
+    def __init__(self, leader: SteadyLeader, poller: Poller) -> None:
+        self._leader, self._poller = leader, poller
+        self._turn = ffi.new("struct klk_steady_lead *")
+        self._turn.leader = leader.leader
+        self._references: Any = None
+        self._outs: list[Frames] = []
+
+    def listen(self, clients: SteadySocket, links: Sequence[SteadySocket]) -> None:
+        """The ROUTER of clients, and the DEALERs of the followers of the next state."""
+        turn = self._turn
+        self._references = clients, links
+        self._outs = [clients.out, *(link.out for link in links)]
+        for router, (socket, drain, out) in (
+            (turn.clients, clients),
+            *((turn.links[at], link) for at, link in enumerate(links)),
+        ):
+            router.socket, router.drain = native_socket(socket), drain._drain
+            router.out = out._struct
+
+    def wait(self, timeout_ms: int, notice_ms: int, noticed_index: int) -> LeadingWait:
+        """As SteadyTurn.wait()."""
+        turn = self._turn
+        turn.poll, turn.notice_ms = self._poller._poll, notice_ms
+        turn.noticed_index = noticed_index
+        while True:
+            if lib.klk_steady_lead_wait(turn, timeout_ms) < 0:
+                raise os_error("waiting for sockets")
+            if turn.reason != lib.KLK_STEADY_ROOM:
+                break
+            self._leader.updates.make_room(turn.need, self._outs[0])
+            turn.resume = 1
+        routers = (turn.clients, *(turn.links[at] for at in range(len(self._outs) - 1)))
+        for router, out in zip(routers, self._outs, strict=True):
+            out.dropped += router.dropped
+            router.dropped = 0
+        left = [at for at in range(len(self._outs) - 1) if turn.links_left >> at & 1]
+        return LeadingWait(
+            self._poller.ready(), int(turn.reason), int(turn.left), left, int(turn.unix_s)
+        )
+
+    @property
+    def wakes(self) -> int:
+        """Of all steady states."""
+        return int(self._turn.wakes)
 
 
 class SteadyTurn:
@@ -192,9 +498,9 @@ class SteadyTurn:
         self._socket: zmq.Socket[bytes] | None = None
         self._out: Frames | None = None
 
-    def listen(self, socket: "zmq.Socket[bytes]", drain: Drain, out: Frames) -> None:
+    def listen(self, peers_socket: SteadySocket) -> None:
         """The ROUTER that the leader's messages come to."""
-        peers = self._turn.peers
+        (socket, drain, out), peers = peers_socket, self._turn.peers
         peers.socket, peers.drain, peers.out = native_socket(socket), drain._drain, out._struct
         self._references = drain, out
         self._socket, self._out = socket, out
@@ -214,9 +520,13 @@ class SteadyTurn:
         turn = self._turn
         turn.poll, turn.notice_ms = self._poller._poll, notice_ms
         turn.noticed_index = noticed_index
-        code = lib.klk_steady_wait(turn, timeout_ms)
-        if code < 0:
-            raise os_error("waiting for sockets")
+        while True:
+            if lib.klk_steady_wait(turn, timeout_ms) < 0:
+                raise os_error("waiting for sockets")
+            if turn.reason != lib.KLK_STEADY_ROOM:
+                break
+            self._follower.log.grow_reqids()
+            turn.resume = 1
         self._out.dropped += turn.peers.dropped
         turn.peers.dropped = 0
         return self._poller.ready(), int(turn.reason), bool(turn.handled)

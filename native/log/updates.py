@@ -281,19 +281,23 @@ class Updates:
     def _fill(self, function: Any, out: Frames, *arguments: Any) -> None:
         """Calls a function of csrc until it has the room that it asks for."""
         while code := function(self._struct, *arguments):
-            if code == lib.KLK_EGROW:
-                self.reqids._grow()
-            elif code == lib.KLK_EFULL:
-                out._double()
-            elif code == lib.KLK_ESPACE:
-                updates, held = self._struct, self._blocks
-                size = max(updates.blocks_need, min(2 * updates.blocks_max, 1 << 24))
-                self._blocks = uncleared("uint8_t[]", size)
-                if updates.records:
-                    ffi.memmove(self._blocks, held, updates.used)
-                updates.blocks, updates.blocks_max = self._blocks, size
-            else:
-                raise NativeError(code)
+            self.make_room(code, out)
+
+    def make_room(self, code: int, out: Frames) -> None:
+        """Makes the room that a function of csrc has asked for by this code."""
+        if code == lib.KLK_EGROW:
+            self.reqids._grow()
+        elif code == lib.KLK_EFULL:
+            out._double()
+        elif code == lib.KLK_ESPACE:
+            updates, held = self._struct, self._blocks
+            size = max(updates.blocks_need, min(2 * updates.blocks_max, 1 << 24))
+            self._blocks = uncleared("uint8_t[]", size)
+            if updates.records:
+                ffi.memmove(self._blocks, held, updates.used)
+            updates.blocks, updates.blocks_max = self._blocks, size
+        else:
+            raise NativeError(code)
 
     def block(self, first_index: int, term: int) -> tuple[bytes, int] | None:
         """The next sealed block of accepted updates and the number of its updates; or None.

@@ -173,6 +173,11 @@ class Arena:
         return self._senders
 
     @property
+    def frames_max(self) -> int:
+        """How many frames it has room for."""
+        return int(self._struct.frames_max)
+
+    @property
     def count(self) -> int:
         """The number of messages."""
         return int(self._struct.messages)

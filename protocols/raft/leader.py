@@ -85,6 +85,11 @@ class Leader:
             lambda voter: own if voter == peer_id else followers[voter].counted(field),
         )
 
+    @property
+    def term_start(self) -> int:
+        """The index of this term's own first entry."""
+        return self._term_start
+
     def follower(self, peer: str) -> Follower | None:
         return self._followers.get(peer)
 
@@ -240,8 +245,12 @@ class Leader:
 
     def deadline_ms(self, now_ms: int) -> int:
         """When send_heartbeats() or send_entries() have something to do next."""
+        return self.due_ms(self._followers.values(), now_ms)
+
+    def due_ms(self, followers: Iterable[Follower], now_ms: int) -> int:
+        """The same for some of the followers."""
         deadline = now_ms + self._tuning.heartbeat_ms
-        for follower in self._followers.values():
+        for follower in followers:
             if follower.next_index <= self._log.last_index and follower.can_send_entries():
                 if follower.read_started_ms is None:
                     return now_ms

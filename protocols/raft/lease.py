@@ -26,6 +26,11 @@ class LeaderLease:
         self._starts: deque[tuple[int, int]] = deque(maxlen=STARTS_MAX)
         self.answered = 0  # Times that it has answered reads.
 
+    @property
+    def starts(self) -> deque[tuple[int, int]]:
+        """The newest rounds, and when each started."""
+        return self._starts
+
     def has_started(self, now_ms: int) -> bool:
         return bool(self._starts) and self._starts[-1][1] == now_ms
 

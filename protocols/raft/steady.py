@@ -4,11 +4,14 @@ csrc/steady/steady.c has the rules of that state. It begins only while nothing i
 few numbers describe the core. This module is a part of the core, and uses its private members.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from .core import Raft, Role
 from .messages import AppendResponse, EntryBatch, Envelope
+from .progress import Follower, ReplicationState
+
+NEVER_MS = 1 << 62
 
 
 class Contact(NamedTuple):
@@ -60,6 +63,132 @@ def end_following(
     assert core.leader is not None
     if contact.messages:
         core.election.on_contact(contact.heard_ms, contact.gap_ms_max, contact.missed)
+    _end_log(core, end)
+    core._out.messages_after += answers
+    assert commit_index <= core.log.last_index
+    core.commit_index = max(core.commit_index, commit_index)
+
+
+def answer_of(core: Raft, last_index: int, context: object) -> Envelope:
+    """The answer to a request of the leader whose entries end with last_index."""
+    assert core.leader is not None
+    return Envelope(core.leader, AppendResponse(core.term, True, last_index), context)
+
+
+# ---- a leader ----
+
+
+class LeaderState(NamedTuple):
+    """A leader's core when a steady state begins."""
+
+    term: int
+    last_index: int
+    commit_index: int
+    term_start: int  # The first entry of this term.
+    commit_notice_ms: int
+    heartbeat_ms: int
+    round: int  # Of reads: the newest.
+    round_started_ms: int
+    gives_leases: bool
+    is_voter: bool
+    match_others: tuple[int, ...]  # Of the voters that C does not replicate to, as they count.
+    others_notice_ms: int  # When such followers must learn of a commit.
+    followers: tuple[Follower, ...]  # That C replicates to.
+    append_bytes_max: int
+
+
+def leader_state(core: Raft, reachable: Collection[str]) -> LeaderState | None:
+    """The state of a leader of which C can do the work; None: it needs Python now.
+
+    reachable   followers whose links C can use
+    """
+    leading, log = core._leading, core.log
+    if (
+        leading is None
+        or core._transfer is not None
+        or core._read_rounds.active
+        or core.configuration.old
+        or core.durable_index != log.last_index
+        or core._out.has_work(core.term, core.voted_for)
+        or core._out.commit_due
+    ):
+        return None
+    voters, peer_id = core.configuration.voters, core.setup.peer_id
+    steady: list[Follower] = []
+    others: list[int] = []
+    notice_ms = NEVER_MS
+    for follower in leading.followers:
+        if follower.clients_wait:
+            return None
+        if follower.peer in reachable and _is_steady(follower, log.last_index):
+            steady.append(follower)
+            if follower.peer in voters and not follower.capabilities.counts_in_quorum:
+                others.append(0)
+        elif follower.state is ReplicationState.REPLICATE or not follower.paused:
+            return None
+        else:
+            notice_ms = min(notice_ms, follower.sent_ms + core.setup.tuning.commit_notice_ms)
+            if follower.peer in voters:
+                others.append(follower.counted("match_index"))
+    starts = core.lease.starts
+    return LeaderState(
+        core.term,
+        log.last_index,
+        core.commit_index,
+        leading.term_start,
+        core.setup.tuning.commit_notice_ms,
+        core.setup.tuning.heartbeat_ms,
+        core._read_rounds.round,
+        starts[-1][1] if starts else 0,
+        leading.gives_leases,
+        peer_id in voters,
+        tuple(others),
+        notice_ms,
+        tuple(steady),
+        core.setup.tuning.append_bytes_max,
+    )
+
+
+def _is_steady(follower: Follower, last_index: int) -> bool:
+    return (
+        follower.state is ReplicationState.REPLICATE
+        and follower.next_index == last_index + 1
+        and follower.capabilities.inflight_max > 1
+        and not follower.loaded_batches
+        and follower.read_started_ms is None
+    )
+
+
+def leader_deadline_ms(core: Raft, steady: Collection[Follower], now_ms: int) -> int:
+    """When Python must act at the latest, besides for steady followers."""
+    leading = core._leading
+    assert leading is not None
+    others = [each for each in leading.followers if each not in steady]
+    deadline_ms = leading.due_ms(others, now_ms)
+    if core._checks_quorum():
+        deadline_ms = min(deadline_ms, core.election.quorum_check_ms)
+    return deadline_ms
+
+
+def end_leading(
+    core: Raft, end: LogEnd, commit_index: int, round_: int, starts: Iterable[tuple[int, int]]
+) -> None:
+    """The steady state of a leader has ended; the caller has changed its followers.
+
+    starts   the newest rounds of reads and when they started
+    """
+    leading, rounds = core._leading, core._read_rounds
+    assert leading is not None
+    _end_log(core, end)
+    for number, started_ms in starts:
+        core.lease.start(number, started_ms)
+    rounds.round = leading.read_round = round_
+    assert core.commit_index <= commit_index <= core.log.last_index
+    core.commit_index = leading._commit_index = commit_index
+    core._out.commit_due = True
+
+
+def _end_log(core: Raft, end: LogEnd) -> None:
     for batch in end.durable:
         core.log.append(batch)
     if end.durable:
@@ -70,12 +199,3 @@ def end_following(
     for batch in end.received:
         core.log.append(batch)
     core._out.batches += end.received
-    core._out.messages_after += answers
-    assert commit_index <= core.log.last_index
-    core.commit_index = max(core.commit_index, commit_index)
-
-
-def answer_of(core: Raft, last_index: int, context: object) -> Envelope:
-    """The answer to a request of the leader whose entries end with last_index."""
-    assert core.leader is not None
-    return Envelope(core.leader, AppendResponse(core.term, True, last_index), context)

@@ -4,7 +4,7 @@
 (our ROUTER). Neither holds a socket: frames go out through a function. docs/protocols/zmq-raft.md.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from ...errors import RemoteProtocolError
@@ -123,10 +123,40 @@ class PeerLink:
         """Requests that wait for an answer."""
         return len(self._pending)
 
+    @property
+    def unanswered(self) -> list[tuple[int, int]]:
+        """Message ids and last indexes of the requests that wait for an answer."""
+        return [(message_id, it.last_index) for message_id, it in self._pending.items()]
+
     def reset(self) -> None:
         self._pending.clear()
         self._repeats.clear()
         self.unanswered_hellos, self._has_answered = 0, False
+
+    # ---- steady states: C sends packed AppendEntries, and takes their answers ----
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the peer takes packed AppendEntries and is the one that we mean."""
+        return self.has_feature(v.Feature.APPEND) and not self.wrong_peer
+
+    def begin_steady(self) -> tuple[int, list[tuple[int, PendingRequest]]]:
+        """Removes the packed AppendEntries from the requests that wait for an answer. Returns the
+        last message id and these requests by their ids."""
+        packed = [each for each in self._pending.items() if each[1].type == v.APPEND_PACKED]
+        for message_id, _ in packed:
+            del self._pending[message_id]
+        return self._message_id, packed
+
+    def end_steady(
+        self, message_id: int, packed: Iterable[tuple[int, PendingRequest]], answered: bool
+    ) -> None:
+        """Takes over the last message id and the packed AppendEntries without an answer."""
+        self._message_id = message_id
+        self._pending.update(packed)
+        while len(self._pending) > PENDING_MAX:
+            del self._pending[next(iter(self._pending))]
+        self._has_answered = self._has_answered or answered
 
     def send_hello(self, own_hello: Hello) -> None:
         self.unanswered_hellos += self._has_answered

@@ -191,6 +191,15 @@ class Peer:
         return self.core.role is Role.LEADER
 
     @property
+    def full_due_ms(self) -> int:
+        """When the next full wake is due."""
+        return self._full_due_ms
+
+    def end_steady(self, began_ms: int) -> None:
+        """A steady state has ended: the wakes in it were quick ones."""
+        self._full_due_ms = min(self._full_due_ms, began_ms + FULL_EVERY_MS)
+
+    @property
     def is_calm(self) -> bool:
         """Whether only updates, reads, their replication and its answers have come since the last
         full wake, so that the next one may be quick."""
@@ -244,13 +253,32 @@ class Peer:
                 self.eligibility.on_entries_received()
                 self.append_queue.reset_to_snapshot(snapshot.last_index)
 
-    def _on_clients(self, arena: Arena) -> None:
-        """Processes messages that arrived at `url`: from clients, and from foreign peers."""
+    def on_clients_left(self, arena: Arena, others: list[int], rest: bool, now_ms: int) -> None:
+        """Processes what a steady state has left of the messages at `url`.
+
+        others   the numbers of messages that are no updates
+        rest     further messages were not looked at
+        """
+        self._now_ms = now_ms
+        if rest:
+            self._on_clients(arena, others)
+        else:
+            self._on_other_clients(arena, others)
+
+    def _on_clients(self, arena: Arena, before: Sequence[int] = ()) -> None:
+        """Processes messages that arrived at `url`: from clients, and from foreign peers.
+
+        before   the numbers of messages that are no updates, if the others were received in part
+        """
         now_ms, accepts = self._now_ms, self._accepts_updates()
         received = self.updates.from_clients(arena, self.out.clients, accepts, now_ms)
-        if received.updates:
+        if received.updates or self.updates.clients.pending:
             self.updates.propose(self.append_queue)
-        others = received.others
+        self._on_other_clients(arena, [*before, *received.others])
+
+    def _on_other_clients(self, arena: Arena, others: list[int]) -> None:
+        """Processes the messages with these numbers, which are no updates."""
+        now_ms = self._now_ms
         if others:
             others = self.reads.accept(arena, others, self.updates.refusal, now_ms)
         # Foreign peers send their Raft messages to this socket, too: these must not wait.

@@ -105,20 +105,20 @@ class AppendQueue:
         """Whether the log writer has acknowledged everything, and nothing waits for it."""
         return not (self._unacknowledged or self._own_blocks or self.reset_pending)
 
-    def end_steady(
-        self, end: LogEnd, known: int, written_bytes: int, answers: list[Envelope]
-    ) -> int:
+    def end_steady(self, end: LogEnd, known: int, answers: list[Envelope]) -> int:
         """Follows a steady state, in which C gave entries to the log writer. The core knows them.
 
-        known     durable batches whose request ids are in the table
+        known     batches whose request ids are in the table
         answers   of the written batches; they wait for a job of these, whose seq is returned, or 0
         """
-        for batch in (*end.durable[known:], *end.written):
-            self._reqids.add_block(batch.block)
         given = (*end.durable, *end.written)
+        for batch in given[known:]:
+            self._reqids.add_block(batch.block)
+        for batch in end.received[: max(0, known - len(given))]:
+            self._own_blocks[batch.first_index] = batch.block
         if not given:
             return 0
-        self.appended_bytes += written_bytes
+        self.appended_bytes += sum(len(batch.block) for batch in given)
         last_index, last_term = given[-1].last_index, given[-1].term
         self._queued_index = last_index
         self._marks.add(last_index, self._reqids.newest_s)
@@ -240,6 +240,16 @@ class UpdateIntake:
             while received := updates.block(core.log.last_index + 1, core.term):
                 block, count = received
                 queue.propose(EntryBatch(core.log.last_index + 1, count, core.term, block))
+
+    @property
+    def clients(self) -> Updates:
+        """Of `url`, for steady states."""
+        return self._clients
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing of table servers waits, and no update waits to be proposed."""
+        return not (self._tables.waiting or self._clients.pending)
 
     @property
     def waiting(self) -> int:

@@ -4,13 +4,11 @@ C does the follower's work meanwhile (csrc/steady, native/log/steady.py). Everyt
 not know ends the state, and the peer goes on as if each message had come to it.
 """
 
-from collections.abc import Sequence
-
 from ....native.log.steady import (
     FollowerResult,
     FollowerState,
     SegmentState,
-    SteadyBlock,
+    SteadyEntries,
     SteadyFollower,
     WaitingAnswer,
 )
@@ -70,17 +68,16 @@ class SteadyFollowing:
     def end(self) -> GivenEntries:
         """Takes over what C did."""
         peer, core, found = self._peer, self._peer.core, self.native.end()
-        end = LogEnd(*(_batches(core.term, blocks) for blocks in found[:3]))
+        entries = found.entries
+        end = log_end(core.term, entries)
         if any(end):
             peer.eligibility.on_entries_received()
         written_index = end.written[-1].last_index if end.written else core.durable_index
         written, received = self._answers(found, written_index)
         contact = Contact(found.messages, found.heard_ms, found.gap_ms_max, found.missed)
         end_following(core, end, contact, found.commit_index, received)
-        given = (*end.durable, *end.written)
-        size = sum(len(batch.block) for batch in given)
-        seq = peer.append_queue.end_steady(end, found.known, size, written)
-        return GivenEntries(given, seq, found.offset, found.synced)
+        seq = peer.append_queue.end_steady(end, entries.known, written)
+        return GivenEntries((*end.durable, *end.written), seq, entries.offset, entries.synced)
 
     def _answers(
         self, found: FollowerResult, written_index: int
@@ -106,5 +103,9 @@ class SteadyFollowing:
         )
 
 
-def _batches(term: int, blocks: Sequence[SteadyBlock]) -> list[EntryBatch]:
-    return [EntryBatch(first_index, count, term, block) for first_index, count, block in blocks]
+def log_end(term: int, entries: SteadyEntries) -> LogEnd:
+    durable, written, received = (
+        [EntryBatch(first_index, count, term, block) for first_index, count, block in blocks]
+        for blocks in entries[:3]
+    )
+    return LogEnd(durable, written, received)

@@ -1,4 +1,5 @@
-/* Messages to a follower in a steady state: of its leader, or of any client of `peer_url`. */
+/* Messages to a follower in a steady state: of its leader, or of any client of `peer_url`. And to a
+ * leader: answers of a follower. */
 #include "fuzz.h"
 #include "steady.h"
 
@@ -26,10 +27,24 @@ static uint8_t *put_append(uint8_t *at, uint64_t last_index, uint32_t blocks) {
     return at;
 }
 
+static uint8_t *put_answer(uint8_t *at, uint8_t id, uint64_t match_index) {
+    static const uint8_t term = TERM, success = 1;
+    uint8_t numbers[24] = {0};
+    klk_put_u64(numbers, match_index);
+    at = fuzz_put(at, &id, 1, 0);
+    at = fuzz_put(at, &term, 1, 0);
+    at = fuzz_put(at, &success, 1, 0);
+    return fuzz_put(at, numbers, sizeof numbers, 1);
+}
+
 size_t fuzz_seed(uint32_t number, uint8_t *out) {
     if (number > 3) return 0;
     uint8_t *at = out;
     *at++ = (uint8_t)number;
+    if (number == 3) {
+        for (uint64_t id = 1; id < 4; id++) at = put_answer(at, (uint8_t)id, LAST - 4 + id);
+        return (size_t)(at - out);
+    }
     at = put_append(at, LAST, number);
     at = put_append(at, LAST + number, 1);
     return (size_t)(put_append(at, LAST + number + 1, 0) - out);
@@ -76,6 +91,30 @@ static void run(struct klk_steady_follower *follower, struct klk_messages *arena
     REQUIRE(log->durable_index == log->last_index);
 }
 
+/* A leader with three messages in flight takes the answers. */
+static void run_leader(const struct klk_messages *arena) {
+    struct klk_steady_leader *leader = exact(sizeof *leader);
+    memset(leader, 0, sizeof *leader);
+    struct klk_steady_peer *peer = &leader->peers[0];
+    leader->log.term = TERM;
+    leader->log.last_index = LAST;
+    leader->peers_count = 1;
+    peer->next_index = LAST + 1;
+    for (uint32_t i = 0; i < 3; i++) {
+        peer->window[i] = LAST - 2 + i;
+        peer->pending[i] = (struct klk_steady_pending){LAST - 2 + i, i, i + 1};
+    }
+    peer->window_count = peer->pending_count = 3;
+    uint32_t position = 0;
+    int result = klk_steady_answers(leader, 0, arena, &position, 5);
+    REQUIRE(result == KLK_OK || result == KLK_MORE);
+    REQUIRE((result == KLK_OK) == (position == arena->messages));
+    REQUIRE(peer->match_index <= LAST && peer->next_index == LAST + 1);
+    REQUIRE(peer->pending_count + position == 3 || position > 3 || result == KLK_MORE);
+    REQUIRE(peer->pending_count <= 3 && peer->window_count <= 3);
+    free(leader);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct fuzz_input in = {data, size};
     uint8_t mode = fuzz_u8(&in);
@@ -93,6 +132,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                 .bytes = exact(BYTES), .bytes_max = BYTES,
                 .blocks = exact(BLOCKS * sizeof(struct klk_steady_block)), .blocks_max = BLOCKS,
                 .reqids = fuzz_reqids_new()}};
+    run_leader(&arena);
     run(follower, &arena, &out, mode);
     fuzz_reqids_free(follower->log.reqids);
     free(follower->log.blocks);

@@ -17,9 +17,44 @@ from kelek.native.log import steady
 
 CSRC = Path(kelek.__file__).parent / "csrc"
 FOLDERS = (".", "broker", "log", "net", "steady", "tables")
-NEEDED = ("crc32c", "frame", "latency", "reqids", "segment", "syncer")  # Of csrc/log.
+NEEDED = ("crc32c", "frame", "latency", "reqids", "segment", "syncer", "updates")  # Of csrc/log.
 
 # The name of a bug: a piece of the source, which must occur once, and its replacement.
+LEADER_BUGS = {
+    "our own entries count before they are durable": (
+        "values[count++] = leader->log.durable_index;",
+        "values[count++] = leader->log.last_index;",
+    ),
+    "one voter commits": ("values[(count - 1) / 2]", "values[count - 1]"),
+    "an answer counts for all that was sent": (
+        "*match_index = klk_get_u64(numbers);",
+        "*match_index = leader->log.last_index;",
+    ),
+    "an answer of another term counts": (
+        "|| uint_read(term, size) != leader->log.term",
+        "",
+    ),
+    "a match index after our last entry": ("*match_index <= leader->log.last_index && ", ""),
+    "the window is not kept": ("|| peer->window_count >= peer->window_max", ""),
+    "a message names the wrong previous index": (
+        "klk_put_u64(numbers + 8, peer->next_index - 1);",
+        "klk_put_u64(numbers + 8, peer->next_index);",
+    ),
+    "a message carries an older commit index": (
+        "klk_put_u64(numbers + 24, leader->commit_index);",
+        "klk_put_u64(numbers + 24, peer->sent_commit_index);",
+    ),
+    "a round of reads that does not start": ("++leader->round, now_ms", "leader->round, now_ms"),
+    "an answer of the newest round": ("peer->answered_round = found.round;", "leader->round;"),
+    "a commit notice that is never due": (
+        "is_behind ? leader->commit_notice_ms : leader->heartbeat_ms",
+        "leader->heartbeat_ms",
+    ),
+    "clients are answered before the commit": (
+        "klk_updates_commit(leader->updates, leader->commit_index, out)",
+        "klk_updates_commit(leader->updates, leader->log.last_index, out)",
+    ),
+}
 BUGS = {
     "acknowledged before it is durable": (
         "if (waits->last_index > follower->log.durable_index) break;",
@@ -91,6 +126,14 @@ FUNCTIONS = {
     "klk_steady_start": "void (*)(struct klk_steady_log *)",
     "klk_steady_finish": "void (*)(struct klk_steady_log *)",
     "klk_steady_reqids": "int (*)(struct klk_steady_log *)",
+    "klk_steady_tick": "void (*)(struct klk_steady_leader *, uint64_t)",
+    "klk_steady_propose": "int (*)(struct klk_steady_leader *, const struct klk_messages *, "
+    "uint64_t, uint32_t, uint64_t, struct klk_messages *)",
+    "klk_steady_send": "int (*)(struct klk_steady_leader *, uint32_t, uint64_t)",
+    "klk_steady_answers": "int (*)(struct klk_steady_leader *, uint32_t, "
+    "const struct klk_messages *, uint32_t *, uint64_t)",
+    "klk_steady_commit": "int (*)(struct klk_steady_leader *, uint64_t, struct klk_messages *)",
+    "klk_steady_due_ms": "uint64_t (*)(const struct klk_steady_leader *)",
 }
 
 
@@ -113,7 +156,7 @@ def planted(name: str, folder: Path, objects: list[Path]) -> Iterator[None]:
     """Replaces the functions of steady.c by some with this bug; '': with none."""
     text = (CSRC / "steady" / "steady.c").read_text()
     if name:
-        old, new = BUGS[name]
+        old, new = (BUGS | LEADER_BUGS)[name]
         assert text.count(old) == 1, f"{name}: steady.c has changed, mend its patch: {old!r}"
         text = text.replace(old, new)
     source, library = folder / "planted.c", folder / "planted.so"

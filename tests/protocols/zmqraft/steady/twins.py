@@ -182,7 +182,7 @@ class SteadyTwin(TwinPeer):
     def write(self) -> None:
         if not self.is_steady:
             super().write()
-        elif self.following.native.start_sync():
+        elif self.following.native.log.start_sync():
             self._is_written = True
 
     def sync(self, now_ms: int) -> None:

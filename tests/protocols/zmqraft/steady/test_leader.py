@@ -1,0 +1,58 @@
+"""A leader in C replicates, commits and answers as one in Python does, message by message."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from kelek.native.latency import IndexLatency
+from kelek.native.log.steady import LeadingState, PeerLimits, PeerState, SteadyLeader
+from kelek.native.log.updates import MARKED_ACCEPTED, Reqids, Updates
+from kelek.native.net.messages import Arena, Frames
+from kelek.protocols.raft.messages import KIND_STATE, AppendResponse
+from kelek.protocols.zmqraft.wire.extensions import APPEND_PACKED_ANSWER
+from kelek.tests.protocols.zmqraft.steady import bugs
+from kelek.tests.protocols.zmqraft.steady.leader_twins import compare_leaders
+from kelek.tests.protocols.zmqraft.steady.twins import CLUSTER
+
+SEEDS = range(40)
+BUG_SEEDS = range(100)
+
+
+def test_both_do_the_same() -> None:
+    led = sum(compare_leaders(seed) for seed in SEEDS)
+    assert led > 15 * len(SEEDS)  # So many events in C, else the test compares nothing.
+
+
+def test_only_entries_of_its_own_term_are_committed_by_counting() -> None:
+    """Raft, section 5.4.2: a majority holds entry 5, which is of an older term."""
+    limits, out = PeerLimits(4, 1 << 20, counts=True), Frames()
+    found = PeerState(7, 5, 0, 0, 0, 0, (6,), 1, ((1, 6, 0),))
+    leader = SteadyLeader(CLUSTER, Updates(CLUSTER, Reqids()), 1 << 10)
+    state = LeadingState(
+        2, b"n1", 6, 3, 6, 10, 70, 0, 0, False, True, (), 1 << 60, MARKED_ACCEPTED, KIND_STATE
+    )
+    leader.begin(state, [(found, limits, Frames()), (found, limits, Frames())], IndexLatency())
+    leader.commit(0, out)
+    assert leader.end().commit_index == 3
+    answer = APPEND_PACKED_ANSWER.encode(AppendResponse(2, True, 6), 1)
+    assert leader.answers(0, Arena.from_messages([answer]), 5) == 1
+    leader.commit(0, out)
+    assert leader.end().commit_index == 6
+
+
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return bugs.compile_objects(tmp_path_factory.mktemp("objects"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs -Bsymbolic")
+@pytest.mark.parametrize("name", bugs.LEADER_BUGS)
+def test_a_planted_bug_is_found(name: str, objects: list[Path], tmp_path: Path) -> None:
+    with bugs.planted(name, tmp_path, objects):
+        for seed in BUG_SEEDS:
+            try:
+                compare_leaders(seed)
+            except AssertionError:
+                return
+    raise RuntimeError(f"no seed finds: {name}")
