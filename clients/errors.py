@@ -66,8 +66,8 @@ class LogNoLeader(LogTimeout, Unavailable):
 
 
 class LogUnavailable(LogNoLeader):
-    """No peer answered: within the timeout, or within LogTuning.reach_ms if each url is unreachable
-    or belongs to another cluster. Nothing was sent that may still commit."""
+    """No peer answered within the timeout, or within LogTuning.reach_ms if none was ever reachable;
+    or the urls belong to another cluster. Nothing was sent that may still commit."""
 
 
 class TransferRefused(LogError, Refused):

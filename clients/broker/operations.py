@@ -9,7 +9,6 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from ...net.client_keys import ServerKeys
 from ...net.clock import monotonic_ms
 from ...net.links import LinkLimits
-from ...protocols.failover.limits import GIVE_UP_MS
 from ...protocols.majordomo import values
 from ...protocols.majordomo.client import (
     FEATURES_ID,
@@ -49,7 +48,8 @@ BROKER_LINKS = LinkSettings(BROKER_LIMITS, secret_ids=True, idle_ms=IDLE_MS, has
 class BrokerTuning(NamedTuple):
     """Limits, times and headers of a client (BrokerClientSetup).
 
-    reach_ms   a call fails after so long, instead of its timeout, while no url was ever reachable
+    reach_ms   a call fails after so long, instead of its timeout, while no url was ever reachable;
+               None: such a call waits
     """
 
     requests_max: int = 1000
@@ -58,7 +58,7 @@ class BrokerTuning(NamedTuple):
     silence_ms: int = 1000
     headers: values.Headers = values.HEADERS
     deadlines: bool = True  # Whether to send each call's remaining time; an extension of kelek.
-    reach_ms: int = GIVE_UP_MS
+    reach_ms: int | None = None
 
 
 def checked_urls(urls: str | Iterable[str], service: str = services.BROKER) -> tuple[str, ...]:

@@ -50,7 +50,7 @@ class AsyncDriver(Asynchronous, ClientBase):
         self, links: AsyncWaits[Connections], step: Wait, search: Failover[Any]
     ) -> None:
         """Waits until a server has answered, or may do so after all. Raises the timeout error."""
-        left_ms = min(search.policy.reach_ms, self.timeout_ms)
+        left_ms = min(search.reach_ms, self.timeout_ms)
         while left_ms > 0:
             slice_ms = min(left_ms, SLICE_MS)
             found = await links.wait(lambda: step.is_done() or not search.is_new, slice_ms)

@@ -131,7 +131,7 @@ class BlockingDriver(Blocking, ClientBase):
 
     def _reach(self, step: Wait, search: Failover[Any]) -> None:
         """Waits until a server has answered, or may do so after all. Raises the timeout error."""
-        left_ms = min(search.policy.reach_ms, self.timeout_ms)
+        left_ms = min(search.reach_ms, self.timeout_ms)
         while search.is_new and not step.is_done():
             if left_ms <= 0:
                 if search.is_hopeless:

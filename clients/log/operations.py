@@ -13,7 +13,7 @@ from ...native.log.reads import WAIT_APPLIED, WAIT_CONFIRMED
 from ...net.client_keys import ServerKeys
 from ...net.clock import monotonic_ms
 from ...protocols.errors import RemoteProtocolError
-from ...protocols.failover.limits import GIVE_UP_MS, REACH_MS
+from ...protocols.failover.limits import REACH_MS
 from ...protocols.failover.servers import Failover
 from ...protocols.raft.messages import NUMBER_MAX, EntryBatch
 from ...protocols.record import RECORD_BYTES_MAX
@@ -96,13 +96,14 @@ class LogTuning(NamedTuple):
                         request for so long
     election_grace_ms   without a leader, the client queries each peer twelve times in it
     reach_ms            a call fails after so long, instead of its timeout, while each url is
-                        unreachable or belongs to another cluster, and none ever led to a peer
+                        unreachable or belongs to another cluster, and none ever led to a peer.
+                        None: after 1.5 s if one belongs to another cluster; else the call waits
     """
 
     limits: WindowLimits = WindowLimits()
     response_ttl_ms: int = 500
     election_grace_ms: int = 300
-    reach_ms: int = GIVE_UP_MS
+    reach_ms: int | None = None
 
 
 def make_client(

@@ -11,7 +11,7 @@ from ...net.client_keys import ServerKeys
 from ...net.clock import monotonic_ms
 from ...net.links import LinkLimits
 from ...protocols.errors import RemoteProtocolError
-from ...protocols.failover.limits import GIVE_UP_MS, NEVER_MS
+from ...protocols.failover.limits import NEVER_MS
 from ...protocols.failover.servers import Failover
 from ...protocols.zerodb.client.client import (
     Exchange,
@@ -70,14 +70,14 @@ class TableTuning(NamedTuple):
     silence_ms     the client switches to another server when this one is silent for so long
     owner          the token of a reserved table, 16 bytes; b"": none
     reach_ms       a call fails after so long, instead of its timeout, while no url was ever
-                   reachable
+                   reachable; None: such a call waits
     """
 
     requests_max: int = 64
     bytes_max: int = 32 << 20
     silence_ms: int = 1000
     owner: bytes = b""
-    reach_ms: int = GIVE_UP_MS
+    reach_ms: int | None = None
 
 
 def make_client(urls: str | Iterable[str], tuning: TableTuning | None) -> TableClientMachine:

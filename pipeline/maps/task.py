@@ -104,12 +104,10 @@ def run_part(task: MapTask, part: int) -> Done:
     _, problem = engine_of(order.module, order.engine == "native")
     if problem:  # Checks it here, where the mapper runs: this node has the engine.
         return count.done._replace(reason=problem)
-    reading = TableTuning(reach_ms=TIMEOUT_MS)  # The node may restart.
-    writing = reading._replace(requests_max=WRITES_MAX, owner=task.owner)
-    options = {"timeout_ms": TIMEOUT_MS, **task.keys}
+    tuning = TableTuning(requests_max=WRITES_MAX, owner=task.owner)
     with (
-        Table(task.url, order.source, tuning=reading, **options) as source,
-        Table(task.url, task.stage, tuning=writing, **options) as stage,
+        Table(task.url, order.source, timeout_ms=TIMEOUT_MS, **task.keys) as source,
+        Table(task.url, task.stage, timeout_ms=TIMEOUT_MS, tuning=tuning, **task.keys) as stage,
         MapperRun(order) as run,
     ):
         records = count.read(batches(pairs_of(source, order.lease, task.ranges[part])))

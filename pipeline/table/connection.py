@@ -17,13 +17,9 @@ def open_table(options: TableReadOptions | TableWriteOptions, url: str = "") -> 
     from ...clients.table.table import Table
 
     urls, timeout_ms = url or options.urls, options.timeout_ms
-    # A task may start while all nodes restart.
-    tuning = TableTuning(reach_ms=timeout_ms)
     if isinstance(options, TableReadOptions):
-        return Table(
-            urls, options.table, timeout_ms=timeout_ms, tuning=tuning, **options.client_keys
-        )
-    tuning = tuning._replace(requests_max=options.in_flight, owner=options.owner)
+        return Table(urls, options.table, timeout_ms=timeout_ms, **options.client_keys)
+    tuning = TableTuning(requests_max=options.in_flight, owner=options.owner)
     return Table(
         urls,
         options.table,

@@ -109,13 +109,11 @@ def renewal_of(spark: "SparkSession") -> DriverRenewal:
 
 def _open(target: str, url: str = "") -> "Table":
     """With url, at that server only."""
-    from ...clients.table.operations import TableTuning
     from ...clients.table.table import Table
 
     arguments = json.loads(target)
     urls = arguments.pop("urls")
-    tuning = TableTuning(reach_ms=TIMEOUT_MS)
-    return Table(url or urls, NOTES, timeout_ms=TIMEOUT_MS, tuning=tuning, **arguments)
+    return Table(url or urls, NOTES, timeout_ms=TIMEOUT_MS, **arguments)
 
 
 def _renew_one(target: str, notes: "Table", snapshot: Snapshot) -> None:

@@ -18,7 +18,7 @@ SEARCH_RETRY_MS = 200  # The same for a peer that did not answer.
 SERVERS_MAX = 256  # Servers of one client: the answers of servers may name ever more.
 REACH_MS = 2000  # The longest wait of a command for the first answer.
 NOTICE_MS = 1500  # A caller that waits so long without a server is told why, ...
-GIVE_UP_MS = 1500  # ... and gets an error if no url has ever led to one.
+GIVE_UP_MS = 1500  # ... and gets an error if the urls are of another cluster.
 
 # ---- repeats ----
 

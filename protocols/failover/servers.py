@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from ..connections import ClientAction, Connect, Disconnect, Send, Warn
-from .limits import BYTES_PER_MS, NEVER_MS, NOTICE_MS, SERVERS_MAX, SILENCE_MS
+from .limits import BYTES_PER_MS, GIVE_UP_MS, NEVER_MS, NOTICE_MS, SERVERS_MAX, SILENCE_MS
 
 
 class FailoverPolicy(NamedTuple):
@@ -31,7 +31,8 @@ class FailoverPolicy(NamedTuple):
     keeps_others      connections to the other servers stay open
     keeps_left        a server that is left alive keeps its connection
     notice            whether to warn of requests that wait without a server
-    reach_ms          requests fail after so long while no url has ever led to a server
+    reach_ms          requests fail after so long while no url has ever led to a server; None: after
+                      GIVE_UP_MS, if one is of another cluster or refuses this client
     """
 
     kind: str
@@ -44,7 +45,7 @@ class FailoverPolicy(NamedTuple):
     keeps_others: bool = False
     keeps_left: bool = False
     notice: bool = False
-    reach_ms: int = NEVER_MS
+    reach_ms: int | None = NEVER_MS
 
 
 class Candidate:
@@ -292,26 +293,38 @@ class Failover(Generic[CandidateT]):
     @property
     def give_up_ms(self) -> int:
         """When waiting requests should fail, as far as can be said now. The machine sees to it."""
-        return self._notice.after(self.policy.reach_ms) if self.is_hopeless else NEVER_MS
+        return self._notice.after(self.reach_ms) if self.is_hopeless else NEVER_MS
+
+    @property
+    def reach_ms(self) -> int:
+        """How long requests wait while it is hopeless."""
+        return GIVE_UP_MS if self.policy.reach_ms is None else self.policy.reach_ms
 
     @property
     def is_new(self) -> bool:
         """Whether requests will fail after reach_ms unless a server is found."""
-        return not self._was_heard and self.policy.reach_ms < NEVER_MS
+        return not self._was_heard and self.reach_ms < NEVER_MS
 
     @property
     def is_hopeless(self) -> bool:
         """Whether no url has ever led to a server: each is unreachable, refuses this client or
-        belongs to another cluster. An election or a restart is not hopeless."""
+        belongs to another cluster. An election or a restart is not hopeless, nor, unless the owner
+        says so by reach_ms, a server that has not started yet."""
         servers = self.servers.values()
-        return self.is_new and all(it.is_elsewhere or not it.connected for it in servers)
+        wrong = [it for it in servers if it.is_elsewhere or it.url in self._refusals]
+        absent = [it for it in servers if not (it.connected or it in wrong)]
+        return (
+            self.is_new
+            and len(wrong) + len(absent) == len(servers)
+            and (bool(wrong) or self.policy.reach_ms is not None)
+        )
 
     def _warn_if_due(self, now_ms: int) -> None:
         """Warns once of requests that wait for a server, until they no longer wait."""
         reason = self._service.waits()
         waits = reason is not None and (self.current is None or reason != "")
         if self._notice.is_due(waits, now_ms):
-            if self.is_hopeless and self.policy.reach_ms <= NOTICE_MS:
+            if self.is_hopeless and self.reach_ms <= NOTICE_MS:
                 return  # An error says it.
             if self.current is None:
                 reason = self.explain()
@@ -348,6 +361,6 @@ class Failover(Generic[CandidateT]):
             parts.append(f"no connection to {', '.join(unreached)}")
             ways_out.append(f"does a {member} run there?")
         if self.is_hopeless:
-            timeout_ms = min(timeout_ms, self.policy.reach_ms)
+            timeout_ms = min(timeout_ms, self.reach_ms)
         within = f" within {timeout_ms / 1000:g} s" if timeout_ms else ""
         return f"{', '.join(parts)}{within}; {ways_out[0] if ways_out else 'give another url'}"

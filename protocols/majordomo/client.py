@@ -48,7 +48,7 @@ class BrokerClientSetup(NamedTuple):
     silence_ms: int = SILENCE_MS
     liveness: int = values.LIVENESS  # Unanswered probes until a broker is given up.
     notice: bool = False  # Warn of calls that wait without a broker.
-    reach_ms: int = NEVER_MS  # Of the failover.
+    reach_ms: int | None = NEVER_MS  # Of the failover.
 
 
 _NO_PARTS: deque[list[bytes]] = deque(maxlen=0)

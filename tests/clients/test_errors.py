@@ -25,6 +25,10 @@ from kelek.tests.ports import free_port, free_ports
 TIMEOUT_MS = 60_000  # Of the calls; a test waits for the error or the warning alone.
 LATE_S = 2.5  # A server that starts so long after its client is later than GIVE_UP_MS.
 
+LOG = kelek.LogTuning(reach_ms=GIVE_UP_MS)
+TABLE = kelek.TableTuning(reach_ms=GIVE_UP_MS)
+BROKER = kelek.BrokerTuning(reach_ms=GIVE_UP_MS)
+
 
 class Noticed(Exception):
     """Ends a call at its warning."""
@@ -45,34 +49,34 @@ def raising_handler() -> Iterator[None]:
     logging.getLogger("kelek").removeHandler(handler)
 
 
-def log_of(urls: str | list[str], cluster: str = "demo") -> None:
-    with kelek.Log(urls, cluster, timeout_ms=TIMEOUT_MS) as log:
+def log_of(urls: str | list[str], cluster: str = "demo", tuning: kelek.LogTuning = LOG) -> None:
+    with kelek.Log(urls, cluster, timeout_ms=TIMEOUT_MS, tuning=tuning) as log:
         log.append(b"x")
 
 
 def table_of(urls: str | list[str]) -> None:
-    with kelek.Table(urls, 1, timeout_ms=TIMEOUT_MS) as table:
+    with kelek.Table(urls, 1, timeout_ms=TIMEOUT_MS, tuning=TABLE) as table:
         table.put(b"k", b"v")
 
 
 def log_watch(urls: str) -> None:
     """It has no timeout."""
-    with kelek.Log(urls, "demo", timeout_ms=TIMEOUT_MS) as log:
+    with kelek.Log(urls, "demo", timeout_ms=TIMEOUT_MS, tuning=LOG) as log:
         next(log.watch())
 
 
 def table_scan(urls: str) -> None:
-    with kelek.Table(urls, 1, timeout_ms=TIMEOUT_MS) as table:
+    with kelek.Table(urls, 1, timeout_ms=TIMEOUT_MS, tuning=TABLE) as table:
         list(table.scan())
 
 
 def broker_of(urls: str) -> None:
-    with kelek.Broker(urls, timeout_ms=TIMEOUT_MS) as broker:
+    with kelek.Broker(urls, timeout_ms=TIMEOUT_MS, tuning=BROKER) as broker:
         broker.call("x")
 
 
 def broker_stream(urls: str) -> None:
-    with kelek.Broker(urls, timeout_ms=TIMEOUT_MS) as broker:
+    with kelek.Broker(urls, timeout_ms=TIMEOUT_MS, tuning=BROKER) as broker:
         list(broker.stream("x"))
 
 
@@ -116,11 +120,11 @@ async def first_of(found: AsyncIterator[object]) -> object:
 
 
 ASYNC_CALLS: list[tuple[Callable[[str], Any], Callable[[Any], Any], str]] = [
-    (lambda it: kelek.AsyncLog(it, "demo"), lambda log: log.append(b"x"), "cluster 'demo'"),
-    (lambda it: kelek.AsyncLog(it, "demo"), lambda log: first_of(log.watch()), "cluster 'demo'"),
-    (lambda it: kelek.AsyncTable(it, 1), lambda table: table.get(b"k"), "a table server"),
-    (lambda it: kelek.AsyncTable(it, 1), lambda table: first_of(table.scan()), "a table server"),
-    (kelek.AsyncBroker, lambda broker: broker.call("x"), "a broker"),
+    (lambda it: kelek.AsyncLog(it, tuning=LOG), lambda log: log.append(b"x"), "cluster 'demo'"),
+    (lambda it: kelek.AsyncLog(it, tuning=LOG), lambda log: first_of(log.watch()), "'demo'"),
+    (lambda it: kelek.AsyncTable(it, 1, tuning=TABLE), lambda it: it.get(b"k"), "a table server"),
+    (lambda it: kelek.AsyncTable(it, 1, tuning=TABLE), lambda it: first_of(it.scan()), "a table"),
+    (lambda it: kelek.AsyncBroker(it, tuning=BROKER), lambda broker: broker.call("x"), "a broker"),
     (lambda it: kelek.AsyncFarm(it.replace("tcp", "tls"), "barn", user=USER, password="p",
                                 tuning=kelek.FarmTuning(i2p=True)),
      lambda farm: farm.append(b"x"), "a server of farm 'barn'"),
@@ -164,7 +168,7 @@ def test_calls_repeat_and_wait_anew() -> None:
 
 
 def test_a_client_that_starts_before_its_cluster(tmp_path: Path) -> None:
-    """With reach_ms it waits, with a warning."""
+    """It waits, with a warning."""
     logging.getLogger("kelek").handlers.clear()
     log_urls = [f"tcp://127.0.0.1:{port}" for port in free_ports(3)]
     started: list[Any] = []
@@ -175,7 +179,7 @@ def test_a_client_that_starts_before_its_cluster(tmp_path: Path) -> None:
     timer = Timer(LATE_S, start)
     timer.start()
     try:
-        with kelek.Log(log_urls, tuning=kelek.LogTuning(reach_ms=TIMEOUT_MS)) as log:
+        with kelek.Log(log_urls) as log:
             assert log.append(b"x") == 1
         with kelek.Log(log_urls) as log:
             assert log.append(b"y") == 2
@@ -206,7 +210,7 @@ def test_a_wrong_ident_and_no_leader_of_a_log(
         peers.model.peers[0].leads = False
         for peer in peers.model.peers:
             peer.says_it_is_there = answers
-        text = said_by(lambda: log_of(peers.urls, cluster), kind)
+        text = said_by(lambda: log_of(peers.urls, cluster, kelek.LogTuning()), kind)
     assert all(url in text for url in peers.urls)
     assert text.endswith(way_out)
 

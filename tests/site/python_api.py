@@ -15,6 +15,7 @@ TESTING = ("testing.cluster", "testing.LocalCluster")
 CLIENTS = ("Log", "Table", "Broker", "Worker", "Node", "Farm")
 # Spelled out by inspect; the sources have these names for them.
 SHORT = (
+    ("bytes | bytearray | memoryview | str", "Data"),
     ("bytes | bytearray | memoryview", "Data"),
     ("collections.abc.", ""),
     ("typing.", ""),
@@ -138,5 +139,6 @@ def is_error(name: str) -> bool:
 
 INTRODUCTION = """
     All public names of `kelek`, with signatures and docstrings. [Public names](api.md) groups them
-    and lists the old ones. `Data` stands for `bytes | bytearray | memoryview`.
+    and lists the old ones. `Data` stands for `bytes | bytearray | memoryview`, and for
+    `str`, too, where tables and the log take it.
 """

@@ -8,6 +8,10 @@ BYTES = re.compile(r"const (uint8_t|char|uint32_t|struct klk_messages) \*|klk_dr
 # These take bytes, but parse none that another program chose.
 NO_PARSERS = {
     "klk_block_encode": "writes what this process counted",
+    "klk_bundle_add": "writes",
+    "klk_bundle_count": "klk_drain_receive calls it",
+    "klk_bundle_measure": "the same",
+    "klk_bundle_open": "the same",
     "klk_budget_queued": "looks up a routing id",
     "klk_budget_send": "sends",
     "klk_connections_drained": "counts the bytes of a descriptor",
@@ -18,6 +22,7 @@ NO_PARSERS = {
     "klk_reqids_find": "looks up 12 bytes; klk_updates_receive calls it",
     "klk_reqids_keep": "stores 12 bytes; klk_reqids_add calls it",
     "klk_segment_write": "writes",
+    "klk_steady_propose": "klk_updates_receive, and klk_updates_block for what it took",
     "klk_shares_take": "counts messages by what identifies their clients",
     "klk_segment_write_back": "writes",
     "klk_segment_zero": "writes",

@@ -44,7 +44,7 @@ class TableClientSetup(NamedTuple):
     retries_max: int = 4  # After so many of these in a row another server is tried.
     owner: bytes = b""  # Owner token for reserved tables.
     notice: bool = False  # Warn of requests that wait without a server.
-    reach_ms: int = NEVER_MS  # Of the failover.
+    reach_ms: int | None = NEVER_MS  # Of the failover.
 
 
 class ServerInfo(NamedTuple):

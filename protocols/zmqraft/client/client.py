@@ -82,7 +82,7 @@ class LogClientSetup(NamedTuple):
     # Updates are operations on tables: they go to the leader's `peer_url`.
     for_tables: bool = False
     notice: bool = False  # Warn of requests that wait without a leader.
-    reach_ms: int = NEVER_MS  # Of the failover.
+    reach_ms: int | None = NEVER_MS  # Of the failover.
 
 
 class _Peer(Candidate):
