@@ -50,7 +50,7 @@ def test_a_command_runs_while_the_lock_is_held(cluster: LocalCluster, tmp_path: 
     token, session = map(int, note.read_text().split())
     assert token > 0
     assert session > 0
-    assert ok("lock", *words) == "holder  place\n", "nobody has it now"
+    assert ok("lock", *words) == "holder  place\n", "it is free"
     with kelek.Lock(cluster.table_urls, "job", owner="host-1"):
         code, line = fails("lock", "--wait", "0", *words, "--", "touch", tmp_path / "never")
         assert code == 1
