@@ -202,6 +202,10 @@ class Blocking(_Client, ABC):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._leave(kind is not None)
+
+    def _leave(self, failed: bool) -> None:
+        """The end of a `with` statement. failed: its body has raised an error."""
         self.close()
 
 
@@ -259,4 +263,8 @@ class Asynchronous(_Client, ABC):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        await self._leave(kind is not None)
+
+    async def _leave(self, failed: bool) -> None:
+        """The end of an `async with` statement. failed: its body has raised an error."""
         await self.aclose()

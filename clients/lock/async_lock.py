@@ -1,17 +1,11 @@
 """kelek.AsyncLock, kelek.AsyncSemaphore and kelek.AsyncElection, for asyncio."""
 
 import asyncio
-from collections.abc import Iterable
 from contextlib import AsyncExitStack
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
-from ...net.client_keys import ServerKeys
-from ..errors import TableError
-from ..io.keys import KeyPath
 from ..io.operations import Asynchronous, Operation, Step
 from ..table.async_table import AsyncTable
-from .lock import RETRY_S
 from .operations import ElectionOperations, LockOperations, SemaphoreOperations, SlotHolder
 
 T = TypeVar("T")
@@ -23,15 +17,8 @@ class AsyncLockDriver(SlotHolder, Asynchronous):
     _table: AsyncTable
     _keeper: "asyncio.Task[None] | None" = None
 
-    def _open(
-        self,
-        urls: str | Iterable[str],
-        table: int,
-        timeout_ms: int,
-        key: KeyPath | None,
-        server_keys: ServerKeys | None,
-    ) -> AsyncTable:
-        return AsyncTable(urls, table, timeout_ms=timeout_ms, key=key, server_keys=server_keys)
+    def _open(self, *arguments: Any, **settings: Any) -> AsyncTable:
+        return AsyncTable(*arguments, **settings)
 
     async def _do(self, step: Step) -> None:
         await self._table._do(step)
@@ -44,19 +31,12 @@ class AsyncLockDriver(SlotHolder, Asynchronous):
 
     async def _keep(self) -> None:
         """Keeps the session as long as something is held."""
-        slots = self._slots
-        while slots.slot:
-            left_ms = slots.left_ms - 2 * slots.ttl_ms // 3
-            if left_ms > 0:
-                await asyncio.sleep(left_ms / 1000)
-                continue
-            try:
-                kept = await self._table._run(slots.keep())
-            except TableError:
-                kept = slots.held
-                await asyncio.sleep(RETRY_S)
-            if not kept and self._on_lost is not None:
-                self._on_lost()
+        while self._slots.slot:
+            pause_s = await self._table._run(self._keep_if_due())
+            if pause_s is None:
+                self._lose()
+                return
+            await asyncio.sleep(pause_s)
 
     async def aclose(self) -> None:
         """Gives it back, if it is held, and closes the connections."""
@@ -73,14 +53,9 @@ class AsyncLockDriver(SlotHolder, Asynchronous):
             failed.pop_all()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def _leave(self, failed: bool) -> None:
         try:
-            await self._run(self._exit(kind is not None))
+            await self._run(self._exit(failed))
         finally:
             await self.aclose()
 

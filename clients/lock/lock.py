@@ -2,20 +2,14 @@
 
 import threading
 import weakref
-from collections.abc import Iterable
 from contextlib import ExitStack
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
-from ...net.client_keys import ServerKeys
-from ..errors import TableError
-from ..io.keys import KeyPath
 from ..io.operations import Blocking, Operation, Step
 from ..table.table import Table
 from .operations import ElectionOperations, LockOperations, SemaphoreOperations, SlotHolder
 
 T = TypeVar("T")
-RETRY_S = 0.1  # Between two attempts to keep a session without success.
 
 
 class LockDriver(SlotHolder, Blocking):
@@ -24,16 +18,9 @@ class LockDriver(SlotHolder, Blocking):
     _table: Table
     _keeper: "Keeper | None" = None
 
-    def _open(
-        self,
-        urls: str | Iterable[str],
-        table: int,
-        timeout_ms: int,
-        key: KeyPath | None,
-        server_keys: ServerKeys | None,
-    ) -> Table:
+    def _open(self, *arguments: Any, **settings: Any) -> Table:
         self._mutex = threading.RLock()
-        return Table(urls, table, timeout_ms=timeout_ms, key=key, server_keys=server_keys)
+        return Table(*arguments, **settings)
 
     def _do(self, step: Step) -> None:
         with self._mutex:
@@ -52,22 +39,13 @@ class LockDriver(SlotHolder, Blocking):
     def _keep(self) -> float | None:
         """Keeps the session if that is due. Returns how long to pause then, in s; None: until the
         keeper is woken."""
-        slots = self._slots
         with self._mutex:
-            if not slots.slot:
+            if not self._slots.slot:
                 return None
-            left_ms = slots.left_ms - 2 * slots.ttl_ms // 3
-            if left_ms > 0:
-                return left_ms / 1000
-            try:
-                if self._table._run(slots.keep()):
-                    return slots.ttl_ms / 3000
-            except TableError:
-                if slots.held:
-                    return RETRY_S
-        if self._on_lost is not None:
-            self._on_lost()
-        return None
+            pause_s = self._table._run(self._keep_if_due())
+        if pause_s is None:
+            self._lose()
+        return pause_s
 
     def close(self) -> None:
         """Gives it back, if it is held, and closes the connections."""
@@ -85,14 +63,9 @@ class LockDriver(SlotHolder, Blocking):
             failed.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def _leave(self, failed: bool) -> None:
         try:
-            self._run(self._exit(kind is not None))
+            self._run(self._exit(failed))
         finally:
             self.close()
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ...net.client_keys import ServerKeys
 from ...net.clock import monotonic_ms
 from ...protocols.failover.limits import NEVER_MS
-from ..errors import LockLost
+from ..errors import LockLost, TableError
 from ..io.keys import KeyPath
 from ..io.operations import Batches, Operation, items, operation
 from ..table.operations import TIMEOUT_MS
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .slots import AnyTable
 
 TTL_S = 10.0
+RETRY_S = 0.1  # Between two attempts to keep a session without success.
 
 
 class SlotHolder:
@@ -49,19 +50,14 @@ class SlotHolder:
         self._name, self._on_lost = name, on_lost
         owner = default_owner() if owner is None else owner
         asked = wanted(self._kind, name, self._limit(), ttl_s, owner)
-        self._table = self._open(urls, table, timeout_ms, key, server_keys)
+        self._table = self._open(
+            urls, table, timeout_ms=timeout_ms, key=key, server_keys=server_keys
+        )
         self._slots = Slots(self._table, asked)
 
     @abstractmethod
-    def _open(
-        self,
-        urls: str | Iterable[str],
-        table: int,
-        timeout_ms: int,
-        key: KeyPath | None,
-        server_keys: ServerKeys | None,
-    ) -> "AnyTable":
-        """A client of the table that holds the keys."""
+    def _open(self, *arguments: Any, **settings: Any) -> "AnyTable":
+        """A client of the table that holds the keys, with the arguments of kelek.Table."""
 
     def _enter(self) -> Operation[None]:
         """What a `with` statement does first."""
@@ -75,6 +71,26 @@ class SlotHolder:
             except LockLost:
                 if not failed:
                     raise
+
+    def _keep_if_due(self) -> Operation[float | None]:
+        """Keeps the session if that is due. Returns how long to pause then, in s; None: what was
+        held is lost."""
+        slots = self._slots
+        left_ms = slots.keep_at_ms - monotonic_ms()
+        if left_ms > 0:
+            return left_ms / 1000
+        try:
+            kept = yield from slots.keep()
+        except TableError:
+            if slots.held:
+                return RETRY_S
+            slots.forget()
+            kept = False
+        return slots.ttl_ms / 3000 if kept else None
+
+    def _lose(self) -> None:
+        if self._on_lost is not None:
+            self._on_lost()
 
     def _limit(self) -> int:
         """How many may hold it at once."""

@@ -209,10 +209,10 @@ class Slots:
             if decoded(answers.SESSION.decode, answer, exchange.sent):
                 self._expires_ms = sent_ms + self.ttl_ms
                 return True
-        self._forget()
+        self.forget()
         return False
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
         """The session has ended, and with it all that was put under it."""
         self.session, self.slot, self._place = 0, b"", b""
 
@@ -231,7 +231,7 @@ class Slots:
         may take effect later."""
         if self.session:
             self._table._begin(self._end_request())
-            self._forget()
+            self.forget()
             self._table._on_iterated()
 
     def end(self) -> Operation[None]:
@@ -239,7 +239,7 @@ class Slots:
         its time."""
         if self.session:
             asked = self._end_request()
-            self._forget()
+            self.forget()
             yield from self._ask(asked, monotonic_ms() + END_MS)
 
     def _end_request(self) -> Request:
@@ -257,14 +257,16 @@ class Slots:
                 failed.callback(self.abandon)
                 try:
                     taken: bool | None = yield from self._take(first)
-                    if not taken and timeout_ms > 0:
+                    if not taken and timeout_ms <= 0:
+                        taken = yield from self._take_free()
+                    elif not taken:
                         taken = yield from self._wait_in_queue(until_ms)
                 except SessionEnded:
                     taken = None
                 failed.pop_all()
             if taken is not None:
                 return taken
-            self._forget()  # The session ended while we waited; begin with another one.
+            self.forget()  # The session ended while we waited; begin with another one.
             if monotonic_ms() >= until_ms:
                 return False
 
@@ -278,6 +280,17 @@ class Slots:
         if result.succeeded:
             self.slot, self.token, self._place = slot, result.token, b""
         return result.succeeded
+
+    def _take_free(self) -> Operation[bool]:
+        """Takes any slot that is free now."""
+        while self._limit > 1:
+            _, view = yield from self.look()
+            slot = view.free(self._limit)
+            if not slot:
+                break
+            if (yield from self._take(slot)):
+                return True
+        return False
 
     def _wait_in_queue(self, until_ms: int) -> Operation[bool | None]:
         """Waits for a slot; None: the session has ended."""
@@ -336,7 +349,7 @@ class Slots:
         if alive:
             alive = (yield from TableWrites.commit(self._table, batch)).succeeded
         if not alive:
-            self._forget()
+            self.forget()
             raise LockLost(lost_text(self._prefix))
 
     def rename(self, owner: bytes) -> Operation[None]:
@@ -345,7 +358,7 @@ class Slots:
         try:
             yield from TableWrites.commit(self._table, batch.put(self.slot, owner))
         except SessionEnded:
-            self._forget()
+            self.forget()
             raise LockLost(lost_text(self._prefix)) from None
         self.owner = owner
 

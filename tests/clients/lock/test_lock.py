@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -15,7 +16,9 @@ import pytest
 import kelek
 import kelek.testing
 from kelek.clients.lock.slots import LOCK_TABLE, NAME_BYTES_MAX, PLACE, SLOT, TTL_S_MIN
+from kelek.protocols.zerodb.wire.values import NOT_ALLOWED
 from kelek.testing.local_cluster import LocalCluster
+from kelek.tests.clients.table.table_servers import TableServers
 
 TTL_S = 3.0  # A busy machine may stop a process for a second or two.
 DEADLINE_S = 60.0
@@ -185,6 +188,59 @@ def test_a_semaphore(cluster: LocalCluster, pool: ThreadPoolExecutor) -> None:
         assert lock.acquire(0), "locks have names of their own"
     for each in holders:
         each.close()
+
+
+def test_a_semaphore_without_a_wait(cluster: LocalCluster) -> None:
+    """Each takes a free slot, whichever it tries first."""
+    holders = [kelek.Semaphore(cluster.table_urls, "now", 4, ttl_s=TTL_S) for _ in range(5)]
+    assert [each.acquire(0) for each in holders] == [True] * 4 + [False]
+    for each in holders:
+        each.close()
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[TableServers]:
+    """Servers with tables in memory, whose sessions do not end by time."""
+    servers = TableServers(tmp_path)
+    yield servers
+    servers.close()
+
+
+def refuse(servers: TableServers) -> None:
+    """As when the key of the client is revoked."""
+    for each in servers.servers:
+        each.error = NOT_ALLOWED, "the key has no grant"
+
+
+def test_a_session_that_may_not_be_kept(servers: TableServers) -> None:
+    lost = threading.Event()
+    lock = kelek.Lock(servers.urls, "refused", ttl_s=TTL_S_MIN, on_lost=lost.set)
+    with closing(lock):
+        lock.acquire()
+        refuse(servers)
+        assert lost.wait(DEADLINE_S)
+        assert not lock.held
+        for each in servers.servers:
+            each.error = None
+        assert not lock.acquire(0), "these servers still have its key, but it may try"
+
+
+def test_asyncio_and_a_session_that_may_not_be_kept(servers: TableServers) -> None:
+    calls: list[float] = []
+
+    async def main() -> None:
+        lock = kelek.AsyncLock(
+            servers.urls, "refused", ttl_s=TTL_S_MIN, on_lost=lambda: calls.append(0)
+        )
+        await lock.acquire()
+        keeper = next(it for it in asyncio.all_tasks() if it.get_name() == "kelek refused")
+        refuse(servers)
+        await asyncio.wait_for(keeper, DEADLINE_S)
+        assert not lock.held
+        await lock.aclose()
+
+    asyncio.run(main())
+    assert calls == [0], "once"
 
 
 def test_an_election(cluster: LocalCluster, pool: ThreadPoolExecutor) -> None:
