@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Annotated, NamedTuple
@@ -23,6 +23,7 @@ from ..table.target import report_table_errors, resolve_tables
 TTL_S_MAX = 86_400.0
 SHELL_MISSING = 127  # As a shell reports a command that does not exist,
 SHELL_SIGNAL = 128  # and, with its number added, the signal that ended it.
+Handler = Callable[[int, FrameType | None], None]
 NAME = argument(metavar="NAME")
 COMMAND = argument(metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
 LockOptions = Annotated[ServerOptions, {"output": OUTPUT}]
@@ -117,6 +118,7 @@ def elect(
             show_holders(options.output, held.candidates(), "leads")
             return
         while True:
+            runner.reset()
             held.campaign()
             try:
                 code = runner.run(held.token, held.session)
@@ -182,7 +184,13 @@ class Runner:
     def __init__(self, words: Sequence[str], grace_s: float) -> None:
         self._words, self._grace_s = words, grace_s
         self._child: subprocess.Popen[bytes] | None = None
+        self._early: list[int] = []  # Signals that came before the command could get them.
         self._lost = threading.Event()
+
+    def reset(self) -> None:
+        """Before it is taken again."""
+        self._lost.clear()
+        self._early.clear()
 
     def on_lost(self) -> None:
         """Called by the thread that keeps it."""
@@ -191,14 +199,19 @@ class Runner:
 
     def run(self, token: int, session: int) -> int:
         """The exit code of the command, as a shell gives it. Raises CliError."""
-        self._lost.clear()
         environment = {**os.environ, "KELEK_TOKEN": str(token), "KELEK_SESSION": str(session)}
-        previous = {
-            each: signal.signal(each, self._pass_on) for each in (signal.SIGTERM, signal.SIGINT)
+        # A terminal sends SIGINT to both processes; who sends SIGTERM means this one.
+        handlers: dict[int, Handler] = {
+            signal.SIGTERM: self._pass_on,
+            signal.SIGINT: lambda number, frame: None,
         }
+        previous = {each: signal.signal(each, handler) for each, handler in handlers.items()}
         try:
-            with subprocess.Popen(self._words, env=environment) as self._child:
-                code = self._wait(self._child)
+            with subprocess.Popen(self._words, env=environment) as child:
+                self._child = child
+                while self._early:
+                    child.send_signal(self._early.pop())
+                code = self._wait(child)
         except OSError as error:
             text = f"{self._words[0]}: {error.strerror or error}"
             raise CliError(text, SHELL_MISSING) from error
@@ -227,5 +240,7 @@ class Runner:
 
     def _signal(self, number: int) -> None:
         child = self._child
-        if child is not None:
+        if child is None:
+            self._early.append(number)
+        else:
             child.send_signal(number)

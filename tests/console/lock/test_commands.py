@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 import kelek
 import kelek.testing
 from kelek.clients.lock.slots import LOCK_TABLE
+from kelek.console.lock.commands import Runner
 from kelek.testing.local_cluster import LocalCluster
 from kelek.tests.console.kelek_runner import fails, ok, run
 
@@ -27,11 +29,16 @@ def cluster() -> Iterator[LocalCluster]:
         yield cluster
 
 
-def begin(cluster: LocalCluster, *words: str) -> subprocess.Popen[str]:
+@contextmanager
+def begin(cluster: LocalCluster, *words: str) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "kelek.console.kelek_cli", *words[:1], "-t", cluster.topology]
-    return subprocess.Popen(
+    with subprocess.Popen(
         [*command, *words[1:]], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def until(holds: Callable[[], object]) -> None:
@@ -68,7 +75,7 @@ def test_a_command_runs_while_the_lock_is_held(cluster: LocalCluster, tmp_path: 
 
 
 def test_signals_reach_the_command(cluster: LocalCluster) -> None:
-    script = "trap 'echo ended; exit 7' TERM; echo begun; while :; do sleep 0.05; done"
+    script = "trap 'echo ended; exit 7' TERM; echo begun; for i in $(seq 600); do sleep 0.1; done"
     with begin(cluster, "lock", "signals", "--", "sh", "-c", script) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "begun\n"
@@ -96,25 +103,31 @@ def test_an_election(cluster: LocalCluster) -> None:
     script = "echo $KELEK_TOKEN; exec sleep 60"
     words = "elect", "--ttl", "1", "chief", "--", "sh", "-c", script
     election = kelek.Election(cluster.table_urls, "chief", ttl_s=30, owner="first")
-    with kelek.Table(cluster.table_urls, LOCK_TABLE) as table:
+    with ExitStack() as stack, kelek.Table(cluster.table_urls, LOCK_TABLE) as table:
         with election:
             token = election.token
-            leader = begin(cluster, *words)
+            leader = stack.enter_context(begin(cluster, *words))
             until(lambda: len(election.candidates()) == 2)
             shown = ok("elect", "-t", cluster.topology, "chief")
             assert shown.splitlines()[1].split() == ["first", "leads"]
-        with leader:
-            assert leader.stdout is not None
-            first = int(leader.stdout.readline())
-            assert first > token
-            os.kill(leader.pid, signal.SIGSTOP)
-            until(lambda: not list(table.scan(prefix=b"election/chief")))
-            os.kill(leader.pid, signal.SIGCONT)
-            assert int(leader.stdout.readline()) > first, "it leads again, with a new command"
-            leader.terminate()
-            assert leader.wait(DEADLINE_S) == 128 + signal.SIGTERM
-            assert leader.stderr is not None
-            assert "waiting again" in leader.stderr.read()
+        assert leader.stdout is not None
+        first = int(leader.stdout.readline())
+        assert first > token
+        os.kill(leader.pid, signal.SIGSTOP)
+        until(lambda: not list(table.scan(prefix=b"election/chief")))
+        os.kill(leader.pid, signal.SIGCONT)
+        assert int(leader.stdout.readline()) > first, "it leads again, with a new command"
+        leader.terminate()
+        assert leader.wait(DEADLINE_S) == 128 + signal.SIGTERM
+        assert leader.stderr is not None
+        assert "waiting again" in leader.stderr.read()
+
+
+def test_a_signal_that_comes_early() -> None:
+    """Between the fork and the moment in which the process of the command is known."""
+    runner = Runner(["sleep", "60"], 1)
+    runner.on_lost()
+    assert runner.run(1, 2) == 128 + signal.SIGTERM
 
 
 def test_what_is_refused(cluster: LocalCluster) -> None:
