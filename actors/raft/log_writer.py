@@ -28,7 +28,7 @@ JOB_APPEND, JOB_RESET, JOB_COMPACT = 0, 1, 2  # Compact: up to "previous index",
 ACK = struct.Struct("<QQ?")  # AppendAck
 FULL_RETRY_MS = 500
 BACKGROUND_STEP_MS = 2  # Between two background steps while there is work.
-BACKGROUND_POLL_MS = 100  # Between two looks for background work.
+BACKGROUND_POLL_MS = 250  # Between two looks for background work.
 URGENT_STEPS_MAX = 8  # In one wake, when the spare segment is late.
 JOBS_HWM = 4096
 

@@ -50,7 +50,7 @@ from .links import PeerLinks
 from .log_writer import ACK, JOBS_HWM, GroupCommit, encode_compact, encode_job
 from .machines import broadcast_url
 from .snapshot_sender import ORDERS_HWM, reqid_limits
-from .state_machine import APPLIED, COMMIT, commits_topic
+from .state_machine import APPLIED, pack_notice
 from .steady import DrainedSocket, SteadyLoop, SteadyParts
 
 CLIENTS_HWM = 4096
@@ -74,6 +74,7 @@ class RaftPeer(Actor):
     acks      PULL     [epoch, seq, state]                        from it
     commits   XPUB     state_machine.COMMIT                       to the processes that apply
     applied   PULL     [applied index, flushed, urgent][actor]    from them
+    progress  PULL     the same, read only before a report        from them
     orders    PUSH     orders.encode_work()                       to the snapshot_sender
     results   PULL     the same                                   from it
     """
@@ -102,8 +103,10 @@ class RaftPeer(Actor):
         self._commit: CommitNotice | None = None
         self.listen(self._commits, self._on_subscribed)
         self._applied_reports = dict.fromkeys(participants(self.settings), (0, False))
-        self._sent_commits: dict[str, tuple[int, int, int, int]] = {}
+        self._sent_commits: dict[str, bytes] = {}
         self.pull("applied", self._on_applied, hwm=JOBS_HWM)
+        self._progress = self.pull("progress", self._on_progress, hwm=JOBS_HWM)
+        self.set_paused(self._progress, True)
         self._orders = self.push("snapshot_sender", "orders", hwm=ORDERS_HWM)
         self.pull("results", self._on_results, hwm=JOBS_HWM)
         self._group_commit: GroupCommit | None = None  # None: log_writer has the log.
@@ -150,8 +153,13 @@ class RaftPeer(Actor):
         self._guarded = [each for each in (peers, clients) if each.drain.is_guarded]
         log = self._group_commit
         if log is not None and log.sync_fd is not None:
-            parts = SteadyParts(peer, log, self._links, clients, peers, self._commit_latency)
-            self._steady = SteadyLoop(parts, self._poller, on_peers, self._on_answers)
+            parts = SteadyParts(
+                peer, log, self._links, clients, peers, self._commit_latency,
+                self._commits, [*self._applied_reports],
+            )  # fmt: skip
+            self._steady = SteadyLoop(
+                parts, self._poller, on_peers, self._on_answers, self._on_noticed
+            )
         self.log(
             "recovered",
             snapshot=found.snapshot.last_index,
@@ -213,6 +221,19 @@ class RaftPeer(Actor):
             name = b"".join(rest).decode("ascii", "replace")
             if name in self._applied_reports:
                 self._applied_reports[name] = applied, urgent != 0
+        self._receive_applied()
+
+    def _on_progress(self, arena: Arena) -> None:
+        """Applied indexes, whose news may have come before by the other pipe."""
+        for (applied, _, _), rest in self.unpacked(arena, APPLIED, "progress"):
+            name = b"".join(rest).decode("ascii", "replace")
+            if name in self._applied_reports:
+                before, urgent = self._applied_reports[name]
+                self._applied_reports[name] = max(before, applied), urgent
+        self.set_paused(self._progress, True)
+        self._receive_applied()
+
+    def _receive_applied(self) -> None:
         reports = self._applied_reports
         waiting = {name for name, (_, is_urgent) in reports.items() if is_urgent}
         self._receive(
@@ -238,18 +259,23 @@ class RaftPeer(Actor):
         """An applier has (re)started: send it the commit index without waiting for a commit."""
         self._sent_commits.clear()
         if self._commit is not None:
-            self._publish_commit(self._commit._replace(scope=NotifyScope.ALL))
+            self._publish_commit(self._commit._replace(scope=NotifyScope.ALL, reports=True))
 
     def _publish_commit(self, commit: CommitNotice) -> None:
         """Sends the commit to the appliers that need it: those that do not know it yet, and always
         the state machine, which must hear regularly that this node leads."""
-        numbers = (*commit[:3], commit.tables_from)
         for name, (_, urgent) in self._applied_reports.items():
             if not urgent and commit.scope is NotifyScope.URGENT:
                 continue
-            if name == STATE_MACHINE or self._sent_commits.get(name) != numbers:
-                self._sent_commits[name] = numbers
-                self.send(self._commits, [COMMIT.pack(commits_topic(name), *numbers)])
+            notice = pack_notice(name, commit)
+            if name == STATE_MACHINE or self._sent_commits.get(name) != notice:
+                self._sent_commits[name] = notice
+                self.send(self._commits, [notice])
+
+    def _on_noticed(self, commit: CommitNotice) -> None:
+        """C has sent a notice to all appliers in a steady state."""
+        self._commit = commit
+        self._sent_commits = {name: pack_notice(name, commit) for name in self._applied_reports}
 
     # ---- one wake ----
 
@@ -406,6 +432,7 @@ class RaftPeer(Actor):
     def status(self) -> dict[str, object]:
         if self._peer is None:
             return {}
+        self.set_paused(self._progress, False)
         status = self._peer.status()
         counts = {key: status[key] for key in BAD_MESSAGES}
         if counts != self._logged_counts:

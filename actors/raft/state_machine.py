@@ -14,6 +14,7 @@ from ...net.clock import earliest
 from ...net.sockets import SUBSCRIPTION_BYTES_MAX
 from ...protocols.access.grants import Right
 from ...protocols.access.zap import KeyChange
+from ...protocols.zmqraft.server.commits import CommitNotice
 from ...protocols.zmqraft.snapshots.barrier import BarrierMessage, BarrierParticipant, Phase
 from ...storage.disk.disk import Disk
 from ...storage.errors import Damaged, StorageError
@@ -26,8 +27,10 @@ from .machines import BroadcastStateMachine, LogDigest, StateMachinePlugin, broa
 from .snapshot_sender import BARRIER, barrier_messages
 
 TOPIC_BYTES = 24
-# Topic of the receiver, commit index, term of that entry, term that we lead or 0, tables_from.
-COMMIT = struct.Struct(f"<{TOPIC_BYTES}sQQQQ")
+# Topic of the receiver, commit index, term of that entry, term that we lead or 0, tables_from, and
+# 1: report at once when it is applied.
+COMMIT = struct.Struct(f"<{TOPIC_BYTES}sQQQQQ")
+COMMIT_INDEX_AT = TOPIC_BYTES
 APPLIED = struct.Struct("<QQQ")  # applied index, flushed index, 1: send me each commit at once
 READ_BYTES_MAX = 1 << 20
 BROADCASTS_HWM = 256  # Queued messages of at most 1 MiB for a slow subscriber.
@@ -40,12 +43,19 @@ def commits_topic(name: str) -> bytes:
     return name.encode().ljust(TOPIC_BYTES, b"\0")
 
 
+def pack_notice(name: str, notice: CommitNotice) -> bytes:
+    """The commit for one actor."""
+    return COMMIT.pack(commits_topic(name), *notice[:3], notice.tables_from, notice.reports)
+
+
 class StateMachine(Actor):
     """The process that applies the log to a state machine.
 
     commits      SUB    COMMIT                                  from the raft peer
-    applied      PUSH   [applied index, flushed index, urgent]  to the raft peer, once a wake
-                        [actor]
+    applied      PUSH   [applied index, flushed index, urgent]  to the raft peer, which reads it at
+                        [actor]                                 once
+    progress     PUSH   the same                                to it, for its next report; no news
+                                                                about `urgent`
     broadcasts   XPUB   StateBroadcast                          to subscribers, at `broadcast_url`
     barriers     PULL   [phase, attempt, index, term]           from the snapshot_sender
     states       PUSH   the same[actor]                         to it; write_state() has the state
@@ -71,6 +81,8 @@ class StateMachine(Actor):
         commits = self.connect_pipe(zmq.SUB, "raft_peer", "commits", topics=topics)
         self.listen(commits, self._on_commits)
         self._reports = self.push("raft_peer", "applied")
+        self._progress = self.push("raft_peer", "progress")
+        self._reports_at_once = True
         self.pull("barriers", self._on_barriers)
         self._states = self.pipe(self.push("snapshot_sender", "states"))
         self._send_reply(BarrierMessage(Phase.RESUME))
@@ -126,12 +138,14 @@ class StateMachine(Actor):
             elif frame[:1] == b"\x00":  # The last subscriber of this topic has left.
                 self._topics.discard(topic)
         if self.subscribed != before:
+            self._reports_at_once = True
             self._report_applied()
 
     # ---- entries ----
 
     def _on_commits(self, arena: Arena) -> None:
-        for (_, index, term, leads, _), _ in self.unpacked(arena, COMMIT, "commits"):
+        for (_, index, term, leads, _, asked), _ in self.unpacked(arena, COMMIT, "commits"):
+            self._reports_at_once = self._reports_at_once or asked != 0
             if index > self._commit_index:
                 self._commit_index, self._commit_term = index, term
                 self._apply_latency.begin(index)
@@ -143,7 +157,10 @@ class StateMachine(Actor):
     def _report_applied(self) -> None:
         """Reports the applied index. If the pipe is full, the next report makes up for it."""
         report = APPLIED.pack(self._applied, self._applied, self.subscribed)
-        self.send(self._reports, [report, self.role.encode()])
+        is_all = self._applied >= self._commit_index
+        at_once = self._reports_at_once or self.subscribed
+        self.send(self._reports if at_once else self._progress, [report, self.role.encode()])
+        self._reports_at_once = self._reports_at_once and not is_all
 
     def on_wake(self, now_ms: int) -> None:
         if self.subscribed and now_ms >= self._last_commit_ms + PEER_SILENCE_MS:

@@ -1,6 +1,6 @@
 """The loop of a peer in a steady state: C does its wakes (csrc/steady)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ...native.latency import IndexLatency
@@ -10,19 +10,22 @@ from ...native.log.steady import (
     REASONS,
     LeadingTurn,
     SegmentState,
+    SteadyNotices,
     SteadySocket,
     SteadyTurn,
 )
-from ...native.net.messages import Arena
+from ...native.net.messages import Arena, Frames
 from ...native.net.poller import Poller, Source
 from ...native.net.sockets import Drain
 from ...net.clock import monotonic_ms
 from ...net.sockets import Socket
+from ...protocols.zmqraft.server.commits import PUBLISH_MS, CommitNotice
 from ...protocols.zmqraft.server.peer import Peer
 from ...protocols.zmqraft.steady.follower import SteadyFollowing
 from ...protocols.zmqraft.steady.leader import SteadyLeading
 from .links import PeerLinks
 from .log_writer import GroupCommit
+from .state_machine import COMMIT_INDEX_AT, pack_notice
 
 
 class DrainedSocket(NamedTuple):
@@ -41,6 +44,8 @@ class SteadyParts(NamedTuple):
     clients: DrainedSocket  # At `url`.
     peers: DrainedSocket  # At `peer_url`.
     latency: IndexLatency  # Of commits at a leader.
+    commits: Socket  # To the processes that apply.
+    appliers: Sequence[str]  # Their names.
 
 
 class SteadyLoop:
@@ -56,10 +61,12 @@ class SteadyLoop:
         poller: Poller,
         on_peers: Callable[[Arena], None],
         on_answers: Callable[[str, Arena], None],
+        on_noticed: Callable[[CommitNotice], None],
     ) -> None:
         self._parts = parts
         peer = parts.peer
-        self._on_peers, self._on_answers = on_peers, on_answers
+        self._on_peers, self._on_answers, self._on_noticed = on_peers, on_answers, on_noticed
+        self._notices = Frames(1 << 10, 1 << 6)
         self._following = SteadyFollowing(peer)
         self._turn = SteadyTurn(self._following.native, poller)
         self._turn.listen(SteadySocket(*parts.peers, peer.out.peers))
@@ -80,21 +87,26 @@ class SteadyLoop:
         if end is None:
             return None
         segment = SegmentState(*end, self._parts.log.epoch)
-        if self._parts.peer.is_leader:
-            return self._lead(segment, others_ms)
-        return self._follow(segment, timeout_ms)
+        lead = self._lead if self._parts.peer.is_leader else self._follow
+        return lead(segment, others_ms)
 
-    def _follow(self, segment: SegmentState, timeout_ms: int) -> list[tuple[Source, int]] | None:
+    def _follow(
+        self, segment: SegmentState, others_ms: Callable[[], int]
+    ) -> list[tuple[Source, int]] | None:
         drain, following = self._parts.peers.drain, self._following
         if drain.more or drain.is_grown or not following.may_begin:
             return None
+        timeout_ms = min(others_ms(), following.deadline_ms) - monotonic_ms()
+        if timeout_ms <= 0:
+            return None
+        notice, notices = self._next_notice()
         following.begin(segment)
         try:
-            notice = self._parts.peer.commits.next_notice
-            ready, reason, has_messages = self._turn.wait(timeout_ms, *notice)
+            ready, reason, has_messages = self._turn.wait(timeout_ms, notices)
         finally:
             self._parts.log.end_steady(following.end(), following.native.log.sync_error)
         self._counts[REASONS[reason]] += 1
+        self._end_notices(notice, self._turn.noticed)
         if has_messages:
             self._on_peers(drain.arena)
         return ready
@@ -122,12 +134,14 @@ class SteadyLoop:
             SteadySocket(*clients, peer.out.clients),
             [SteadySocket(socket, drain, outs[name]) for name, socket, drain in links],
         )
+        notice, notices = self._next_notice()
         leading.begin(state, parts.latency, segment)
         try:
-            found = self._lead_turn.wait(timeout_ms, *peer.commits.next_notice)
+            found = self._lead_turn.wait(timeout_ms, notices)
         finally:
-            parts.log.end_steady(leading.end(parts.latency, now_ms), leading.native.log.sync_error)
+            parts.log.end_steady(leading.end(parts.latency), leading.native.log.sync_error)
         self._counts[REASONS[found.reason]] += 1
+        self._end_notices(notice, found.noticed)
         peer.updates.unix_s = max(found.unix_s, peer.updates.unix_s)
         for number in found.links:
             name, _, drain = links[number]
@@ -137,6 +151,35 @@ class SteadyLoop:
             rest = found.left != LEFT_OTHERS
             peer.on_clients_left(clients.drain.arena, others, rest, monotonic_ms())
         return found.ready
+
+    def _next_notice(self) -> tuple[CommitNotice, SteadyNotices]:
+        """What C sends to the processes that apply, but for the index."""
+        parts, core = self._parts, self._parts.peer.core
+        due_ms, noticed_index = parts.peer.commits.next_notice
+        notice = CommitNotice(
+            core.log.last_index,
+            core.term,
+            core.term if parts.peer.is_leader else 0,
+            tables_from=parts.peer.directory.latest.tables_from,
+            reports=False,
+        )
+        self._notices.clear()
+        for name in parts.appliers:
+            self._notices.add([pack_notice(name, notice)])
+        return notice, SteadyNotices(
+            parts.commits,
+            self._notices,
+            COMMIT_INDEX_AT,
+            PUBLISH_MS,
+            core.log.last_index,
+            noticed_index,
+            due_ms,
+        )
+
+    def _end_notices(self, notice: CommitNotice, noticed: tuple[int, int] | None) -> None:
+        if noticed is not None:
+            self._parts.peer.commits.end_steady(*noticed)
+            self._on_noticed(notice._replace(commit_index=noticed[0]))
 
     def status(self) -> dict[str, object]:
         """Wakes in C, and the steady states that ended, by reason."""

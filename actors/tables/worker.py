@@ -44,7 +44,8 @@ class TableWorker(Actor):
 
     commits    SUB    [name, commit index, its term, term led, tables from]  from the raft peer
                       (COMMIT)
-    applied    PUSH   [applied index, flushed, urgent][actor]  to the raft peer
+    applied    PUSH   [applied index, flushed, urgent][actor]  to the raft peer: `urgent` changes
+    progress   PUSH   the same                                 to it, for its next report
     barriers   PULL   [phase, attempt, index, term]            from the snapshot_sender
     states     PUSH   the same[actor]([directory])             to the snapshot_sender
     work       PULL   from zerodb_server, as protocols/zerodb/wire/worker_pipe.py says:
@@ -131,6 +132,7 @@ class TableWorker(Actor):
         commits = self.connect_pipe(zmq.SUB, "raft_peer", "commits", topics=topics)
         self.listen(commits, self._on_commits)
         self._applied_reports = self.push("raft_peer", "applied", hwm=PUSH_HWM)
+        self._progress = self.push("raft_peer", "progress", hwm=PUSH_HWM)
         self.pull("barriers", self._on_barriers)
         self._states = self.pipe(self.push("snapshot_sender", "states", hwm=PUSH_HWM))
         self._work = self.pull(
@@ -147,7 +149,7 @@ class TableWorker(Actor):
     # ---- messages ----
 
     def _on_commits(self, arena: Arena) -> None:
-        for (_, index, term, _, tables_from), _ in self.unpacked(arena, COMMIT, "commits"):
+        for (_, index, term, _, tables_from, _), _ in self.unpacked(arena, COMMIT, "commits"):
             self._worker.on_commit((index, term), tables_from)
             self._apply_latency.begin(index)
 
@@ -233,9 +235,11 @@ class TableWorker(Actor):
         report = self._worker.applied_report(self.now_ms)
         if report is not None:
             applied, urgent = report
+            reporter = self._worker.applied_reporter
             frames = [APPLIED.pack(applied, applied, urgent), self.setup.name.encode()]
-            if self.send(self._applied_reports, frames):
-                self._worker.applied_reporter.on_sent(report)
+            pipe = self._applied_reports if reporter.is_news(report) else self._progress
+            if self.send(pipe, frames):
+                reporter.on_sent(report)
 
     def deadline_ms(self) -> int | None:
         return self._worker.deadline_ms(

@@ -365,21 +365,18 @@ static void pending_add(struct klk_steady_peer *peer, uint64_t last_index, uint6
     peer->pending[place] = (struct klk_steady_pending){last_index, round, peer->message_id};
 }
 
-/* Raft, section 5.3: an AppendEntries with what the follower lacks, and the commit index. */
-int klk_steady_send(struct klk_steady_leader *leader, uint32_t number, uint64_t now_ms) {
-    struct klk_steady_log *log = &leader->log;
-    struct klk_steady_peer *peer = &leader->peers[number];
+/* An AppendEntries with blocks of the log, or without any: Raft, figure 2. */
+static int append_send(struct klk_steady_leader *leader, struct klk_steady_peer *peer,
+                       uint32_t first, uint32_t count, uint64_t now_ms) {
+    const struct klk_steady_log *log = &leader->log;
+    const struct klk_steady_block *blocks = log->blocks + first;
     uint8_t id[8], numbers[NUMBERS_SIZE];
-    uint32_t first, bytes = 0;
-    if (peer->next_index > log->last_index || peer->window_count >= peer->window_max)
-        return KLK_OK;
-    uint32_t count = blocks_next(log, peer->next_index, peer->bytes_max, &first);
-    if (!count || log->blocks[first].first_index != peer->next_index) return KLK_EFULL;
-    for (uint32_t b = 0; b < count; b++) bytes += log->blocks[first + b].size;
+    uint32_t bytes = 0;
+    for (uint32_t b = 0; b < count; b++) bytes += blocks[b].size;
     if (!klk_messages_fit(peer->out, bytes + leader->ident_size + leader->name_size + 64ull,
                           5ull + count))
         return KLK_EFULL;
-    uint64_t last_index = block_end(&log->blocks[first + count - 1]);
+    uint64_t last_index = count ? block_end(&blocks[count - 1]) : peer->next_index - 1;
     pending_add(peer, last_index, leader->round);
     klk_put_u64(numbers, log->term);
     klk_put_u64(numbers + 8, peer->next_index - 1);
@@ -390,15 +387,46 @@ int klk_steady_send(struct klk_steady_leader *leader, uint32_t number, uint64_t 
     klk_messages_frame(peer->out, leader->ident, leader->ident_size);
     klk_messages_frame(peer->out, leader->name, leader->name_size);
     klk_messages_frame(peer->out, numbers, sizeof numbers);
-    for (uint32_t b = 0; b < count; b++) {
-        const struct klk_steady_block *block = &log->blocks[first + b];
-        klk_messages_frame(peer->out, log->bytes + block->start, block->size);
-    }
+    for (uint32_t b = 0; b < count; b++)
+        klk_messages_frame(peer->out, log->bytes + blocks[b].start, blocks[b].size);
     klk_messages_end(peer->out);
     peer->sent_ms = now_ms;
     peer->sent_commit_index = leader->commit_index;
     peer->next_index = last_index + 1;
-    peer->window[(peer->window_first + peer->window_count++) % KLK_STEADY_WINDOW_MAX] = last_index;
+    return KLK_OK;
+}
+
+/* Raft, section 5.3: what the follower lacks, and the commit index. */
+int klk_steady_send(struct klk_steady_leader *leader, uint32_t number, uint64_t now_ms) {
+    const struct klk_steady_log *log = &leader->log;
+    struct klk_steady_peer *peer = &leader->peers[number];
+    uint32_t first;
+    if (peer->next_index > log->last_index || peer->window_count >= peer->window_max)
+        return KLK_OK;
+    uint32_t count = blocks_next(log, peer->next_index, peer->bytes_max, &first);
+    if (!count || log->blocks[first].first_index != peer->next_index) return KLK_EFULL;
+    int result = append_send(leader, peer, first, count, now_ms);
+    if (result != KLK_OK) return result;
+    peer->window[(peer->window_first + peer->window_count++) % KLK_STEADY_WINDOW_MAX] =
+        peer->next_index - 1;
+    return KLK_OK;
+}
+
+static uint64_t beat_due_ms(const struct klk_steady_leader *leader,
+                            const struct klk_steady_peer *peer) {
+    int is_behind = peer->sent_commit_index < leader->commit_index;
+    return peer->sent_ms + (is_behind ? leader->commit_notice_ms : leader->heartbeat_ms);
+}
+
+/* Raft, section 5.2: heartbeats; and messages that tell a commit which no entries have told. */
+int klk_steady_beat(struct klk_steady_leader *leader, uint64_t now_ms) {
+    for (uint32_t p = 0; p < leader->peers_count; p++) {
+        struct klk_steady_peer *peer = &leader->peers[p];
+        if (now_ms < beat_due_ms(leader, peer)) continue;
+        int result = append_send(leader, peer, 0, 0, now_ms);
+        if (result != KLK_OK) return result;
+        peer->sent_round = leader->round;
+    }
     return KLK_OK;
 }
 
@@ -510,15 +538,15 @@ int klk_steady_commit(struct klk_steady_leader *leader, uint64_t now_us, struct 
     return klk_updates_commit(leader->updates, leader->commit_index, out);
 }
 
-uint64_t klk_steady_due_ms(const struct klk_steady_leader *leader) {
-    uint64_t due_ms =
-        leader->commit_index > leader->began_index ? leader->others_notice_ms : UINT64_MAX;
+uint64_t klk_steady_beat_ms(const struct klk_steady_leader *leader) {
+    uint64_t due_ms = UINT64_MAX;
     for (uint32_t p = 0; p < leader->peers_count; p++) {
-        const struct klk_steady_peer *peer = &leader->peers[p];
-        int is_behind = peer->sent_commit_index < leader->commit_index;
-        uint64_t each_ms =
-            peer->sent_ms + (is_behind ? leader->commit_notice_ms : leader->heartbeat_ms);
+        uint64_t each_ms = beat_due_ms(leader, &leader->peers[p]);
         if (each_ms < due_ms) due_ms = each_ms;
     }
     return due_ms;
+}
+
+uint64_t klk_steady_due_ms(const struct klk_steady_leader *leader) {
+    return leader->commit_index > leader->began_index ? leader->others_notice_ms : UINT64_MAX;
 }

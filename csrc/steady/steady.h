@@ -26,7 +26,7 @@ enum klk_steady_reason {
     KLK_STEADY_TIME,    /* something is due */
     KLK_STEADY_SOURCE,  /* another source is ready, or a connection has ended */
     KLK_STEADY_MESSAGE, /* a message that only Python knows, at the front of the arena */
-    KLK_STEADY_NOTICE,  /* a notice of a commit is due to the processes that apply */
+    KLK_STEADY_NOTICE,  /* a notice of a commit is due that only Python can write */
     KLK_STEADY_FULL,    /* no room for more blocks, answers or messages */
     KLK_STEADY_SEGMENT, /* the segment has no room: a new one must follow */
     KLK_STEADY_DISK,    /* the disk refused a write, or a sync has failed */
@@ -136,6 +136,7 @@ struct klk_steady_peer {
     uint64_t match_index;
     uint64_t sent_commit_index;
     uint64_t answered_round;
+    uint64_t sent_round; /* the newest in a message without entries */
     uint64_t sent_ms;
     uint64_t heard_ms;
     uint64_t bytes_max; /* of the blocks of one message, but one block is always sent */
@@ -215,6 +216,12 @@ int klk_steady_answers(struct klk_steady_leader *leader, uint32_t peer,
 int klk_steady_commit(struct klk_steady_leader *leader, uint64_t now_us, struct klk_messages *out);
 
 /* When a follower needs a message without entries, at the earliest. */
+uint64_t klk_steady_beat_ms(const struct klk_steady_leader *leader);
+
+/* Sends those that are due. Returns KLK_OK or KLK_EFULL: an out has no room. */
+int klk_steady_beat(struct klk_steady_leader *leader, uint64_t now_ms);
+
+/* When a follower that is not in peers needs a message. */
 uint64_t klk_steady_due_ms(const struct klk_steady_leader *leader);
 
 /* Removes the first messages of an arena. */
@@ -231,12 +238,23 @@ struct klk_steady_router {
     int32_t more;     /* the drain has ended early */
 };
 
+/* Notices of commits to the processes that apply: one message each, sent once in a while. */
+struct klk_steady_notices {
+    void *socket;
+    struct klk_messages *messages; /* what they get, but for the index */
+    uint32_t index_at;             /* where it goes in each of them: 8 bytes, little endian */
+    uint32_t period_ms;
+    uint64_t from_index;    /* an earlier index would need other messages */
+    uint64_t noticed_index; /* the last one that all processes know */
+    int64_t due_ms;         /* when they may get the next one */
+    uint32_t sent;          /* out, added to: notices to all of them */
+};
+
 struct klk_steady_turn {
     struct klk_poll *poll;
     struct klk_steady_follower *follower;
     struct klk_steady_router peers;
-    int64_t notice_ms;      /* when a notice of a new commit is due */
-    uint64_t noticed_index; /* the last one that all processes know */
+    struct klk_steady_notices notices;
     int32_t reason;        /* out: enum klk_steady_reason */
     int32_t handled;       /* out: the arena of the peers holds messages for Python */
     int32_t resume;        /* in: the state goes on after KLK_STEADY_ROOM */
@@ -257,8 +275,7 @@ struct klk_steady_lead {
     struct klk_steady_leader *leader;
     struct klk_steady_router clients;
     struct klk_steady_router links[KLK_STEADY_PEERS_MAX]; /* as leader->peers */
-    int64_t notice_ms;      /* as in klk_steady_turn */
-    uint64_t noticed_index;
+    struct klk_steady_notices notices;
     int32_t reason;         /* out: enum klk_steady_reason */
     int32_t left;           /* out: enum klk_steady_left */
     uint32_t links_left;    /* out, a bit a link: its arena holds messages for Python */

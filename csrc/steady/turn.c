@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <time.h>
 
+#include "bytes.h"
 #include "connections.h"
 #include "messages.h"
 #include "steady.h"
@@ -103,16 +104,34 @@ static int write_blocks(struct klk_steady_log *log) {
     return result == KLK_ESPACE ? KLK_STEADY_SEGMENT : KLK_STEADY_DISK;
 }
 
-/* When the processes that apply must learn that they may apply more than they know, or end_ms. */
-static int64_t notice_due_ms(const struct klk_steady_log *log, uint64_t commit_index,
-                             uint64_t noticed_index, int64_t notice_ms, int64_t end_ms) {
-    uint64_t index = commit_index < log->durable_index ? commit_index : log->durable_index;
-    return index > noticed_index && notice_ms < end_ms ? notice_ms : end_ms;
+/* The index that the processes that apply may apply. */
+static uint64_t applicable_index(const struct klk_steady_log *log, uint64_t commit_index) {
+    return commit_index < log->durable_index ? commit_index : log->durable_index;
 }
 
-static int64_t turn_due_ms(const struct klk_steady_turn *turn, int64_t end_ms) {
-    return notice_due_ms(&turn->follower->log, turn->follower->commit_index, turn->noticed_index,
-                         turn->notice_ms, end_ms);
+/* When they must learn it, or end_ms. */
+static int64_t notice_due_ms(const struct klk_steady_notices *notices, uint64_t index,
+                             int64_t end_ms) {
+    return index > notices->noticed_index && notices->due_ms < end_ms ? notices->due_ms : end_ms;
+}
+
+/* Tells them, if it is time. Returns KLK_STEADY_NOTICE when Python must, or GOES_ON. */
+static int notice_send(struct klk_steady_notices *notices, struct klk_poll *poll, uint64_t index,
+                       int64_t now_ms, int *result) {
+    uint32_t position = 0, dropped = 0, size;
+    if (index <= notices->noticed_index || now_ms < notices->due_ms) return GOES_ON;
+    if (index < notices->from_index || !notices->messages->messages) return KLK_STEADY_NOTICE;
+    for (uint32_t m = 0; m < notices->messages->messages; m++) {
+        uint8_t *notice = (uint8_t *)klk_messages_at(notices->messages, m, 0, &size);
+        klk_put_u64(notice + notices->index_at, index);
+    }
+    struct klk_poll_item *item = socket_item(poll, notices->socket);
+    if (item) item->check = 1;
+    *result = klk_send(notices->socket, notices->messages, 0, KLK_DROP, &position, &dropped);
+    notices->noticed_index = index;
+    notices->due_ms = now_ms + notices->period_ms;
+    notices->sent++;
+    return GOES_ON;
 }
 
 /* Ends what has begun, if the disk is not slow: then no answer is left to the caller. */
@@ -159,7 +178,8 @@ int klk_steady_wait(struct klk_steady_turn *turn, int64_t timeout_ms) {
     turn->end_ms = end_ms;
     if (klk_steady_reqids(log) != KLK_OK) reason = KLK_STEADY_ROOM;
     while (reason == GOES_ON) {
-        int64_t due_ms = turn_due_ms(turn, end_ms);
+        uint64_t index = applicable_index(log, turn->follower->commit_index);
+        int64_t due_ms = notice_due_ms(&turn->notices, index, end_ms);
         int64_t left_ms = turn->peers.more || now_ms >= due_ms ? 0 : due_ms - now_ms;
         int found = klk_poll_wait(turn->poll, left_ms);
         if (found < 0) return found;
@@ -171,11 +191,13 @@ int klk_steady_wait(struct klk_steady_turn *turn, int64_t timeout_ms) {
         }
         if (found || turn->peers.more) reason = wake(turn, peers, sync, &result);
         if (reason != GOES_ON) break;
+        index = applicable_index(log, turn->follower->commit_index);
+        reason = notice_send(&turn->notices, turn->poll, index, now_ms, &result);
+        if (result != KLK_OK) reason = KLK_STEADY_SOURCE;
+        if (reason != GOES_ON) break;
         if (now_ms >= end_ms) {
             reason = KLK_STEADY_TIME;
-        } else if (now_ms >= turn_due_ms(turn, end_ms)) {
-            reason = KLK_STEADY_NOTICE;
-        } else if (!found && !turn->peers.more) {
+        } else if (!found && !turn->peers.more && now_ms < due_ms) {
             reason = KLK_STEADY_SOURCE; /* A signal has ended the poll. */
         }
     }
@@ -353,6 +375,37 @@ static int lead_has_more(const struct klk_steady_lead *lead) {
     return more;
 }
 
+/* When the next turn must come, at the latest. */
+static int64_t lead_due_ms(const struct klk_steady_lead *lead, uint64_t index) {
+    int64_t due_ms = notice_due_ms(&lead->notices, index, lead->end_ms);
+    uint64_t own_ms = klk_steady_due_ms(lead->leader), beat_ms = klk_steady_beat_ms(lead->leader);
+    const struct klk_waiters *waiters = &lead->leader->updates->waiters;
+    if (beat_ms < own_ms) own_ms = beat_ms;
+    if (waiters->waiting && waiters->remind_ms < own_ms) own_ms = waiters->remind_ms;
+    return own_ms < (uint64_t)due_ms ? (int64_t)own_ms : due_ms;
+}
+
+/* Tells followers, clients and the processes that apply what they must know by now. Returns a reason to
+ * end, or GOES_ON. */
+static int lead_tell(struct klk_steady_lead *lead, const struct lead_items *items, uint64_t index,
+                     int64_t now_ms, int *result) {
+    if ((uint64_t)now_ms >= klk_steady_beat_ms(lead->leader)) {
+        klk_steady_tick(lead->leader, (uint64_t)now_ms);
+        if (klk_steady_beat(lead->leader, (uint64_t)now_ms) != KLK_OK) return KLK_STEADY_FULL;
+        for (uint32_t p = 0; p < lead->leader->peers_count; p++) {
+            int sent = router_send(&lead->links[p], items->all[LINKS + p]);
+            if (sent != KLK_OK) *result = sent;
+        }
+    }
+    if (klk_updates_remind(lead->leader->updates, (uint64_t)now_ms, lead->clients.out) != KLK_OK)
+        return KLK_STEADY_FULL;
+    if (*result == KLK_OK) *result = router_send(&lead->clients, items->all[CLIENTS]);
+    int reason = GOES_ON;
+    if (*result == KLK_OK)
+        reason = notice_send(&lead->notices, lead->poll, index, now_ms, result);
+    return *result == KLK_OK ? reason : KLK_STEADY_SOURCE;
+}
+
 int klk_steady_lead_wait(struct klk_steady_lead *lead, int64_t timeout_ms) {
     struct klk_steady_leader *leader = lead->leader;
     struct lead_items items;
@@ -368,17 +421,13 @@ int klk_steady_lead_wait(struct klk_steady_lead *lead, int64_t timeout_ms) {
     lead->resume = 0;
     lead->end_ms = end_ms;
     while (reason == GOES_ON) {
-        int64_t own_ms = (int64_t)klk_steady_due_ms(leader);
-        int64_t due_ms = notice_due_ms(&leader->log, leader->commit_index, lead->noticed_index,
-                                       lead->notice_ms, end_ms);
-        int is_notice = due_ms < end_ms;
-        if (leader->peers_count && own_ms < due_ms) {
-            due_ms = own_ms;
-            is_notice = 0;
-        }
+        uint64_t index = applicable_index(&leader->log, leader->commit_index);
         int more = lead_has_more(lead);
-        if (now_ms >= due_ms) {
-            reason = is_notice ? KLK_STEADY_NOTICE : KLK_STEADY_TIME;
+        reason = lead_tell(lead, &items, index, now_ms, &result);
+        if (reason != GOES_ON) break;
+        int64_t due_ms = lead_due_ms(lead, index);
+        if (now_ms >= end_ms || (uint64_t)now_ms >= klk_steady_due_ms(leader)) {
+            reason = KLK_STEADY_TIME;
             break;
         }
         lead_set_lazy(lead, &items);

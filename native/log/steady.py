@@ -96,6 +96,29 @@ class SteadySocket(NamedTuple):
     out: Frames
 
 
+class SteadyNotices(NamedTuple):
+    """Notices of commits that C sends to the processes that apply."""
+
+    socket: "zmq.Socket[bytes]"
+    messages: Frames  # What they get; C writes the index.
+    index_at: int  # Its place in each of them: 8 bytes, little endian.
+    period_ms: int
+    from_index: int  # An earlier index would need other messages.
+    noticed_index: int  # The last one that all processes know.
+    due_ms: int  # When they may get the next one.
+
+
+def _fill_notices(c: Any, notices: SteadyNotices) -> None:
+    c.socket, c.messages = native_socket(notices.socket), notices.messages._struct
+    c.index_at, c.period_ms = notices.index_at, notices.period_ms
+    c.from_index, c.noticed_index = notices.from_index, notices.noticed_index
+    c.due_ms, c.sent = notices.due_ms, 0
+
+
+def _noticed(c: Any) -> tuple[int, int] | None:
+    return (int(c.noticed_index), int(c.due_ms)) if c.sent else None
+
+
 class SteadyLog:
     """The entries that C appends in a steady state."""
 
@@ -239,6 +262,7 @@ class PeerState(NamedTuple):
     match_index: int
     sent_commit_index: int
     answered_round: int
+    sent_round: int  # The newest in a message without entries.
     sent_ms: int
     heard_ms: int
     window: tuple[int, ...]  # Last indexes of unanswered messages with entries.
@@ -365,9 +389,13 @@ class SteadyLeader:
     def commit(self, now_us: int, out: Frames) -> None:
         out.fill(lib.klk_steady_commit, self.leader, now_us, out._struct)
 
+    def beat(self, now_ms: int) -> bool:
+        """Sends the messages without entries that are due. False: Python must."""
+        return bool(lib.klk_steady_beat(self.leader, now_ms) == lib.KLK_OK)
+
     @property
     def due_ms(self) -> int:
-        """When a follower needs a message without entries, which Python sends."""
+        """When a follower that C does not replicate to needs a message."""
         return int(lib.klk_steady_due_ms(self.leader))
 
     # ---- the end ----
@@ -397,6 +425,7 @@ def _fill_peer(c: Any, peer: PeerState, limits: PeerLimits, out: Frames) -> None
     c.out = out._struct
     c.next_index, c.match_index = peer.next_index, peer.match_index
     c.sent_commit_index, c.answered_round = peer.sent_commit_index, peer.answered_round
+    c.sent_round = peer.sent_round
     c.sent_ms, c.heard_ms = peer.sent_ms, peer.heard_ms
     c.bytes_max, c.window_max = limits.bytes_max, limits.window_max
     c.counts, c.answered = limits.counts, False
@@ -419,6 +448,7 @@ def _peer_state(c: Any) -> PeerState:
         c.match_index,
         c.sent_commit_index,
         c.answered_round,
+        c.sent_round,
         c.sent_ms,
         c.heard_ms,
         tuple(c.window[at % lib.KLK_STEADY_WINDOW_MAX] for at in window),
@@ -436,6 +466,7 @@ class LeadingWait(NamedTuple):
     left: int  # LEFT_*: what the caller must do with the clients' arena.
     links: list[int]  # Numbers of peers whose arenas have messages for the caller.
     unix_s: int
+    noticed: tuple[int, int] | None  # As SteadyTurn.noticed.
 
 
 class LeadingTurn:
@@ -460,11 +491,11 @@ class LeadingTurn:
             router.socket, router.drain = native_socket(socket), drain._drain
             router.out = out._struct
 
-    def wait(self, timeout_ms: int, notice_ms: int, noticed_index: int) -> LeadingWait:
+    def wait(self, timeout_ms: int, notices: SteadyNotices) -> LeadingWait:
         """As SteadyTurn.wait()."""
         turn = self._turn
-        turn.poll, turn.notice_ms = self._poller._poll, notice_ms
-        turn.noticed_index = noticed_index
+        turn.poll = self._poller._poll
+        _fill_notices(turn.notices, notices)
         while True:
             if lib.klk_steady_lead_wait(turn, timeout_ms) < 0:
                 raise os_error("waiting for sockets")
@@ -478,7 +509,12 @@ class LeadingTurn:
             router.dropped = 0
         left = [at for at in range(len(self._outs) - 1) if turn.links_left >> at & 1]
         return LeadingWait(
-            self._poller.ready(), int(turn.reason), int(turn.left), left, int(turn.unix_s)
+            self._poller.ready(),
+            int(turn.reason),
+            int(turn.left),
+            left,
+            int(turn.unix_s),
+            _noticed(turn.notices),
         )
 
     @property
@@ -505,11 +541,15 @@ class SteadyTurn:
         self._references = drain, out
         self._socket, self._out = socket, out
 
+    @property
+    def noticed(self) -> tuple[int, int] | None:
+        """The index in the last notice that the last wait() sent, and when the next is due."""
+        return _noticed(self._turn.notices)
+
     def wait(
-        self, timeout_ms: int, notice_ms: int, noticed_index: int
+        self, timeout_ms: int, notices: SteadyNotices
     ) -> tuple[list[tuple[Source, int]], int, bool]:
-        """Waits until the caller must act: for timeout_ms, or until notice_ms if more than
-        noticed_index can be applied.
+        """Waits until the caller must act: for timeout_ms, or until it must write a notice.
 
         Returns the sources that are ready, the reason (REASONS), and whether the drain's arena has
         messages for the caller. Raises OSError with libzmq's errno.
@@ -518,8 +558,8 @@ class SteadyTurn:
         assert self._out is not None
         native_socket(self._socket)
         turn = self._turn
-        turn.poll, turn.notice_ms = self._poller._poll, notice_ms
-        turn.noticed_index = noticed_index
+        turn.poll = self._poller._poll
+        _fill_notices(turn.notices, notices)
         while True:
             if lib.klk_steady_wait(turn, timeout_ms) < 0:
                 raise os_error("waiting for sockets")

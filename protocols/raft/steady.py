@@ -164,7 +164,7 @@ def leader_deadline_ms(core: Raft, steady: Collection[Follower], now_ms: int) ->
     leading = core._leading
     assert leading is not None
     others = [each for each in leading.followers if each not in steady]
-    deadline_ms = leading.due_ms(others, now_ms)
+    deadline_ms = leading.due_ms(others, now_ms) if others else NEVER_MS
     if core._checks_quorum():
         deadline_ms = min(deadline_ms, core.election.quorum_check_ms)
     return deadline_ms

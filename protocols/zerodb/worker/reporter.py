@@ -42,6 +42,10 @@ class AppliedReporter:
         self._due_ms = now_ms + APPLIED_MS
         return now
 
+    def is_news(self, report: tuple[int, bool]) -> bool:
+        """Whether the peer must read it at once."""
+        return self._reported is None or self._reported[1] != report[1]
+
     def on_sent(self, report: tuple[int, bool]) -> None:
         """The pipe to the peer had room for the report."""
         self._reported = report

@@ -21,6 +21,7 @@ class CommitNotice(NamedTuple):
     leader_term: int  # The term that this peer leads, or 0.
     scope: NotifyScope = NotifyScope.ALL
     tables_from: int = 0  # ConfigEntry.tables_from, as of the index.
+    reports: bool = True  # The processes report at once when they have applied it.
 
 
 class CommitNotifier:
@@ -37,6 +38,7 @@ class CommitNotifier:
         self.applied_index = 0  # The last entry that the state machine has applied.
         self.applied_by_all = 0  # The smallest index that every process here has reached.
         self._index_all = 0
+        self._index_reported = 0  # Processes report at once that they have reached it.
         self._leader_term: int | None = None
         self._due_ms = now_ms
 
@@ -60,15 +62,21 @@ class CommitNotifier:
         time in which no process is urgent."""
         return self._due_ms, self._index_all
 
+    def end_steady(self, index: int, due_ms: int) -> None:
+        """C has sent notices to all processes, without a report at once: up to index. The next one
+        is due at due_ms."""
+        self.index = self._index_all = index
+        self._due_ms = due_ms
+
     def is_quiet(self, index: int, leads: int, now_ms: int) -> bool:
         """Whether scope() would be NONE because all processes know the index."""
-        known = index == self._index_all and leads == self._leader_term
+        known = index == self._index_all == self._index_reported and leads == self._leader_term
         return known and now_ms < self._due_ms + ALIVE_MS
 
     def scope(self, index: int, leads: int, now_ms: int, wanted_index: int = 0) -> NotifyScope:
         """Returns the processes to notify() now. A client waits until all have applied
         wanted_index."""
-        if leads != self._leader_term or wanted_index > self._index_all < index:
+        if leads != self._leader_term or wanted_index > self._index_reported < index:
             return NotifyScope.ALL
         due_ms = self._due_ms
         if index == self._index_all:
@@ -80,6 +88,6 @@ class CommitNotifier:
     def notify(self, commit: CommitNotice, now_ms: int) -> CommitNotice:
         self.index, self._leader_term = commit.commit_index, commit.leader_term
         if commit.scope is NotifyScope.ALL:
-            self._index_all = commit.commit_index
+            self._index_all = self._index_reported = commit.commit_index
             self._due_ms = now_ms + PUBLISH_MS
         return commit

@@ -72,7 +72,8 @@ from .values import (
     Wake,
 )
 
-FULL_EVERY_MS = 50  # While only updates and reads go on, every part acts once in so long.
+FULL_EVERY_MS = 50  # While only updates and reads go on, every part acts once in so long, ...
+STEADY_MS_MAX = 500  # ... and if C does all of that.
 NEVER_MS = 1 << 62
 
 _NO_SENDERS: frozenset[str] = frozenset()
@@ -147,7 +148,7 @@ class Peer:
         # What a quick wake (wake()) does not look at: whether there is more to do than usual, when
         # a part has something to do, and the state of the core at the last full wake.
         self._is_busy = True
-        self._full_due_ms = now_ms
+        self._full_due_ms = self._planned_ms = self._full_ms = now_ms
         self._rare_state = self.core.rare_state
         self._role = role_of(self.core)
 
@@ -192,12 +193,8 @@ class Peer:
 
     @property
     def full_due_ms(self) -> int:
-        """When the next full wake is due."""
-        return self._full_due_ms
-
-    def end_steady(self, began_ms: int) -> None:
-        """A steady state has ended: the wakes in it were quick ones."""
-        self._full_due_ms = min(self._full_due_ms, began_ms + FULL_EVERY_MS)
+        """When the next full wake is due, at the latest, during a steady state."""
+        return min(self._planned_ms, self._full_ms + STEADY_MS_MAX)
 
     @property
     def is_calm(self) -> bool:
@@ -678,7 +675,9 @@ class Peer:
             change_ms,
             self.snapshots.deadline_ms,
         )
-        self._full_due_ms = min((due for due in deadlines if due is not None), default=NEVER_MS)
+        self._full_ms = now_ms
+        self._planned_ms = min((due for due in deadlines if due is not None), default=NEVER_MS)
+        self._full_due_ms = self._planned_ms
 
     def _update_accepted_senders(self) -> None:
         """Accepts the requests of the members of the present configuration."""

@@ -49,6 +49,11 @@ class SteadyFollowing:
             and core.leader in peer.requests.accepted_senders
         )
 
+    @property
+    def deadline_ms(self) -> int:
+        """When Python must act at the latest."""
+        return min(self._peer.core.deadline_ms, self._peer.full_due_ms)
+
     def begin(self, segment: SegmentState | None) -> None:
         """segment   None: the caller writes and syncs"""
         peer, core = self._peer, self._peer.core

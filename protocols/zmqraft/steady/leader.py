@@ -117,6 +117,7 @@ class SteadyLeading:
             follower.match_index,
             follower.sent_commit_index,
             follower.answered_round,
+            follower.sent_round,
             follower.sent_ms,
             follower.heard_ms,
             tuple(follower.inflight),
@@ -130,15 +131,14 @@ class SteadyLeading:
         )
         return found, limits, self._peer.links.out[follower.peer]
 
-    def end(self, latency: IndexLatency, began_ms: int) -> GivenEntries:
-        """Takes over what C did since began_ms."""
+    def end(self, latency: IndexLatency) -> GivenEntries:
+        """Takes over what C did."""
         peer, core, found = self._peer, self._peer.core, self.native.end()
         end = log_end(core.term, found.entries)
         for follower, changed in zip(self._followers, found.peers, strict=True):
             self._end_follower(follower, changed)
         end_leading(core, end, found.commit_index, found.round, found.rounds)
         latency.end_steady(found.marks, core.log.last_index, found.counted_index)
-        peer.end_steady(began_ms)
         seq = peer.append_queue.end_steady(end, found.entries.known, [])
         entries = found.entries
         return GivenEntries((*end.durable, *end.written), seq, entries.offset, entries.synced)
@@ -146,7 +146,7 @@ class SteadyLeading:
     def _end_follower(self, follower: Follower, found: PeerState) -> None:
         follower.next_index, follower.match_index = found.next_index, found.match_index
         follower.sent_commit_index = found.sent_commit_index
-        follower.answered_round = found.answered_round
+        follower.answered_round, follower.sent_round = found.answered_round, found.sent_round
         follower.sent_ms, follower.heard_ms = found.sent_ms, found.heard_ms
         follower.inflight.clear()
         follower.inflight.extend(found.window)

@@ -56,7 +56,7 @@ class StateMachineHarness(ActorHarness):
         self.log.sync()
 
     def commit(self, index: int, term: int) -> None:
-        self.commits.send(COMMIT.pack(commits_topic("state_machine"), index, term, 0, 0))
+        self.commits.send(COMMIT.pack(commits_topic("state_machine"), index, term, 0, 0, 1))
 
     def close(self) -> None:
         super().close()

@@ -50,6 +50,11 @@ LEADER_BUGS = {
         "is_behind ? leader->commit_notice_ms : leader->heartbeat_ms",
         "leader->heartbeat_ms",
     ),
+    "a heartbeat of no round": ("peer->sent_round = leader->round;", ""),
+    "a heartbeat that confirms nothing": (
+        ": peer->next_index - 1;\n    pending_add",
+        ": 0;\n    pending_add",
+    ),
     "clients are answered before the commit": (
         "klk_updates_commit(leader->updates, leader->commit_index, out)",
         "klk_updates_commit(leader->updates, leader->log.last_index, out)",
@@ -130,6 +135,7 @@ FUNCTIONS = {
     "klk_steady_propose": "int (*)(struct klk_steady_leader *, const struct klk_messages *, "
     "uint64_t, uint32_t, uint64_t, struct klk_messages *)",
     "klk_steady_send": "int (*)(struct klk_steady_leader *, uint32_t, uint64_t)",
+    "klk_steady_beat": "int (*)(struct klk_steady_leader *, uint64_t)",
     "klk_steady_answers": "int (*)(struct klk_steady_leader *, uint32_t, "
     "const struct klk_messages *, uint32_t *, uint64_t)",
     "klk_steady_commit": "int (*)(struct klk_steady_leader *, uint64_t, struct klk_messages *)",

@@ -27,7 +27,7 @@ def test_both_do_the_same() -> None:
 def test_only_entries_of_its_own_term_are_committed_by_counting() -> None:
     """Raft, section 5.4.2: a majority holds entry 5, which is of an older term."""
     limits, out = PeerLimits(4, 1 << 20, counts=True), Frames()
-    found = PeerState(7, 5, 0, 0, 0, 0, (6,), 1, ((1, 6, 0),))
+    found = PeerState(7, 5, 0, 0, 0, 0, 0, (6,), 1, ((1, 6, 0),))
     leader = SteadyLeader(CLUSTER, Updates(CLUSTER, Reqids()), 1 << 10)
     state = LeadingState(
         2, b"n1", 6, 3, 6, 10, 70, 0, 0, False, True, (), 1 << 60, MARKED_ACCEPTED, KIND_STATE
