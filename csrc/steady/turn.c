@@ -378,15 +378,16 @@ static int lead_has_more(const struct klk_steady_lead *lead) {
 /* When the next turn must come, at the latest. */
 static int64_t lead_due_ms(const struct klk_steady_lead *lead, uint64_t index) {
     int64_t due_ms = notice_due_ms(&lead->notices, index, lead->end_ms);
-    uint64_t own_ms = klk_steady_due_ms(lead->leader), beat_ms = klk_steady_beat_ms(lead->leader);
+    uint64_t own_ms = klk_steady_due_ms(lead->leader);
+    uint64_t beat_ms = klk_steady_beat_ms(lead->leader);
     const struct klk_waiters *waiters = &lead->leader->updates->waiters;
     if (beat_ms < own_ms) own_ms = beat_ms;
     if (waiters->waiting && waiters->remind_ms < own_ms) own_ms = waiters->remind_ms;
     return own_ms < (uint64_t)due_ms ? (int64_t)own_ms : due_ms;
 }
 
-/* Tells followers, clients and the processes that apply what they must know by now. Returns a reason to
- * end, or GOES_ON. */
+/* Tells followers, clients and the processes that apply what they must know by now.
+ * Returns a reason to end, or GOES_ON. */
 static int lead_tell(struct klk_steady_lead *lead, const struct lead_items *items, uint64_t index,
                      int64_t now_ms, int *result) {
     if ((uint64_t)now_ms >= klk_steady_beat_ms(lead->leader)) {
