@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from ...storage.farm.backup import FarmCopy
 
 LINE_S = 0.1  # Between two lines of progress.
-AUTOGROUP = Path("/proc/self/autogroup")
 FILES = argument(metavar="FILE...", nargs=-1, required=True, type=click.Path())
 
 
@@ -81,7 +80,8 @@ def create(
         raise CliError(f"{path.parent}: there is no such directory; make it first")
     try:
         since = _manifest_of(request.since) if request.since else None
-        with yielding(request.nice), open_log(options) as (log, target):
+        os.nice(request.nice)
+        with open_log(options) as (log, target):
             source = _source(log, target, request.node)
             if since is not None:
                 _check_history(log, target, since[1], f"--since: {request.since}")
@@ -93,26 +93,6 @@ def create(
         raise CliError(str(error), FAILED) from error
     with closing(backup):
         show(options.output, _json(backup), *_lines(backup), *maker.notes)
-
-
-@contextmanager
-def yielding(nice: int) -> Iterator[None]:
-    """Yields the processors to other processes. Linux may weigh sessions first, so this session
-    yields, too, until the end."""
-    if not nice:
-        yield
-        return
-    os.nice(nice)
-    before = ""
-    with suppress(OSError, ValueError):
-        before = AUTOGROUP.read_text().rpartition(" ")[2].strip()  # empty in a group of its own
-        AUTOGROUP.write_text(str(min(19, int(before) + nice)))
-    try:
-        yield
-    finally:
-        if before:
-            with suppress(OSError):
-                AUTOGROUP.write_text(before)
 
 
 def _manifest_of(name: str) -> tuple[str, Manifest]:

@@ -7,6 +7,9 @@ A stream must never end before an index that its client has already seen. A lead
 confirms itself by a round of reads before it starts a stream. A follower must hold all that was
 committed when it received a message of a leader with a commit of its own term; else it may have
 forgotten entries that it has sent before.
+
+A backup reads all data. While the log grows it gets one piece at a time and waits in between, so
+that writes keep most of the machine; else it gets its pieces at once.
 """
 
 from collections import deque
@@ -25,6 +28,7 @@ from .values import OwnLogReader
 READERS_A_WAKE = 8  # Requests answered in one wake.
 # The bytes after which a wake answers no more, because heartbeats must not wait.
 READ_BYTES_A_WAKE = 4 << 20
+BACKUP_REST_MS = 20  # Between two pieces (1 MiB) for backups, while the log grows.
 READERS_MAX = 8000  # Waiting requests.
 CLIENT_READERS_MAX = 2000  # Of one client.
 
@@ -53,18 +57,31 @@ class EntryReaders:
         self._streams = EntryStreams(self._read, client_streams_max)
         self._unconfirmed: ReadQueue[_EntryRequest] = ReadQueue(core)
         self._queue: deque[_EntryRequest] = deque()
+        self._backups: deque[_EntryRequest] = deque()  # Follow-ups.
+        self._backups_due_ms = 0
+        self._backup_index = 0  # The last index at the last answer to one.
         self._shares = ClientShares(CLIENT_READERS_MAX)
         # Everything that was committed before this peer started is at or below this index.
         self._committed_floor: int | None = None
 
     @property
     def waiting(self) -> int:
-        return len(self._queue) + len(self._unconfirmed)
+        return len(self._queue) + len(self._backups) + len(self._unconfirmed)
+
+    @property
+    def waits_for_log(self) -> bool:
+        """Whether answer_some() may have something to do before its deadline."""
+        return bool(self._unconfirmed)
 
     @property
     def deadline_ms(self) -> int | None:
         """When answer_some() has something to do; 0: at once."""
-        return 0 if self._queue else self._unconfirmed.deadline_ms
+        if self._queue:
+            return 0
+        due = self._unconfirmed.deadline_ms
+        if not self._backups:
+            return due
+        return self._backups_due_ms if due is None else min(due, self._backups_due_ms)
 
     @property
     def refused(self) -> int:
@@ -87,7 +104,8 @@ class EntryReaders:
         elif self._streams.has_stream(client, request) or self._snapshots.state_streams.has_stream(
             client, request
         ):
-            self._queue.append(_EntryRequest(client, request))
+            queue = self._backups if request.container else self._queue
+            queue.append(_EntryRequest(client, request))
         else:
             self._await_confirmation(_EntryRequest(client, request, confirmed=True), now_ms)
 
@@ -127,6 +145,14 @@ class EntryReaders:
         for reading, _ in self._unconfirmed.pop_expired(now_ms):
             self._shares.release(reading.client.client)
             self._refuse(reading.client, reading.request)
+        if self._backups and now_ms >= self._backups_due_ms:
+            self._queue.append(self._backups.popleft())
+            if last_index > self._backup_index:
+                self._backup_index = last_index
+                self._backups_due_ms = now_ms + BACKUP_REST_MS
+            else:
+                self._queue += self._backups
+                self._backups.clear()
         size = 0
         for _ in range(min(READERS_A_WAKE, len(self._queue))):
             reading = self._queue.popleft()
@@ -163,10 +189,12 @@ class EntryReaders:
     def on_step_down(self) -> None:
         """Refuses the requests that need a leader, and ends their streams."""
         self._streams.on_step_down()
-        turns, self._queue = self._queue, deque()
-        self._queue += [reading for reading in turns if reading.request.any_peer]
-        leaders = [reading for reading in turns if not reading.request.any_peer]
-        leaders += self._unconfirmed.pop_if(lambda reading: not reading.request.any_peer)
+        leaders = self._unconfirmed.pop_if(lambda reading: not reading.request.any_peer)
+        for queue in self._queue, self._backups:
+            turns = list(queue)
+            queue.clear()
+            queue += [reading for reading in turns if reading.request.any_peer]
+            leaders += [reading for reading in turns if not reading.request.any_peer]
         for reading in leaders:
             self._shares.release(reading.client.client)
             self._refuse(reading.client, reading.request)

@@ -662,7 +662,7 @@ class Peer:
         self._is_busy = bool(
             change_ms is not None
             or core.transferring
-            or self.entry_readers.waiting
+            or self.entry_readers.waits_for_log
             or self.cluster_info.waiting
         )
         deadlines = (

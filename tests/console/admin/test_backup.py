@@ -17,7 +17,6 @@ import pytest
 
 import kelek
 from kelek.clients.io.reqids import new_reqids
-from kelek.console.admin import backup as backups
 from kelek.storage.disk.disk import Disk
 from kelek.storage.log.segment import Identity
 from kelek.storage.log.verify import entries
@@ -216,18 +215,6 @@ def restored(lost: Lost, ident: str, *words: object) -> DrillCluster:
     done = json.loads(ok("restore", *files, "-t", cluster.path, *words, "-o", "json"))
     assert (done["cluster"], done["from"], done["nodes"]) == (ident, "old", ["x", "y", "z"])
     return cluster
-
-
-def test_a_command_runs_where_linux_says_nothing_of_sessions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    empty = tmp_path / "autogroup"
-    empty.write_text("")
-    for place in (empty, tmp_path / "none"):
-        monkeypatch.setattr(backups, "AUTOGROUP", place)
-        with backups.yielding(1):
-            pass
-    assert not empty.read_text()
 
 
 def test_a_lost_cluster_goes_on_under_another_name(lost: Lost) -> None:

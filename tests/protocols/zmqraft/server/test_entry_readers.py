@@ -7,6 +7,8 @@ from kelek.protocols.host.border import Requests
 from kelek.protocols.host.read_queue import HELD_MS_MAX
 from kelek.protocols.raft.messages import AppendAck, AppendEntries, AppendResponse
 from kelek.protocols.zmqraft.server.cluster_info import ANSWERS_A_WAKE
+from kelek.protocols.zmqraft.server.entry_readers import BACKUP_REST_MS
+from kelek.protocols.zmqraft.server.state_streams import CONTAINER_CHUNKS_AHEAD
 from kelek.protocols.zmqraft.server.values import Applied
 from kelek.protocols.zmqraft.snapshots.orders import ChunkRead, ReadChunk, Snapshot
 from kelek.protocols.zmqraft.wire import extensions as own
@@ -21,6 +23,7 @@ from kelek.protocols.zmqraft.wire.client_codec import (
     RequestLogInfo,
     encode_client_request,
 )
+from kelek.protocols.zmqraft.wire.snapshot_codec import CHUNK_BYTES_MAX
 from kelek.tests.protocols.zmqraft.server.test_peer import CLUSTER, Alone, entries, lead
 from kelek.tests.protocols.zmqraft.server.test_reads import LeaderHarness
 
@@ -214,6 +217,38 @@ def test_a_follower_serves_its_snapshot_for_a_backup() -> None:
     (answer,) = waited(alone)
     assert (answer.status, answer.last_index) == (EntriesStatus.SNAPSHOT, 3)
     assert answer.data == bytes(9000)
+
+
+def test_a_backup_gets_one_piece_at_a_time_while_the_log_grows() -> None:
+    alone = Alone()
+    alone.append(AppendEntries(1, "n2", 0, 0, 4, (entries(1, 4, 1),)))
+    alone.peer.snapshots.newest = Snapshot(3, 1, 40 << 20, 10)
+    alone.peer.core.log.compact(3)
+    request = RequestEntries(b"a backup", 0, packed=True, any_peer=True, container=True)
+
+    def ask(*offsets: int | None) -> None:
+        asked = [request._replace(offset=offset) for offset in offsets]
+        frames = [own.ENTRIES_PACKED_REQUEST.encode(each, cluster=CLUSTER) for each in asked]
+        messages = Arena.from_messages([[b"route", *each] for each in frames])
+        alone.peer.receive(Requests("url", messages, 0), alone.now_ms)
+
+    def reads() -> int:
+        return sum(isinstance(order, ReadChunk) for order in alone.wake().orders)
+
+    piece = CHUNK_BYTES_MAX
+    ask(None)
+    assert reads() == CONTAINER_CHUNKS_AHEAD
+    ask(piece, 2 * piece)
+    assert reads() == 1, "the log has grown since the last piece"
+    assert (reads(), alone.peer.deadline_ms) == (0, alone.now_ms + BACKUP_REST_MS)
+    alone.now_ms += BACKUP_REST_MS
+    assert reads() == 1
+    ask(3 * piece, 4 * piece)
+    assert reads() == 2, "at rest it gets what it asks for"
+    alone.append(AppendEntries(1, "n2", 4, 1, 5, (entries(5, 1, 1),)))
+    ask(5 * piece, 6 * piece)
+    assert reads() == 1
+    assert alone.peer.is_calm, "others' wakes stay quick meanwhile"
 
 
 @pytest.mark.parametrize("known", [False, True])
