@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..connections import ClientAction, Connect, Disconnect, Send
+from ..connections import ClientAction, Connect, Disconnect, Send, Warn
 from ..errors import RemoteProtocolError
 from ..failover.limits import CONNECT_RETRY_MS, WORKER_RETRY_MS_MAX, doubled
+from ..failover.servers import StallNotice
 from . import codec, values
 
 
@@ -80,6 +81,10 @@ class WorkerMachine:
         self._retry_ms = 0  # The last pause before that.
 
     # ---- requests and answers ----
+
+    @property
+    def is_connected(self) -> bool:
+        return self._is_connected
 
     def pop_requests(self) -> list[WorkerRequest]:
         """The requests that arrived since the last call, in order."""
@@ -274,6 +279,8 @@ class Workers:
     def __init__(self, urls: Sequence[str], setup: WorkerSetup) -> None:
         self.workers = {url: WorkerMachine(url, setup) for url in urls}
         self.draining = False
+        self._service = setup.service.decode()
+        self._notice = StallNotice()
 
     def pop_requests(self) -> list[WorkerRequest]:
         """The requests that arrived since the last call."""
@@ -309,10 +316,19 @@ class Workers:
 
     def ready(self, now_ms: int) -> list[ClientAction]:
         """All effects that are due, in order."""
-        return [action for worker in self.workers.values() for action in worker.ready(now_ms)]
+        actions = [action for worker in self.workers.values() for action in worker.ready(now_ms)]
+        waits = not (self.draining or any(each.is_connected for each in self.workers.values()))
+        # Of a refused key its own warning says more.
+        if self._notice.is_due(waits, now_ms) and not self.counters["refused"]:
+            urls = ", ".join(self.workers)
+            text = f"no connection to {urls}; does a broker take workers there?"
+            actions.append(Warn(f"service '{self._service}' gets no requests: {text}"))
+        return actions
 
     @property
     def deadline_ms(self) -> int | None:
         """When ready() must be called at the latest."""
-        times = [worker.deadline_ms for worker in self.workers.values()]
-        return min((time for time in times if time is not None), default=None)
+        if self.stopped:
+            return None
+        times = [self._notice.deadline_ms, *(each.deadline_ms for each in self.workers.values())]
+        return min(time for time in times if time is not None)

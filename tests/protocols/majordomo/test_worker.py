@@ -4,7 +4,8 @@ from functools import partial
 
 import pytest
 
-from kelek.protocols.connections import Connect, Disconnect, Send
+from kelek.protocols.connections import Connect, Disconnect, Send, Warn
+from kelek.protocols.failover.limits import NOTICE_MS
 from kelek.protocols.majordomo import codec
 from kelek.protocols.majordomo.values import CREDIT_UNLIMITED, REMAINING_MS_UNKNOWN
 from kelek.protocols.majordomo.worker import WorkerMachine, WorkerRequest, Workers, WorkerSetup
@@ -271,3 +272,25 @@ def test_one_registration_at_each_broker() -> None:
     workers.ready(60)
     assert workers.stopped
     assert workers.counters == {"connected": 2, "answered": 2}
+
+
+def test_a_worker_without_a_broker_says_so_once() -> None:
+    workers = Workers(["a", "b"], SETUP)
+    workers.ready(0)
+    assert workers.deadline_ms == NOTICE_MS
+    (warning,) = workers.ready(NOTICE_MS)
+    problem = "no connection to a, b; does a broker take workers there?"
+    assert warning == Warn(f"service 'echo' gets no requests: {problem}")
+    assert not workers.ready(2 * NOTICE_MS)
+    workers.on_connected("b", 2 * NOTICE_MS)
+    workers.ready(2 * NOTICE_MS)
+    workers.on_disconnected("b", 3 * NOTICE_MS)
+    workers.ready(3 * NOTICE_MS)
+    assert workers.ready(4 * NOTICE_MS) == [warning]
+
+
+def test_a_refused_key_has_a_warning_of_its_own() -> None:
+    workers = Workers(["a"], SETUP)
+    workers.ready(0)
+    workers.on_refused("a", "its key is unknown", "add it")
+    assert not workers.ready(NOTICE_MS)
