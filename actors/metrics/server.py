@@ -6,7 +6,6 @@ process answers it from the last report.
 
 import contextlib
 import os
-from importlib.util import find_spec
 
 import msgpack
 import zmq
@@ -38,9 +37,6 @@ class MetricsServer(Actor):
 
     def on_start(self) -> None:
         place = self.setup.places.get("metrics", "metrics")
-        if find_spec("prometheus_client") is None:
-            problem = "`metrics` needs prometheus-client, which is not installed"
-            raise OperatorError(place, problem, "pip install 'kelek[metrics]'")
         from .exposition import CONTENT_TYPE, Exposition
 
         self._content_type = CONTENT_TYPE

@@ -1,9 +1,11 @@
 """The actors of a node, and which of them restart together. It starts no process."""
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import NamedTuple
 
 from ...storage.log.hard_state import PATH as HARD_STATE
+from ..errors import OperatorError
 from ..topology.farm import farm_directory, initial_servers
 from ..topology.security import OpenEndpoints
 from ..topology.settings import NodeSettings
@@ -38,6 +40,11 @@ ROLES = {
     "zre_beacon": Role("zre.beacon", 1),  # It sends zre_node's goodbye.
     "zre_log": Role("zre.log", 0),
     "zre_node": Role("zre.node", 0),
+}
+# Of the parts that an extra of the same name brings: its setting, and packages.
+EXTRAS = {
+    "metrics": ("metrics", ("prometheus_client",)),
+    "web": ("web.address", ("starlette", "uvicorn")),
 }
 LOG_ROLES = ("raft_peer", "log_writer")  # Damage to their data takes the whole node out.
 
@@ -81,6 +88,8 @@ def node_plans(topology: Topology, nodes: Sequence[str], one_process: bool) -> l
 
     A farm is new when all its initial servers are here and none has a hard state. Only the
     supervisor of all of them can decide that.
+
+    Raises OperatorError if a package that a node needs is not installed.
     """
     begins = []
     for name, farm in topology.farms.items():
@@ -90,7 +99,20 @@ def node_plans(topology: Topology, nodes: Sequence[str], one_process: bool) -> l
         if is_ours and not any((home / HARD_STATE).exists() for home in homes):
             begins.append(name)
     plans = [node_plan(topology, node, one_process) for node in nodes]
+    for plan in plans:
+        _check_packages(plan)
     return [plan._replace(new_farms=tuple(begins)) for plan in plans]
+
+
+def _check_packages(plan: NodePlan) -> None:
+    roles = {actor.role for unit in plan.units for actor in unit.actors}
+    for extra in roles & EXTRAS.keys():
+        setting, packages = EXTRAS[extra]
+        for package in packages:
+            if find_spec(package) is None:
+                problem = f"`{extra}` needs {package}, which is not installed"
+                way_out = f"pip install 'kelek[{extra}]'"
+                raise OperatorError(plan.places.get(setting, setting), problem, way_out)
 
 
 def node_plan(topology: Topology, node: str, one_process: bool) -> NodePlan:

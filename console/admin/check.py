@@ -23,9 +23,9 @@ def check(topology: str | None = TOPOLOGY, output: str = OUTPUT) -> None:
     """
     found = load(topology)
     rows = [
-        {"node": name, "unit": unit.name, "role": actor.role, "data_dir": actor.data_dir}
-        for name in found.own_nodes
-        for unit in plan.node_plan(found, name, one_process=False).units
+        {"node": node.name, "unit": unit.name, "role": actor.role, "data_dir": actor.data_dir}
+        for node in plan.node_plans(found, found.own_nodes, one_process=False)
+        for unit in node.units
         for actor in unit.actors
     ]
     folders = [found.data_dir / name for name in found.own_nodes]

@@ -7,7 +7,6 @@ ask for tables and services.
 import asyncio
 import contextlib
 import socket
-from importlib.util import find_spec
 from typing import Any
 
 import msgpack
@@ -35,10 +34,6 @@ class WebServer(Actor):
 
     def on_start(self) -> None:
         place = self.setup.places.get("web.address", "web.address")
-        for package in ("starlette", "uvicorn"):
-            if find_spec(package) is None:
-                problem = f"`web` needs {package}, which is not installed"
-                raise OperatorError(place, problem, "pip install 'kelek[web]'")
         settings = self.settings.web
         assert settings is not None
         self._answer: asyncio.Future[list[Row]] | None = None

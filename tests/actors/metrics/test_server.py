@@ -12,7 +12,6 @@ import pytest
 
 from kelek.actors.errors import OperatorError
 from kelek.actors.farm.listener import LINGER_MS
-from kelek.actors.metrics import server
 from kelek.actors.metrics.health import STALE_MS
 from kelek.actors.metrics.server import CONNECTIONS_MAX, MetricsServer
 from kelek.protocols.garlicfarm.wire.handshake import HEAD_TIMEOUT_MS
@@ -182,16 +181,6 @@ def refusal(folder: Path, port: int) -> str:
     finally:
         harness.close()
     return str(caught.value)
-
-
-def test_a_missing_extra_is_an_error_with_its_way_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server, "find_spec", lambda name: None)
-    assert refusal(tmp_path, free_port()) == (
-        "metrics: `metrics` needs prometheus-client, which is not installed; "
-        "pip install 'kelek[metrics]'"
-    )
 
 
 def test_an_address_in_use_is_an_error(scraped: Scraped, tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import pytest
+
+from kelek.actors.errors import OperatorError
 from kelek.actors.runtime import plan
 from kelek.actors.topology import topology
 from kelek.actors.topology.settings import SparkSettings
@@ -40,3 +43,22 @@ def test_the_plan_has_the_actors_of_each_section(tmp_path: Path) -> None:
             write_topology(tmp_path, GOOD.replace("writer: inline", f"writer: {own}"))
         )
         assert len(plan.node_plan(found, "a", one_process=False).units[0].actors) == 1
+
+
+@pytest.mark.parametrize(
+    ("section", "extra", "package"),
+    [
+        ("metrics: '127.0.0.1:9100'", "metrics", "prometheus_client"),
+        ("web: {address: '127.0.0.1:7080'}", "web", "starlette"),
+    ],
+)
+def test_a_missing_extra_is_an_error_before_anything_starts(
+    section: str, extra: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = "url: 'tcp://127.0.0.1:7201', peer_url: 'tcp://127.0.0.1:7221'"
+    text = f"cluster: demo\nnodes: {{a: {{{url}, {section}}}}}\n"
+    found = topology.load(write_topology(tmp_path, text))
+    monkeypatch.setattr(plan, "find_spec", lambda name: None)
+    with pytest.raises(OperatorError, match=rf"2:.*: nodes\.a\.{extra}.*kelek\[{extra}\]") as error:
+        plan.node_plans(found, ["a"], one_process=False)
+    assert f"`{extra}` needs {package}, which is not installed" in str(error.value)
