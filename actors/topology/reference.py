@@ -1,10 +1,12 @@
 """The keys of a topology as a JSON Schema, and what they mean."""
 
 import ast
-import inspect
+import sys
 from collections.abc import Mapping
 from dataclasses import is_dataclass
+from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from .schema import REQUIRED, NamedSectionsType, SectionType, ValueType, keys_of
@@ -22,13 +24,18 @@ def json_schema() -> dict[str, Any]:
 
 def descriptions(section: type) -> dict[str, str]:
     """What each key of a section means: the string below its declaration in the source."""
-    (tree,) = ast.parse(inspect.getsource(section)).body
     found = {}
-    for declared, below in pairwise(ast.iter_child_nodes(tree)):
+    for declared, below in pairwise(_classes(section.__module__)[section.__name__].body):
         match declared, below:
             case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(text))):
                 found[name] = " ".join(text.split())
     return found
+
+
+@cache  # inspect.getsource() parses the whole module for each class in it.
+def _classes(module: str) -> dict[str, ast.ClassDef]:
+    source = Path(str(sys.modules[module].__file__)).read_text("utf-8")
+    return {each.name: each for each in ast.parse(source).body if isinstance(each, ast.ClassDef)}
 
 
 def _section_schema(section: type) -> dict[str, Any]:
