@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 SENTENCE_MAX = 1000  # Characters of a summary.
 GC_ALLOCATIONS = 50_000  # Between two collections; 10 ms of a command at Python's 700.
+# What click calls a number that has bounds.
+NUMBERS = {"integer range": "a whole number", "float range": "a number"}
 FAILED = 1
 IMPOSSIBLE = 2
 INTERRUPTED = 130  # As a shell reports a process that SIGINT has ended.
@@ -123,7 +125,17 @@ class LazyGroup(Command, click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if self._default and args[0] not in self._modules:
             args = [self._default, *args]
+        if not (ctx.resilient_parsing or args[0].startswith("-") or self._is_known(args[0])):
+            import difflib  # Only for an error.
+
+            known = [*self._modules, *self.groups]
+            close = difflib.get_close_matches(args[0], known, n=1)
+            hint = f"; did you mean '{close[0]}'?" if close else ""
+            ctx.fail(f"no such command '{args[0]}'{hint}")
         return super().resolve_command(ctx, args)
+
+    def _is_known(self, name: str) -> bool:
+        return name in self._modules or name in self.groups or name in self._old
 
     def get_command(self, ctx: click.Context | None, cmd_name: str) -> click.Command | None:
         if cmd_name in self._old:
@@ -187,6 +199,8 @@ def _in_one_line(program: click.Command) -> Iterator[None]:
         path = error.ctx.command_path if error.ctx else program.name
         word = str(path).partition(" ")[0]
         message = error.format_message().rstrip(".").replace("\n", " ")
+        for kind, plain in NUMBERS.items():
+            message = message.replace(f"not a valid {kind}", f"not {plain}")
         sys.stderr.write(f"{word}: {message}; see `{path} --help`\n")
         sys.exit(IMPOSSIBLE)
     except BrokenPipeError:

@@ -488,7 +488,7 @@ def test_help_in_a_shell_shows_what_it_takes(cluster: TableServers) -> None:
         ("get k", "get: use a table first: use 7"),
         ("use much", "a table is a number"),
         ("put 'open", "No closing quotation"),
-        ("nonsense", "No such command 'nonsense'"),
+        ("nonsense", "no such command 'nonsense'"),
         ("shell", "shell: this is the shell"),
         ("table get 7 none", "no key none"),
     ],
