@@ -2,8 +2,9 @@
 address.
 
 A client that guesses passwords gets 429 for a delay that doubles with each wrong one. Its digests
-are still verified, so an answer takes the same time, and the users of servers are let in: a
-client at a server's address must not cut that server's links.
+are still verified, so an answer takes the same time. A user of servers has a count of its own at
+each address: guesses of its password delay it, those of other passwords do not, so that a client
+which only shares a server's address does not cut that server's links.
 """
 
 from collections.abc import Callable, Mapping
@@ -57,27 +58,30 @@ class _WrongPasswords(NamedTuple):
 
 
 class LoginDelays:
-    """The addresses that have sent wrong passwords, oldest first."""
+    """The addresses that have sent wrong passwords, oldest first.
+
+    server_user   counts the wrong passwords of this user of servers alone; "": those of all users
+    """
 
     def __init__(self) -> None:
-        self._by_address: dict[str, _WrongPasswords] = {}
+        self._wrong: dict[tuple[str, str], _WrongPasswords] = {}
 
-    def delay_ms(self, address: str, now_ms: int) -> int:
+    def delay_ms(self, address: str, now_ms: int, server_user: str = "") -> int:
         """How long logins of an address are refused; 0: they are not."""
-        found = self._by_address.get(address)
+        found = self._wrong.get((address, server_user))
         return max(0, found.until_ms - now_ms) if found else 0
 
-    def on_wrong(self, address: str, now_ms: int) -> None:
+    def on_wrong(self, address: str, now_ms: int, server_user: str = "") -> None:
         """An address has sent a wrong password, or an unknown user."""
-        before = self._by_address.pop(address, None)
+        before = self._wrong.pop((address, server_user), None)
         is_old = before is None or now_ms - before.last_ms >= FORGET_MS
         total = 1 if before is None or is_old else before.total + 1
         delay_ms = 0
         if total >= WRONG_MAX:
             delay_ms = min(DELAY_MS_FIRST << min(total - WRONG_MAX, 16), DELAY_MS_MAX)
-        if len(self._by_address) >= ADDRESSES_MAX:
-            del self._by_address[next(iter(self._by_address))]
-        self._by_address[address] = _WrongPasswords(total, now_ms, now_ms + delay_ms)
+        if len(self._wrong) >= ADDRESSES_MAX:
+            del self._wrong[next(iter(self._wrong))]
+        self._wrong[address, server_user] = _WrongPasswords(total, now_ms, now_ms + delay_ms)
 
 
 class LoginCheck:
@@ -94,11 +98,20 @@ class LoginCheck:
     def check(self, cluster: str, name: str, result: AuthResult, now_ms: int) -> AuthResult:
         """The result for the client: the same, 403 or 429."""
         is_valid = result.status == 200
-        session = self._session(cluster, result.user) if is_valid else None
-        delay_ms = self._delays.delay_ms(self._address, now_ms) if self._address else 0
-        if delay_ms and not (session and session.acts_as_server):
-            return AuthResult(429, retry_after_s=-(-delay_ms // 1000))
+        session = self._session(cluster, result.user) if is_valid or result.is_wrong else None
+        server_user = result.user if session and session.acts_as_server else ""
+        delay_ms = self._delay_ms(server_user if is_valid else "", now_ms)
         if result.is_wrong and self._address:
-            self._delays.on_wrong(self._address, now_ms)
+            # Of each count that is not in a delay: others' guesses hide none of a server's user.
+            for user in {"", server_user}:
+                if not self._delay_ms(user, now_ms):
+                    self._delays.on_wrong(self._address, now_ms, user)
+        if delay_ms:
+            return AuthResult(429, retry_after_s=-(-delay_ms // 1000))
         may = session is not None and bool(rights.FARM_PATHS[name] & session.rights)
         return AuthResult(403) if is_valid and not may else result
+
+    def _delay_ms(self, server_user: str, now_ms: int) -> int:
+        if not self._address:
+            return 0
+        return self._delays.delay_ms(self._address, now_ms, server_user)

@@ -38,7 +38,7 @@ class AuthResult(NamedTuple):
     """The result of a verification.
 
     status          200 authenticated, 400 malformed, 401 refused; of an Admission also 403 and 429
-    user            the authenticated user
+    user            the authenticated user; with is_wrong the one that the client named
     stale           the digest is valid but its nonce is not: the client needs a new one
     is_wrong        the password is wrong, or the user unknown
     retry_after_s   with 429: when the client may try again
@@ -166,7 +166,7 @@ class DigestAuthenticator:
         if not self._is_ours(users, parameters):
             return REFUSED  # A challenge from before our start, or of another server.
         if not self._is_valid_digest(users, parameters, line[0]):
-            return WRONG
+            return WRONG._replace(user=values["username"])
         made_ms = self._nonce_time(values["nonce"], users.realm)
         if made_ms is None or not 0 <= now_ms - made_ms < NONCE_TTL_MS:
             return STALE

@@ -400,7 +400,8 @@ def test_a_client_that_reads_no_answers_is_not_read() -> None:
 
 
 def test_wrong_passwords_delay_an_address() -> None:
-    """Not other addresses, and no links: they reconnect at once."""
+    """Not other addresses, and no links that are up. Links reconnect at once, unless a guessed
+    password was that of the servers' user."""
     with FarmServers(ids=(1, 2)) as farm:
         farm.start()
         farm.append(b"before")
@@ -420,8 +421,14 @@ def test_wrong_passwords_delay_an_address() -> None:
             client.status()
         assert farm.log(1).count("logins-delayed address=127.0.0.1\n") == 1, "rarely"
         farm.connect(1, user="peer", password=PASSWORDS["peer"]).close()
+        for _ in range(WRONG_MAX):  # Of the servers' own user.
+            with pytest.raises(PermissionError):
+                farm.connect(1, user="peer", password="guessed")
+        with pytest.raises(PermissionError, match="too many wrong passwords"):
+            farm.connect(1, user="peer", password=PASSWORDS["peer"])
         farm.source = "127.0.0.2"
         farm.connect(1).close()
+        farm.connect(1, user="peer", password=PASSWORDS["peer"]).close()
         farm.append(b"after")
         assert elections(farm) == elected
 

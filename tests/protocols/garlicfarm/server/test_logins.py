@@ -106,10 +106,10 @@ def test_a_certificate_of_another_user_is_refused() -> None:
 
 
 def check_of(delays: LoginDelays, address: str = HERE) -> LoginCheck:
-    return LoginCheck(delays, address, lambda cluster, user: SESSIONS[user])
+    return LoginCheck(delays, address, lambda cluster, user: SESSIONS.get(user, READER))
 
 
-def test_wrong_passwords_delay_all_logins_but_those_of_servers() -> None:
+def test_wrong_passwords_of_others_delay_all_logins_but_those_of_servers() -> None:
     delays = LoginDelays()
     check, other = check_of(delays), check_of(delays, THERE)
     ann, two, servers = (AuthResult(200, user) for user in SESSIONS)
@@ -125,6 +125,38 @@ def test_wrong_passwords_delay_all_logins_but_those_of_servers() -> None:
     assert check.check("farm", "websocket", ann, DELAY_MS_FIRST) == ann
     assert check.check("farm", "websocket", WRONG, DELAY_MS_FIRST) == WRONG
     assert check.check("farm", "websocket", ann, DELAY_MS_FIRST + 1).retry_after_s == 2
+
+
+@pytest.mark.parametrize("user", ["two", "servers"])
+def test_guesses_of_a_servers_password_delay_it(user: str) -> None:
+    """Of that user at that address alone; also while guesses of others delay the address."""
+    delays = LoginDelays()
+    check, other = check_of(delays), check_of(delays, THERE)
+    right, wrong = AuthResult(200, user), WRONG._replace(user=user)
+    for _ in range(WRONG_MAX):
+        check.check("farm", "websocket", WRONG, 0)
+    for _ in range(WRONG_MAX):
+        assert check.check("farm", "websocket", right, 1) == right
+        assert check.check("farm", "websocket", wrong, 1).status == 429
+    assert check.check("farm", "websocket", right, 2) == AuthResult(429, retry_after_s=1)
+    assert other.check("farm", "websocket", right, 2) == right
+    for each in SESSIONS.keys() - {user, "ann"}:
+        login = AuthResult(200, each)
+        assert check.check("farm", "websocket", login, 2) == login
+    assert check.check("farm", "websocket", right, 1 + DELAY_MS_FIRST) == right
+
+
+def test_an_answer_does_not_tell_which_users_are_servers() -> None:
+    """Wrong passwords of any name get the same answers."""
+    answers = []
+    for user in ("servers", "ann", "unknown"):
+        check = check_of(LoginDelays())
+        wrong = WRONG._replace(user=user)
+        times = [*range(0, 40 * DELAY_MS_FIRST, DELAY_MS_FIRST // 3)]
+        found = [check.check("farm", "websocket", wrong, now_ms) for now_ms in times]
+        answers.append([each._replace(user="") for each in found])
+    assert answers[0] == answers[1] == answers[2]
+    assert 429 in {each.status for each in answers[0]}
 
 
 def test_guesses_during_a_delay_do_not_extend_it() -> None:
