@@ -10,6 +10,7 @@ from .cli_errors import CliError
 
 if TYPE_CHECKING:
     from ..actors.topology.topology import Topology
+    from ..clients.io.keys import KeyArguments
     from ..net.client_keys import ClientKeys
     from ..net.sockets import CurveClient
 
@@ -33,7 +34,7 @@ def add_options(run: Callable[..., Any]) -> Callable[..., Any]:
     server = click.option("--server-key", "server_keys", multiple=True, metavar="KEY",
                           expose_value=False, callback=_keep(SERVER_KEYS),
                           help="Public key of the server at --url; one for all, or one for each "
-                          "--url in their order.")  # fmt: skip
+                          "--url in their order. With zre:// those of all nodes.")  # fmt: skip
     return key(server(run))
 
 
@@ -51,14 +52,9 @@ def of_urls(urls: Iterable[str]) -> dict[str, Any]:
     meta = _meta()
     if PINNED in meta:  # The command found these urls before, maybe in a topology.
         return dict(meta[PINNED])
-    key_file, key_given = meta.get(KEY_FILE, (None, False))
-    server_keys, _ = meta.get(SERVER_KEYS, ((), False))
-    if not server_keys:
-        if key_given:
-            raise CliError("--own-key: the server's key is missing; give it with --server-key")
-        return {}  # KELEK_KEY is for the secured clusters among those that you use.
+    key_file, server_keys = _given()
     if not key_file:
-        raise CliError(f"--server-key: the client's key is missing; --own-key, or {VARIABLE}")
+        return {}
     urls = list(urls)
     if len(server_keys) == 1:
         return _checked({"key": key_file, "server_keys": server_keys[0]})
@@ -66,6 +62,34 @@ def of_urls(urls: Iterable[str]) -> dict[str, Any]:
         problem = f"{len(server_keys)} keys for {len(urls)} servers"
         raise CliError(f"--server-key: {problem}; give one for each --url, or one for all")
     return _checked({"key": key_file, "server_keys": dict(zip(urls, server_keys, strict=True))})
+
+
+def _given() -> tuple[str | None, tuple[str, ...]]:
+    """--own-key and --server-key, both or neither. Raises CliError."""
+    meta = _meta()
+    key_file, key_given = meta.get(KEY_FILE, (None, False))
+    server_keys, _ = meta.get(SERVER_KEYS, ((), False))
+    if not server_keys:
+        if key_given:
+            raise CliError("--own-key: the server's key is missing; give it with --server-key")
+        return None, ()  # KELEK_KEY is for the secured clusters among those that you use.
+    if not key_file:
+        raise CliError(f"--server-key: the client's key is missing; --own-key, or {VARIABLE}")
+    return key_file, server_keys
+
+
+def of_discovery() -> "KeyArguments":
+    """Both as arguments of a search for nodes. Raises CliError."""
+    from ..clients.io.keys import KeyArguments
+
+    key_file, server_keys = _given()
+    return KeyArguments(key_file, server_keys if key_file else None)
+
+
+def keep_found(keys: "KeyArguments") -> None:
+    """Keeps the keys that a search has given urls. Raises OperatorError."""
+    if keys.key is not None:
+        _checked({"key": keys.key, "server_keys": keys.server_keys})
 
 
 def of_topology(topology: "Topology") -> dict[str, Any]:

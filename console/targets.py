@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..clients.errors import Error, NodeError
+from ..clients.errors import Error, KeyUnusable, NodeError
 from . import client_keys
 from .cli_errors import FAILED, CliError
 
@@ -91,11 +91,15 @@ def _discovered(urls: tuple[str, ...], service: str) -> tuple[str, ...]:
         if any(url.startswith(SCHEME) for url in urls):
             from ..clients.node import discovery
 
-            urls = discovery.resolve_urls(urls, service)
+            keys = client_keys.of_discovery()
+            urls = discovery.resolve_urls(urls, service, keys)
+            client_keys.keep_found(keys)
         for url in urls:
             check_url(url)
     except NodeError as error:
         raise CliError(f"--url: {error}; kelek discover lists the nodes", FAILED) from error
+    except KeyUnusable as error:
+        raise CliError(f"--own-key, --server-key: {error}") from error
     except (ValueError, OSError) as error:
         raise CliError(f"--url: {error}") from error
     return urls

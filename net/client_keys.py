@@ -1,7 +1,7 @@
 """The keys of a client: its own, and those that its servers must have."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from ..protocols.access.certificates import Certificate, CertificateError, decode_key
 from .access.keys import load_key
@@ -10,7 +10,7 @@ from .sockets import CurveClient
 
 FILE_SYSTEM = "ipc://"  # The mode of its file decides which users may connect.
 
-ServerKeys = str | Mapping[str, str | None]
+ServerKeys = str | Mapping[str, str | None] | Collection[str]
 
 
 class UnpinnedServer(OperatorError):
@@ -59,7 +59,8 @@ def load_client_keys(
 ) -> ClientKeys:
     """Loads a client's own key, and decodes the server keys.
 
-    server_keys   Z85 by url, None: that server has no CURVE; or one Z85 of all servers
+    server_keys   Z85 by url, None: that server has no CURVE; or one Z85 of all servers. A list of
+                  keys is for zre:// urls, whose nodes prove which key is theirs
     place         as of load_key()
 
     Raises OperatorError.
@@ -67,6 +68,9 @@ def load_client_keys(
     own = load_key(path, place)
     if isinstance(server_keys, str):
         return ClientKeys(own, _decode(server_keys, "server key"))
+    if not isinstance(server_keys, Mapping):
+        problem = "a list of server keys is for zre:// urls"
+        raise OperatorError(place or "server keys", problem, "give the key of each url")
     keys = {url: _decode(text, url) if text is not None else b"" for url, text in
             server_keys.items()}  # fmt: skip
     return ClientKeys(own, keys)

@@ -241,25 +241,25 @@ def _parse_server_keys(value: str) -> str:
     try:
         _server_keys(value)
     except (CertificateError, ValueError, AttributeError, TypeError):
-        problem = f"a public key of 40 characters, or such keys by url in JSON, not {value!r}"
-        raise ValueError(problem) from None
+        forms = "a public key of 40 characters, or such keys in JSON, by url or as a list"
+        raise ValueError(f"{forms}, not {value!r}") from None
     return value
 
 
 def _server_keys(value: str) -> "ServerKeys":
-    """One key of all servers, or a JSON object of keys by url. Raises several errors."""
+    """One key of all servers, or JSON: keys by url, or a list of keys. Raises several errors."""
     with suppress(CertificateError):
         decode_key(value)
         return value
-    found: dict[str, str | None] = json.loads(value)
-    for key in found.values():
+    found: dict[str, str | None] | list[str] = json.loads(value)
+    for key in found if isinstance(found, list) else found.values():
         if key is not None:
             decode_key(key)
     return found
 
 
 KEY_PATH = OptionType(_parse_key_file, "absolute path")
-SERVER_KEYS = OptionType(_parse_server_keys, '40 characters, or `{"URL": "KEY"}`')
+SERVER_KEYS = OptionType(_parse_server_keys, '40 characters, `{"URL": "KEY"}`, `["KEY"]`')
 
 
 # ---- zre://NAME: the driver resolves it; tasks get addresses ----
@@ -280,13 +280,27 @@ class Addressed:
         """
         if not any(url.startswith(SCHEME) for url in self.urls):
             return self
-        from ..clients.errors import NodeError
+        from ..clients.errors import KeyUnusable, NodeError
+        from ..clients.io.keys import KeyArguments
         from ..clients.node.discovery import resolve_urls
 
         try:
-            return replace(self, urls=resolve_urls(self.urls, self.service))
+            keys = KeyArguments(**self.client_keys)
+            urls = resolve_urls(self.urls, self.service, keys)
+        except KeyUnusable as error:
+            raise PipelineError(f"{error} (options keyFile and serverKeys)") from error
         except (NodeError, OSError) as error:
             raise PipelineError(f"{error}; option urls takes addresses, too") from error
+        return replace(self, urls=urls)._with_keys(keys.server_keys)
+
+    @property
+    def client_keys(self) -> dict[str, Any]:
+        """Arguments of clients: none of their servers has CURVE."""
+        return {"key": None, "server_keys": None}
+
+    def _with_keys(self, server_keys: "ServerKeys | None") -> Self:
+        """With the keys of the servers that were found."""
+        return self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,3 +321,7 @@ class Secured(Addressed):
         """Arguments of clients. Each process reads the file itself."""
         text = self.server_keys
         return {"key": self.key_file, "server_keys": None if text is None else _server_keys(text)}
+
+    def _with_keys(self, server_keys: "ServerKeys | None") -> Self:
+        is_text = server_keys is None or isinstance(server_keys, str)
+        return self if is_text else replace(self, server_keys=json.dumps(server_keys))

@@ -34,7 +34,8 @@ class Broker(BrokerOperations["Future", "Stream"], BlockingDriver):
     key          the file of this client's key, NAME.key_secret; needs server_keys. None: without
                  CURVE, the encryption of ZeroMQ (docs/security.md)
     server_keys  the servers' public keys by url, 40 characters of Z85; None for a server without
-                 CURVE. Or one key of all servers. A server without a key here is never used
+                 CURVE. Or one key of all servers, or with zre:// a list of the nodes' keys. A
+                 server without a key here is never used
 
     A lost worker or broker may cause a second execution; the answer comes once. A body is bytes, a
     str (as UTF-8) or a list of bytes (frames). Raises BrokerError or a subclass.

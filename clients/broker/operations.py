@@ -27,7 +27,7 @@ from ..errors import (
     ServiceRefused,
 )
 from ..io.driver import ClientBase
-from ..io.keys import KeyPath, checked_keys
+from ..io.keys import KeyArguments, KeyPath
 from ..io.links import Links, LinkSettings
 from ..io.operations import Batches, Sleep, Wait
 from ..io.reqids import new_reqid
@@ -61,10 +61,12 @@ class BrokerTuning(NamedTuple):
     reach_ms: int | None = None
 
 
-def checked_urls(urls: str | Iterable[str], service: str = services.BROKER) -> tuple[str, ...]:
+def checked_urls(
+    urls: str | Iterable[str], keys: KeyArguments | None = None, service: str = services.BROKER
+) -> tuple[str, ...]:
     """The distinct urls of a list or of a comma-separated string; service is looked up for a zre://
-    url. Raises ValueError, TypeError, NodeError."""
-    known = tuple(dict.fromkeys(resolve_urls(urls, service)))
+    url. Raises ValueError, TypeError, NodeError, KeyUnusable."""
+    known = tuple(dict.fromkeys(resolve_urls(urls, service, keys)))
     if not known:
         raise ValueError("give the url of a broker")
     for url in known:
@@ -86,16 +88,19 @@ def checked_service(name: str | bytes) -> bytes:
 
 
 def make_client(
-    urls: str | Iterable[str], tuning: BrokerTuning | None, identity: str | bytes | None = None
+    urls: str | Iterable[str],
+    tuning: BrokerTuning | None,
+    identity: str | bytes | None = None,
+    keys: KeyArguments | None = None,
 ) -> BrokerClientMachine:
     """The state machine of a Broker. Without an identity its name is random and secret. Raises
-    ValueError, TypeError."""
+    ValueError, TypeError, KeyUnusable."""
     tuning = tuning or BrokerTuning()
     values.check_headers(tuning.headers)
     name = b"k" + os.urandom(NAME_BYTES - 1)  # A name does not begin with 0.
     if identity is not None:
         name = checked_identity(identity)
-    setup = BrokerClientSetup(checked_urls(urls), notice=True)._replace(**tuning._asdict())
+    setup = BrokerClientSetup(checked_urls(urls, keys), notice=True)._replace(**tuning._asdict())
     return BrokerClientMachine(setup._replace(name=name if tuning.deadlines else b""))
 
 
@@ -157,8 +162,9 @@ class BrokerOperations(ClientBase, Generic[FutureT, StreamT]):
         server_keys: ServerKeys | None = None,
     ) -> None:
         self.timeout_ms = timeout_ms
-        self._client = make_client(urls, tuning, identity)
-        keys = checked_keys(key, server_keys, self._client.setup.urls)
+        arguments = KeyArguments(key, server_keys)
+        self._client = make_client(urls, tuning, identity, arguments)
+        keys = arguments.load(self._client.setup.urls)
         links = partial(Links, self._client, BROKER_LINKS._replace(keys=keys))
         self._own(links, partial(self._resolve, self._client))
 

@@ -25,7 +25,7 @@ from ...protocols.zre import services
 from ..aliases import old_fields
 from ..errors import ServiceRefused
 from ..io.async_waits import AsyncWaits
-from ..io.keys import KeyPath, checked_keys
+from ..io.keys import KeyArguments, KeyPath
 from ..io.links import Links, LinkSettings
 from ..io.resources import Guard
 from .body import Body, frames_of
@@ -200,8 +200,9 @@ class Worker:
         self.tuning = tuning
         self._on_begun = on_begun
         self._on_failure = on_failure
+        arguments = KeyArguments(key, server_keys)
         self._workers = Workers(
-            checked_urls(urls, services.WORKERS),
+            checked_urls(urls, arguments, services.WORKERS),
             WorkerSetup(
                 service.name.encode(),
                 service.window,
@@ -211,7 +212,7 @@ class Worker:
                 tuning.liveness,
             ),
         )
-        keys = checked_keys(key, server_keys, self._workers.workers)
+        keys = arguments.load(self._workers.workers)
         self._settings = WORKER_LINKS._replace(keys=keys)
         self._loop: asyncio.AbstractEventLoop | None = None  # None: it does not serve yet.
         self._requests: queue.SimpleQueue[WorkerRequest | None] = queue.SimpleQueue()  # To threads.

@@ -29,7 +29,8 @@ class Log(LogOperations, BlockingDriver):
     key          the file of this client's key, NAME.key_secret; needs server_keys. None: without
                  CURVE, the encryption of ZeroMQ (docs/security.md)
     server_keys  the servers' public keys by url, 40 characters of Z85; None for a server without
-                 CURVE. Or one key of all servers. A server without a key here is never used
+                 CURVE. Or one key of all servers, or with zre:// a list of the nodes' keys. A
+                 server without a key here is never used
 
     The cluster appends the values of one Log in the order of the calls and each exactly once, also
     across failovers. Use a Log in one thread at a time.

@@ -61,7 +61,7 @@ from ..errors import (
     TransferRefused,
 )
 from ..io.driver import ClientBase
-from ..io.keys import KeyPath, checked_keys
+from ..io.keys import KeyArguments, KeyPath
 from ..io.links import DEFAULTS, Links
 from ..io.operations import Batches, Operation, Sleep, Wait, batches, items, operation
 from ..io.reqids import new_reqid
@@ -107,15 +107,19 @@ class LogTuning(NamedTuple):
 
 
 def make_client(
-    urls: str | Iterable[str], cluster: str, form: str, tuning: LogTuning | None
+    urls: str | Iterable[str],
+    cluster: str,
+    form: str,
+    tuning: LogTuning | None,
+    keys: KeyArguments | None = None,
 ) -> LogClientMachine:
-    """The protocol machine of a Log. Raises ValueError, TypeError."""
+    """The protocol machine of a Log. Raises ValueError, TypeError, KeyUnusable."""
     if form not in ("auto", "node", "text"):
         raise ValueError(f"form is auto, node or text, not {form!r}")
     if not isinstance(urls, str):
         urls = tuple(urls)
     cluster = cluster_of(urls) or cluster
-    known = resolve_urls(urls, services.LOG)
+    known = resolve_urls(urls, services.LOG, keys)
     if not known:
         raise ValueError("a Log needs the url of a peer")
     for url in known:
@@ -154,10 +158,11 @@ class LogOperations(ClientBase):
         server_keys: ServerKeys | None = None,
     ) -> None:
         self.timeout_ms = timeout_ms
-        self._client = make_client(urls, cluster, form, tuning)
+        arguments = KeyArguments(key, server_keys)
+        self._client = make_client(urls, cluster, form, tuning, arguments)
         self._own_index = 0  # The last append that this Log knows to be committed.
         self._seen_index = 0  # The last entry that it has read or appended.
-        keys = checked_keys(key, server_keys, self._client.setup.urls)
+        keys = arguments.load(self._client.setup.urls)
         self._own(partial(Links, self._client, DEFAULTS._replace(keys=keys)))
 
     @operation

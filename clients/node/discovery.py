@@ -4,7 +4,7 @@ Discovery runs an ordinary node, which beacons and greets others, for the time o
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qsl
 
@@ -16,13 +16,14 @@ from ..io.urls import SCHEME, check_url
 if TYPE_CHECKING:
     # Every client imports this module; only a zre:// url needs a node.
     from ...protocols.zre.peers import PeerInfo
-    from ..io.keys import KeyPath
+    from ..io.keys import KeyArguments, KeyPath
     from .access import AllowedNodes
     from .base import NodeTuning
 
 ZRE_URL = re.compile(r"zre://([^/?#,\s]+)(?:\?([^#\s]*))?")
 DISCOVERY_MS = 3000
 SETTLE_MS = 300  # After the first match, for other nodes of the cluster.
+SETTLE_KEYS_MS = 1000  # With keys, unless all were found: a missed node's urls have no key.
 NUMBER_KEYS = ("port", "timeout_ms")
 TEXT_KEYS = ("interface", "broadcast")
 SERVICES = (
@@ -43,6 +44,7 @@ class DiscoveredNode(NamedTuple):
     uuid: bytes
     endpoint: str  # Of the node's mailbox.
     services: dict[str, tuple[str, ...]]  # By header: urls.
+    public_key: str = ""  # That the node has proven; "": it has no CURVE.
 
 
 class DiscoveryQuery(NamedTuple):
@@ -87,7 +89,7 @@ def discovered_node(peer: "PeerInfo") -> DiscoveredNode | None:
     cluster = peer.headers.get(services.CLUSTER, "")
     if not offered and not cluster:
         return None
-    return DiscoveredNode(cluster, peer.name, peer.uuid, peer.endpoint, offered)
+    return DiscoveredNode(cluster, peer.name, peer.uuid, peer.endpoint, offered, peer.public_key)
 
 
 def _is_at(url: str, peer: "PeerInfo") -> bool:
@@ -114,6 +116,24 @@ def discover_nodes(
 
     Raises OSError: no such interface, or the port is taken; KeyUnusable.
     """
+
+    def settle_ms(found: Collection[DiscoveredNode]) -> int | None:
+        return SETTLE_MS if any(map(is_enough, found)) else None
+
+    return _search(tuning, timeout_ms, settle_ms, key, allow)[0]
+
+
+def _search(
+    tuning: "NodeTuning",
+    timeout_ms: int,
+    settle_ms: Callable[[Collection[DiscoveredNode]], int | None],
+    key: "KeyPath | None",
+    allow: "AllowedNodes | None",
+) -> tuple[list[DiscoveredNode], Mapping[str, int]]:
+    """The nodes, and the counters of the search's own node.
+
+    settle_ms   by the nodes found so far: how much longer to search; None: until timeout_ms
+    """
     from ...protocols.zre.peers import EventKind
     from .node import Node
 
@@ -127,24 +147,34 @@ def discover_nodes(
                 one = discovered_node(event.peer)
                 if one is not None:
                     found[one.uuid] = one
-                    if is_enough(one):
-                        until_ms = min(until_ms, monotonic_ms() + SETTLE_MS)
-    return sorted(found.values(), key=lambda one: (one.cluster, one.node, one.uuid))
+                    settle = settle_ms(found.values())
+                    if settle is not None:
+                        until_ms = min(until_ms, monotonic_ms() + settle)
+        counters = node.counters
+    return sorted(found.values(), key=lambda one: (one.cluster, one.node, one.uuid)), counters
 
 
-def resolve_urls(urls: str | Iterable[str], service: str) -> tuple[str, ...]:
+def resolve_urls(
+    urls: str | Iterable[str], service: str, keys: "KeyArguments | None" = None
+) -> tuple[str, ...]:
     """The urls, each zre://NAME replaced by the urls that the cluster's nodes offer for the service
     (protocols/zre/services.py). A search takes 3 s at most, 0.3 s after the first match.
 
-    Raises NodeError: no node offers the service; ValueError, OSError.
+    keys   with a key of the client the search finds only nodes that have proven one of the pinned
+           server keys, and adds their urls to keys. No key is learnt from the network: what a node
+           says selects one of those that the caller has given.
+
+    Raises NodeError: no node offers the service; ValueError, OSError, KeyUnusable.
     """
     known = tuple(urls.split(",")) if isinstance(urls, str) else tuple(urls)
     if not any(isinstance(url, str) and url.startswith(SCHEME) for url in known):
         return known
+    if keys is None or keys.key is None:
+        keys = None
     places: dict[str, None] = {}
     for url in known:
         if url.startswith(SCHEME):
-            places.update(dict.fromkeys(_discover_urls(url, service)))
+            places.update(dict.fromkeys(_discover_urls(url, service, keys)))
         else:
             places[url] = None
     return tuple(places)
@@ -158,17 +188,28 @@ def cluster_of(urls: str | Iterable[str]) -> str:
     return ""
 
 
-def _discover_urls(url: str, service: str) -> list[str]:
+def _discover_urls(url: str, service: str, keys: "KeyArguments | None") -> list[str]:
     wanted = parse_zre_url(url)
+    allowed = keys.pinned if keys else frozenset[str]()
 
-    def is_wanted(found: DiscoveredNode) -> bool:
-        return found.cluster == wanted.cluster and service in found.services
+    def matching(found: Iterable[DiscoveredNode]) -> list[DiscoveredNode]:
+        return [one for one in found if one.cluster == wanted.cluster and service in one.services]
 
-    nodes = discover_nodes(wanted.tuning, wanted.timeout_ms, is_wanted)
-    urls = [place for found in nodes if is_wanted(found) for place in found.services[service]]
+    def settle_ms(found: Collection[DiscoveredNode]) -> int | None:
+        has_all = {one.public_key for one in found} >= allowed
+        return (SETTLE_MS if has_all else SETTLE_KEYS_MS) if matching(found) else None
+
+    own = (keys.key, allowed) if keys else (None, None)
+    nodes, counters = _search(wanted.tuning, wanted.timeout_ms, settle_ms, *own)
+    if keys:
+        of_service = {place: one for one in matching(nodes) for each in one.services.values()
+                      for place in each}  # fmt: skip
+        keys.add_found({place: one.public_key for place, one in of_service.items()})
+    urls = [place for one in matching(nodes) for place in one.services[service]]
     if not urls:
         others = sorted({found.cluster for found in nodes if found.cluster})
         heard = f"found: {', '.join(others)}" if others else "no cluster was found"
+        heard += "".join(f"; {text}" for text in _hints(keys is not None, counters))
         if "interface=" not in url:
             on_lo = f"{url}{'&' if '?' in url else '?'}interface=lo"
             heard += f"; nodes whose topology has zre: {{interface: lo}} are found by {on_lo}"
@@ -176,3 +217,16 @@ def _discover_urls(url: str, service: str) -> list[str]:
             f"{url}: no node of the cluster offers {service} within {wanted.timeout_ms} ms; {heard}"
         )
     return urls
+
+
+def _hints(has_keys: bool, counters: Mapping[str, int]) -> Iterator[str]:
+    """Why nodes whose beacons were received were not found."""
+    if has_keys:
+        if counters.get("beacon_insecure"):
+            yield "nodes without CURVE are there: a client with a key does not use them"
+        if counters.get("beacon_key"):
+            yield "nodes with other keys than server_keys are there"
+        if counters.get("unready"):
+            yield "nodes did not greet: they greet only keys with the grant zre"
+    elif counters.get("beacon_secured"):
+        yield "nodes with CURVE are there: give key and server_keys"

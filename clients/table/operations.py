@@ -35,7 +35,7 @@ from ..errors import (
     TableUnsupported,
 )
 from ..io.driver import ClientBase
-from ..io.keys import KeyPath, checked_keys
+from ..io.keys import KeyArguments, KeyPath
 from ..io.links import Links, LinkSettings
 from ..io.operations import Operation, Wait, operation
 from ..io.reqids import new_reqid
@@ -80,9 +80,11 @@ class TableTuning(NamedTuple):
     reach_ms: int | None = None
 
 
-def make_client(urls: str | Iterable[str], tuning: TableTuning | None) -> TableClientMachine:
-    """The protocol machine of a Table. Raises ValueError, TypeError."""
-    known = resolve_urls(urls, services.TABLES)
+def make_client(
+    urls: str | Iterable[str], tuning: TableTuning | None, keys: KeyArguments | None = None
+) -> TableClientMachine:
+    """The protocol machine of a Table. Raises ValueError, TypeError, KeyUnusable."""
+    known = resolve_urls(urls, services.TABLES, keys)
     if not known:
         raise ValueError("a Table needs the url of a node")
     for url in known:
@@ -119,12 +121,13 @@ class TableOperations(ClientBase):
         server_keys: ServerKeys | None = None,
     ) -> None:
         self.timeout_ms = timeout_ms
-        self._client = make_client(urls, tuning)
+        arguments = KeyArguments(key, server_keys)
+        self._client = make_client(urls, tuning, arguments)
         self._number = checked_table(number)
         self._write_flags = sync_flags(sync)
         self._read_flags = PACKED | STALE if stale else PACKED
         self._own_jobs: dict[int, str] = {}  # APID -> url: each server numbers its own jobs.
-        keys = checked_keys(key, server_keys, self._client.setup.urls)
+        keys = arguments.load(self._client.setup.urls)
         self._own(partial(Links, self._client, TABLE_LINKS._replace(keys=keys)))
 
     # ---- the table ----

@@ -283,7 +283,8 @@ class Table(TableReads, TableWrites, TableJobs, BlockingDriver):
     key          the file of this client's key, NAME.key_secret; needs server_keys. None: without
                  CURVE, the encryption of ZeroMQ (docs/security.md)
     server_keys  the servers' public keys by url, 40 characters of Z85; None for a server without
-                 CURVE. Or one key of all servers. A server without a key here is never used
+                 CURVE. Or one key of all servers, or with zre:// a list of the nodes' keys. A
+                 server without a key here is never used
 
     A replicated write takes effect once, even if the client sends it again after a node was lost.
     The writes of one Table take effect in the order of the calls. Use a Table in one thread at a

@@ -10,11 +10,13 @@ import pytest
 
 import kelek
 from kelek.console.client_keys import VARIABLE
+from kelek.protocols.access.certificates import encode_key
+from kelek.protocols.zre import services
 from kelek.tests.clients.curve_gate import CurveGate, new_key, write_key
 from kelek.tests.clients.log.log_peers import LogPeers
 from kelek.tests.clients.table.table_servers import TableServers
 from kelek.tests.console.kelek_runner import fails, ok
-from kelek.tests.ports import free_ports
+from kelek.tests.ports import free_ports, free_udp_port
 from kelek.tests.secure_cluster import SecureCluster
 from kelek.tests.test_docs import CLIENT_KEYS, commands, section
 
@@ -49,6 +51,32 @@ def test_a_url_with_keys(
     monkeypatch.setenv(VARIABLE, str(key))
     assert ok("table", "get", 1, "k", *server) == "v\n"
     assert table_url in ok("table", "jobs", *server)
+
+
+def test_discovered_urls_with_keys(
+    table_url: str, gate: CurveGate, key: Path, tmp_path: Path
+) -> None:
+    """The node of the search has the command's key, so its nodes must allow it."""
+    port = free_udp_port()
+    node_key = write_key(tmp_path, gate.key)
+    headers = {services.CLUSTER: "hall", services.TABLES: table_url}
+    tuning = kelek.NodeTuning(port=port, interface="lo")
+    own = encode_key(ADMIN.public_key)
+    url = f"zre://hall?interface=lo&port={port}&timeout_ms=60000"
+    other = ("--server-key", encode_key(new_key("other").public_key))
+    server = ("--url", url, "--own-key", key, "--server-key", gate.public_key, *other)
+    with kelek.Node("n1", headers, tuning=tuning, key=node_key, allow=[own]):
+        ok("table", "put", 1, "k", "v", *server)
+        assert ok("table", "get", 1, "k", *server) == "v\n"
+        quick = url.replace("60000", "1500")
+        _, problem = fails("table", "get", 1, "k", "--url", quick, "--own-key", key, *other)
+        assert "nodes with other keys than server_keys are there" in problem
+        _, problem = fails("table", "get", 1, "k", "--url", quick)
+        assert "give key and server_keys" in problem
+    assert (
+        "--own-key, --server-key: "
+        in fails("table", "get", 1, "k", "--url", url, "--own-key", key, "--server-key", "short")[1]
+    )
 
 
 def test_keys_that_do_not_fit_are_refused(

@@ -1,5 +1,6 @@
 """Options of sources and sinks: what is unknown, missing or wrong is said in one sentence."""
 
+import json
 import os
 import subprocess
 import sys
@@ -104,6 +105,7 @@ OFFERED: dict[str, tuple[str, ...]] = {
 }
 
 
+PINNED = "yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID"
 TABLE = {"table": "1"}
 USER = {"user": "u", "secretFile": "s"}
 
@@ -113,11 +115,13 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The ports at which somebody has looked; a node of `hall` is heard there."""
     ports = []
 
-    def look(tuning: Any, timeout_ms: int, is_enough: Any) -> list[discovery.DiscoveredNode]:
+    def look(tuning: Any, timeout_ms: int, settle_ms: Any, key: Any, allow: Any) -> Any:
         ports.append(tuning.port)
-        return [discovery.DiscoveredNode("hall", "n1", bytes(16), "tcp://10.0.0.1:61000", OFFERED)]
+        proven = min(allow) if key else ""
+        node = "hall", "n1", bytes(16), "tcp://10.0.0.1:61000", OFFERED, proven
+        return [discovery.DiscoveredNode(*node)], {}
 
-    monkeypatch.setattr(discovery, "discover_nodes", look)
+    monkeypatch.setattr(discovery, "_search", look)
     return ports
 
 
@@ -169,6 +173,31 @@ def test_a_cluster_is_looked_for_once_and_tasks_are_given_addresses(
         assert found.cluster == "hall"
         if "reader" in method:
             assert found.origin.cluster == "hall", "what a checkpoint holds"
+
+
+@pytest.mark.parametrize("of", [list, dict])
+def test_the_urls_that_are_found_have_pinned_keys(looks: list[int], of: type) -> None:
+    """Tasks get each url's key, of those in serverKeys."""
+    known = "tcp://10.0.0.9:1"
+    given: Any = [PINNED] if of is list else {known: PINNED}
+    options = parse_options(
+        LogReadOptions,
+        {
+            "kind": "log", "urls": f"{known}, {CLUSTER_URL}", "keyFile": "/etc/own.key_secret",
+            "serverKeys": json.dumps(given),
+        },
+    ).located()  # fmt: skip
+    assert options.urls == (known, *OFFERED[services.LOG])
+    found = {url: PINNED for urls in OFFERED.values() for url in urls}
+    assert options.client_keys["server_keys"] == found | (given if of is dict else {})
+    assert looks == [5671]
+
+
+def test_a_cluster_is_not_looked_for_with_half_of_the_keys(looks: list[int]) -> None:
+    given = {"kind": "log", "urls": CLUSTER_URL, "keyFile": "/etc/own.key_secret"}
+    with pytest.raises(PipelineError, match=r"without server_keys.*options keyFile and serverKeys"):
+        parse_options(LogReadOptions, given).located()
+    assert not looks
 
 
 def test_an_unknown_cluster_is_reported(looks: list[int]) -> None:

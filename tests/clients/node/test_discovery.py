@@ -1,13 +1,16 @@
 """zre://CLUSTER urls: the urls that they resolve to, and announcements that are ignored."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import kelek
 from kelek.clients.farm.operations import Credentials
 from kelek.clients.farm.operations import make_client as farm_client
+from kelek.clients.io.keys import KeyArguments
 from kelek.clients.log.operations import make_client as log_client
 from kelek.clients.node.discovery import (
     cluster_of,
@@ -18,8 +21,12 @@ from kelek.clients.node.discovery import (
 )
 from kelek.clients.table.operations import make_client as table_client
 from kelek.console.node.commands import name_of
+from kelek.protocols.access.certificates import encode_key
 from kelek.protocols.zre import services
 from kelek.protocols.zre.values import Version
+from kelek.tests.clients.curve_gate import CurveGate, new_key, write_key
+from kelek.tests.clients.table.table_servers import TableServers
+from kelek.tests.ports import free_ports
 
 LOG_URL, TABLES_URL = "tcp://127.0.0.1:7201", "tcp://127.0.0.1:7100"
 CLUSTER_HEADERS = {services.CLUSTER: "hall", services.LOG: LOG_URL}
@@ -107,3 +114,112 @@ def test_options_of_a_zre_url() -> None:
 
 def test_a_node_without_a_name_is_shown_by_its_uuid() -> None:
     assert name_of(peer()._replace(name="")) == "010101"
+
+
+# ---- with keys ----
+
+OWN, NODE, OTHER = (new_key(name) for name in ("own", "n1", "other"))
+
+
+@pytest.fixture
+def secured(tmp_path: Path, port: int) -> Iterator[Callable[..., kelek.Node]]:
+    """Starts nodes with CURVE that allow OWN, and announce headers."""
+    with ExitStack() as stack:
+
+        def start(name: str, headers: dict[str, str], key: Any = NODE) -> kelek.Node:
+            tuning = kelek.NodeTuning(port=port, interface="lo")
+            path = write_key(tmp_path, key)
+            allow = [public(OWN)]
+            node = kelek.Node(name, headers, tuning=tuning, key=path, allow=allow)
+            return stack.enter_context(node)
+
+        yield start
+
+
+def public(key: Any) -> str:
+    return encode_key(key.public_key)
+
+
+def test_discovered_urls_have_the_pinned_key_that_their_node_has_proven(
+    secured: Callable[..., kelek.Node], tmp_path: Path, port: int
+) -> None:
+    secured("n1", {**CLUSTER_HEADERS, services.TABLES: TABLES_URL})
+    log_2 = "tcp://127.0.0.1:7202"
+    secured("n2", {services.CLUSTER: "hall", services.LOG: log_2}, OTHER)
+    pins = KeyArguments(write_key(tmp_path, OWN), [public(NODE), public(OTHER)])
+    assert set(resolve_urls(zre_url(port, "hall"), services.LOG, pins)) == {LOG_URL, log_2}
+    assert pins.server_keys == {
+        LOG_URL: public(NODE), TABLES_URL: public(NODE), log_2: public(OTHER)
+    }  # fmt: skip
+    given = {LOG_URL: public(OTHER), "tcp://10.0.0.1:1": None, "tcp://10.0.0.1:2": public(NODE)}
+    pins = KeyArguments(tmp_path / "own.key_secret", given)
+    resolve_urls(zre_url(port, "hall"), services.LOG, pins)
+    assert pins.server_keys == {**given, TABLES_URL: public(NODE), log_2: public(OTHER)}
+
+
+def test_a_table_by_discovery_with_keys(
+    secured: Callable[..., kelek.Node], tmp_path: Path, port: int
+) -> None:
+    """A node with another key announces its own url first: it is not asked."""
+    gate = CurveGate(NODE)
+    gate.allow(OWN)
+    (number,) = free_ports(1)
+    url = f"tcp://127.0.0.1:{number}"
+    secured("forger", {**CLUSTER_HEADERS, services.TABLES: "tcp://127.0.0.1:9"}, OTHER)
+    secured("n1", {**CLUSTER_HEADERS, services.TABLES: url})
+    key = write_key(tmp_path, OWN)
+    with closing(TableServers(tmp_path, urls=[url], gate=gate)):
+        for pins in ([public(NODE)], public(NODE), {"tcp://10.0.0.1:1": public(NODE)}):
+            with kelek.Table(zre_url(port, "hall"), 1, key=key, server_keys=pins) as table:
+                table.put(b"k", b"v")
+                assert table.get(b"k") == b"v"
+
+
+def test_a_url_whose_server_has_another_key_than_its_node_is_refused(
+    secured: Callable[..., kelek.Node], tmp_path: Path, port: int
+) -> None:
+    gate = CurveGate(OTHER)
+    gate.allow(OWN)
+    (number,) = free_ports(1)
+    url = f"tcp://127.0.0.1:{number}"
+    secured("n1", {**CLUSTER_HEADERS, services.TABLES: url})
+    key = write_key(tmp_path, OWN)
+    pins = [public(NODE), public(OTHER)]
+    with (
+        closing(TableServers(tmp_path, urls=[url], gate=gate)),
+        kelek.Table(zre_url(port, "hall"), 1, key=key, server_keys=pins, timeout_ms=1500) as table,
+        pytest.raises(kelek.TableUnavailable, match=r"another key|each handshake"),
+    ):
+        table.get(b"k")
+
+
+def test_why_nodes_were_not_found(
+    secured: Callable[..., kelek.Node], announce: Announce, tmp_path: Path, port: int
+) -> None:
+    url = zre_url(port, "hall", 1500)
+    key = write_key(tmp_path, OWN)
+
+    def problem(**keys: Any) -> str:
+        with pytest.raises(kelek.NodeError) as error:
+            kelek.Log(url, **keys)
+        return str(error.value)
+
+    secured("n1", CLUSTER_HEADERS)
+    assert "give key and server_keys" in problem()
+    assert "other keys than server_keys" in problem(key=key, server_keys=[public(OTHER)])
+    stranger = write_key(tmp_path, new_key("stranger"))
+    assert "the grant zre" in problem(key=stranger, server_keys=[public(NODE)])
+    announce("n2", {services.CLUSTER: "elsewhere"})
+    assert "nodes without CURVE are there" in problem(key=stranger, server_keys=[public(NODE)])
+
+
+def test_a_list_of_keys_is_for_discovery(tmp_path: Path) -> None:
+    key = write_key(tmp_path, OWN)
+    for keys in ([public(NODE)], (public(NODE), public(OTHER))):
+        with pytest.raises(kelek.KeyUnusable, match="a list of server keys is for zre:// urls"):
+            kelek.Log(LOG_URL, key=key, server_keys=keys)
+    for missing in ({"key": key}, {"server_keys": [public(NODE)]}):
+        with pytest.raises(kelek.KeyUnusable, match="give both, or neither"):
+            kelek.Log("zre://hall", **missing)
+    with pytest.raises(kelek.KeyUnusable, match="40 characters"):
+        kelek.Log("zre://hall?interface=lo", key=key, server_keys=["short"])
