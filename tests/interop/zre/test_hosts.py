@@ -2,11 +2,25 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
+from kelek.net.private_files import replace_file
+from kelek.protocols.access.certificates import Certificate, format_certificate
+from kelek.tests.clients.curve_gate import new_key, write_key
 from kelek.tests.hosts import BROADCAST, Hosts, HostsMissing
-from kelek.tests.interop.zre.zre_nodes import OURS, PLAIN, PYRE, NodeProcess, meet, pairs, talk
+from kelek.tests.interop.zre import zre_zyre
+from kelek.tests.interop.zre.zre_nodes import (
+    OURS,
+    PLAIN,
+    PYRE,
+    ZYRE,
+    NodeProcess,
+    meet,
+    pairs,
+    talk,
+)
 
 PORT = 5670  # A network of its own has all ports.
 GROUP = "room"
@@ -106,3 +120,50 @@ def test_a_node_on_loopback_does_not_react_to_other_interfaces(hosts: Hosts) -> 
         assert counted["beacon_elsewhere"] >= 1
         assert (counted["peers"], counted["unready"]) == (1, 0)
         assert [event["peer"] for event in loopback.said("ENTER")] == [beside.uuid]
+
+
+def test_zyre_with_curve(hosts: Hosts, tmp_path: Path) -> None:
+    """Two of ours and two of zyre's with allowed keys, and one of zyre's with another key."""
+    try:
+        zre_zyre.Library()
+    except zre_zyre.ZyreMissing as reason:
+        pytest.skip(str(reason))
+    allowed = tmp_path / "allowed"
+    allowed.mkdir()
+
+    def key_of(name: str, *, is_allowed: bool = True) -> str:
+        key = new_key(name)
+        public = Certificate(key.public_key, b"", {"name": name, "grants": "zre"})
+        if is_allowed:
+            replace_file(allowed / f"{name}.key", format_certificate(public), 0o644)
+        return str(write_key(tmp_path, key))
+
+    with ExitStack() as stack:
+        nodes = []
+        for number, kind in enumerate((OURS, ZYRE, OURS, ZYRE)):
+            host = number % 3
+            node = NodeProcess(
+                kind, PORT, name=f"{kind}-{number}", within=hosts.within(host),
+                host=hosts.address(host) if kind == OURS else "eth0", broadcast=BROADCAST,
+                key=key_of(f"k{number}"), allow=allowed, headers={"X-NUMBER": str(number)},
+            )  # fmt: skip
+            nodes.append(stack.enter_context(node))
+        other = NodeProcess(
+            ZYRE, PORT, name="other", within=hosts.within(2), host="eth0",
+            key=key_of("other", is_allowed=False), allow=allowed,
+        )  # fmt: skip
+        stack.enter_context(other)
+        meet(nodes, GROUP)
+        talk(nodes, GROUP, "with keys")
+        for node, peer in pairs(nodes):
+            (entered,) = node.said("ENTER", peer=peer.uuid)
+            assert entered["headers"]["X-NUMBER"] == str(nodes.index(peer))
+        nodes[0].tell("count")
+        counters = nodes[0].wait_for("COUNTERS")
+        assert counters["beacon_key"], "beacons of the key that is not allowed"
+        for node in nodes:
+            if node.kind == OURS:
+                assert not node.said("ENTER", peer=other.uuid)
+        nodes[1].stop()
+        for node in (nodes[0], nodes[2]):
+            node.wait_for("EXIT", peer=nodes[1].uuid)

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from typing import Any, Self
 
 DEADLINE_S = 60
-PLAIN, PYRE, OURS = "zre_plain", "zre_pyre", "zre_ours"
+PLAIN, PYRE, OURS, ZYRE = "zre_plain", "zre_pyre", "zre_ours", "zre_zyre"
 Event = dict[str, Any]
 
 
