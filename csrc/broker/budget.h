@@ -5,7 +5,7 @@
 
 enum klk_budget_limits {
     KLK_BUDGET_SLOTS = 4096, /* clients with the same hash of the routing id share a budget */
-    KLK_BUDGET_BYTES_MIN = 16384    /* smaller messages are not counted; the HWM bounds them */
+    KLK_BUDGET_BYTES_MIN = 1024     /* smaller ones are not counted; the HWM bounds them */
 };
 
 struct klk_budget;
@@ -31,7 +31,7 @@ enum klk_unsent {
 
 /* Like klk_send with KLK_DROP, for messages whose first frame behind skip is a routing id. A
  * message that brings its client's unread bytes above bytes_max is not sent, unless nothing else is
- * unread.
+ * unread. A bundle counts as one message.
  *
  *   unsent     room for 2 numbers for each message: positions of unsent messages, and why
  *   unsents    out: their number

@@ -5,7 +5,7 @@
 #include "api.h"
 
 enum klk_bundle_limit {
-    KLK_BUNDLE_BYTES_MAX = 16383, /* below KLK_BUDGET_BYTES_MIN: bundles are not counted */
+    KLK_BUNDLE_BYTES_MAX = 16383,
     KLK_BUNDLE_HEAD = 6,          /* its first octets, KLKM01 */
     KLK_BUNDLE_FRAMES_MAX = 255   /* of one of its messages */
 };

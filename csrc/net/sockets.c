@@ -473,17 +473,40 @@ static int tail_send(void *socket, struct tail *tail, size_t size) {
     return 0;
 }
 
-/* Sends and counts one message of so many bytes; returns 0 or an errno. */
+/* Frames from first, the routing id, up to but without end, and then the last frame. */
+struct budget_message {
+    uint32_t first, end;
+    const uint8_t *last;
+    size_t size; /* of the last one */
+};
+
+/* Sends a message, and counts it unless it is small; returns 0 or an errno.
+ *
+ *   reason   out, on EAGAIN: enum klk_unsent */
 static int budget_send(struct klk_budget *budget, void *socket, const struct klk_messages *out,
-                       uint32_t first, uint32_t last, uint64_t bytes, uint32_t slot) {
-    size_t size = out->offsets[last + 1] - out->offsets[last];
+                       const struct budget_message *message, uint64_t bytes_max,
+                       uint32_t *reason) {
+    uint32_t first = message->first, end = message->end;
+    uint64_t bytes = (uint64_t)out->offsets[end] - out->offsets[first] + message->size;
+    size_t size = message->size;
+    if (bytes < KLK_BUDGET_BYTES_MIN) {
+        int error = send_frames(socket, out, first, end, end);
+        return error ? error : send_frame(socket, message->last, size, 0);
+    }
+    uint32_t slot = budget_slot(budget, out->bytes + out->offsets[first],
+                                out->offsets[first + 1] - out->offsets[first]);
+    uint64_t queued = atomic_load(&budget->queued[slot]);
+    if (queued && queued + bytes > bytes_max) {
+        *reason = KLK_UNSENT_OVER;
+        return EAGAIN;
+    }
     struct tail *tail = malloc(sizeof *tail + size);
     if (!tail) return EAGAIN; /* As if there were no room in the socket. */
     tail->budget = budget;
     tail->queued = &budget->queued[slot];
     tail->bytes = bytes;
-    if (size) memcpy(tail->data, out->bytes + out->offsets[last], size);
-    int error = send_frames(socket, out, first, last, last);
+    if (size) memcpy(tail->data, message->last, size);
+    int error = send_frames(socket, out, first, end, end);
     if (error) {
         free(tail);
         return error;
@@ -563,7 +586,6 @@ static int peer_send(struct klk_budget *budget, void *socket, struct grouping *g
                      uint32_t *reason) {
     const struct klk_messages *out = grouping->out;
     uint32_t first = out->firsts[message] + grouping->skip, last = out->firsts[message + 1] - 1;
-    uint64_t bytes = first <= last ? out->offsets[last + 1] - out->offsets[first] : 0;
     *count = 0;
     *reason = KLK_UNSENT_FULL;
     if (grouping->next && out->bundles[message]) {
@@ -571,21 +593,16 @@ static int peer_send(struct klk_budget *budget, void *socket, struct grouping *g
         *count = grouping_bundle(grouping, message, &bundle);
         if (*count) {
             if (is_late) return EAGAIN;
-            int error = send_frames(socket, out, first, first + 1, last);
-            return error ? error : send_frame(socket, bundle.bytes, bundle.size, 0);
+            struct budget_message whole = {first, first + 1, bundle.bytes, bundle.size};
+            return budget_send(budget, socket, out, &whole, bytes_max, reason);
         }
     }
     if (is_late) return EAGAIN;
-    if (bytes < KLK_BUDGET_BYTES_MIN || first == last)
+    if (out->firsts[message + 1] - out->firsts[message] <= grouping->skip + 1)
         return send_message(socket, out, message, grouping->skip);
-    uint32_t slot = budget_slot(budget, out->bytes + out->offsets[first],
-                                out->offsets[first + 1] - out->offsets[first]);
-    uint64_t queued = atomic_load(&budget->queued[slot]);
-    if (queued && queued + bytes > bytes_max) {
-        *reason = KLK_UNSENT_OVER;
-        return EAGAIN;
-    }
-    return budget_send(budget, socket, out, first, last, bytes, slot);
+    struct budget_message whole = {first, last, out->bytes + out->offsets[last],
+                                   out->offsets[last + 1] - out->offsets[last]};
+    return budget_send(budget, socket, out, &whole, bytes_max, reason);
 }
 
 int klk_budget_send(struct klk_budget *budget, void *socket, const struct klk_messages *out,

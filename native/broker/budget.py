@@ -1,7 +1,7 @@
 """A limit in bytes for the unread messages of each client of a ROUTER.
 
-libzmq limits their number only. This module learns from libzmq when a large message is released:
-sent, or dropped with its connection.
+libzmq limits their number only. This module learns from libzmq when a message of 1 KiB or more, or
+a bundle of that size, is released: sent, or dropped with its connection.
 """
 
 import os

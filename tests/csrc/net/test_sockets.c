@@ -2,6 +2,7 @@
  * exports the symbols that klk_sockets_bind() looks for. */
 #include <errno.h>
 #include "budget.h"
+#include "bundles.h"
 #include "exact.h"
 #include "guard.h"
 
@@ -12,6 +13,7 @@ struct step {
     uint32_t size;
     int more;
     int error;
+    const uint8_t *data; /* NULL: any */
 };
 
 static struct step steps[FRAMES_MAX];
@@ -87,6 +89,7 @@ int zmq_msg_recv(struct fake_message *message, void *socket, int flags) {
     /* An exact size: whoever reads or copies one byte more is caught. */
     message->data = malloc(step.size);
     memset(message->data, step_next, step.size);
+    if (step.data) memcpy(message->data, step.data, step.size);
     message->size = step.size;
     message->more = step.more;
     return (int)step.size;
@@ -298,6 +301,45 @@ static void test_keys(unsigned seed) {
     messages_free(&arena);
 }
 
+/* A bundle that the arena has no room for is opened in pieces; none follows a revocation. */
+static void test_revoked_within_a_bundle(uint32_t before) {
+    enum { MESSAGES = 10, SIZE = 6 }; /* 96 octets: user 0. */
+    struct klk_key rows[] = {{.generation = 7}};
+    struct klk_keys keys = {.keys = rows, .count = 1};
+    uint8_t bundle[KLK_BUNDLE_HEAD + MESSAGES * (3 + SIZE)] = "KLKM01", *at = bundle + 6;
+    uint32_t slots[FRAMES_MAX] = {0};
+    for (uint8_t m = 0; m < MESSAGES; m++) {
+        *at++ = 1, *at++ = 0, *at++ = SIZE;
+        memset(at, m, SIZE);
+        at += SIZE;
+    }
+    for (uint32_t revoked = 0; revoked < 2; revoked++) {
+        struct klk_messages arena = messages_new(24, 8);
+        arena.slots = slots;
+        struct klk_drain drain = {.arena = &arena, .message_bytes_max = 1000,
+                                  .message_frames_max = 9, .keys = &keys, .bundles = 1 + before};
+        memset(steps, 0, sizeof steps);
+        steps[before] = (struct step){.size = sizeof bundle, .data = bundle};
+        steps[0].more = before != 0;
+        step_next = 0, step_count = (int)before + 1;
+        rows[0].generation = 7, keys.revoked = 0;
+        REQUIRE(klk_drain_open(&drain) == KLK_OK);
+        REQUIRE(klk_drain_receive(&drain, steps, 1) == KLK_MORE);
+        uint32_t seen = arena.messages;
+        REQUIRE(seen && seen < MESSAGES);
+        rows[0].generation += revoked;
+        for (int result = KLK_MORE; result == KLK_MORE; seen += arena.messages) {
+            result = klk_drain_receive(&drain, steps, 1);
+            REQUIRE(result == KLK_MORE || result == KLK_OK);
+            REQUIRE(!revoked || (result == KLK_OK && arena.messages == 0));
+        }
+        REQUIRE(revoked ? seen < MESSAGES && keys.revoked == 1 : seen == MESSAGES);
+        REQUIRE(arena.frames == 0 || !revoked);
+        klk_drain_close(&drain);
+        messages_free(&arena);
+    }
+}
+
 static void test_send(int mode, int error, uint32_t position_after, int result_after) {
     struct klk_messages out = messages_new(8, 8);
     uint32_t position = 0, dropped = 0;
@@ -429,6 +471,8 @@ int main(void) {
     test_addresses("10.1.2.3", 9, 12);
     test_addresses(NULL, 9, 100);
     for (unsigned seed = 0; seed < 100; seed++) test_keys(seed);
+    test_revoked_within_a_bundle(0);
+    test_revoked_within_a_bundle(1);
     test_send(KLK_DROP, EAGAIN, 3, KLK_OK);
     test_send(KLK_DROP, EHOSTUNREACH, 3, KLK_OK);
     test_send(KLK_KEEP, EHOSTUNREACH, 3, KLK_OK);

@@ -112,6 +112,23 @@ def test_messages_of_a_client_share_bundles_in_order(
             assert len(arrived) <= len(bodies)
 
 
+def test_bundles_count(router_and_clients: list[Socket]) -> None:
+    """Answers that are small, in their thousands, take no more than large ones."""
+    router, client, *_ = router_and_clients
+    budget = Budget(BYTES_MAX, in_order=True)
+    frames = Frames(has_bundles=True)
+    for number in range(300):
+        frames.add([b"0", bytes(200), b"%d" % number], True)
+    unsent = budget.send(router, frames)
+    assert budget.queued(b"0") > COUNTED_BYTES_MIN
+    numbers = [int(body[1]) for body in opened([client.recv_multipart()])]
+    assert 0 < len(numbers) < 100
+    assert numbers + unsent.over + unsent.full == list(range(300))
+    assert 0 < len(unsent.over) < 100, "the second bundle; the others would overtake it"
+    wait_queued(budget, 0, 0)
+    assert not client.poll(0)
+
+
 def test_a_bundle_that_does_not_leave_is_unsent_whole() -> None:
     context: zmq.Context[Socket] = zmq.Context()
     router, client = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
