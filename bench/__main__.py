@@ -7,7 +7,7 @@ from functools import partial
 from kelek.bench import everything, question
 from kelek.bench.broker import broker
 from kelek.bench.broker import durable as broker_durable
-from kelek.bench.curve import curve
+from kelek.bench.curve import curve, grants
 from kelek.bench.farm import farm, logins
 from kelek.bench.log import (
     backup,
@@ -44,6 +44,7 @@ ALONE = [
     backup.QUESTION,
     curve.QUESTION,
     farm.QUESTION,
+    grants.QUESTION,
     logins.QUESTION,
     pipeline.QUESTION,
     pipeline_log.QUESTION,
