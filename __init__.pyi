@@ -50,6 +50,7 @@ from .clients.errors import SnapshotUnsupported as SnapshotUnsupported
 from .clients.errors import TableCompacted as TableCompacted
 from .clients.errors import TableError as TableError
 from .clients.errors import TableJobLost as TableJobLost
+from .clients.errors import TableNameConflict as TableNameConflict
 from .clients.errors import TableNotAllowed as TableNotAllowed
 from .clients.errors import TableRefused as TableRefused
 from .clients.errors import TableTimeout as TableTimeout

@@ -206,6 +206,10 @@ class TableUnsupported(TableError, Refused):
     """The server is another product or version and does not know this request."""
 
 
+class TableNameConflict(TableError, Conflict):
+    """The name that a table should get is taken, or no table has the name that should change."""
+
+
 class TableJobLost(TableError, Unavailable):
     """The server of a range job was lost, or the job ended early. Its remaining chunks are lost."""
 

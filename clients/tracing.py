@@ -37,7 +37,7 @@ def _of_log(client: Any, arguments: tuple[Any, ...]) -> dict[str, str]:
 
 
 def _of_table(client: Any, arguments: tuple[Any, ...]) -> dict[str, str]:
-    return {"db.system.name": "kelek", "db.collection.name": str(client._number)}
+    return {"db.system.name": "kelek", "db.collection.name": client._name or str(client._number)}
 
 
 def _of_call(client: Any, arguments: tuple[Any, ...]) -> dict[str, str]:

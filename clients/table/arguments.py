@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from ...protocols.zerodb.wire.catalogue import is_table_name
 from ...protocols.zerodb.wire.values import (
     FULLSYNC,
     KEY_BYTES_MAX,
@@ -10,6 +11,7 @@ from ...protocols.zerodb.wire.values import (
     OPTION_LIMITS,
     PARTSYNC,
     TABLE_MAX,
+    TABLE_NAME_BYTES_MAX,
     TTL_MS_MAX,
     VALUE_BYTES_MAX,
     TableOptions,
@@ -66,13 +68,27 @@ def behind_key(key: bytes) -> bytes:
     return key + b"\0" if len(key) < KEY_BYTES_MAX else behind_prefix(key)
 
 
-def checked_table(number: int) -> int:
-    """Raises TypeError, ValueError."""
-    if not isinstance(number, int):
-        raise TypeError(f"a table is a number, not {type(number).__name__}")
-    if not 0 <= number <= TABLE_MAX:
-        raise ValueError(f"a table is a number from 0 to {TABLE_MAX}, not {number}")
-    return number
+def checked_table(table: int | str) -> int | str:
+    """A table's number, or its name. Raises TypeError, ValueError."""
+    if isinstance(table, str):
+        return checked_name(table)
+    if not isinstance(table, int):
+        raise TypeError(f"a table is a number or a name, not {type(table).__name__}")
+    if not 0 <= table <= TABLE_MAX:
+        raise ValueError(f"a table is a number from 0 to {TABLE_MAX}, not {table}")
+    return table
+
+
+def checked_name(name: str) -> str:
+    """A table's name. Raises TypeError, ValueError."""
+    if not isinstance(name, str):
+        raise TypeError(f"a table's name is a str, not {type(name).__name__}")
+    if not is_table_name(name):
+        raise ValueError(
+            f"a table's name has 1 to {TABLE_NAME_BYTES_MAX} characters of A-Z, a-z, 0-9 and _.- "
+            f"and begins with a letter or _, not {name[: TABLE_NAME_BYTES_MAX + 1]!r}"
+        )
+    return name
 
 
 def checked_number(what: str, number: int, least: int = 0, most: int = LIMIT_MAX) -> int:

@@ -7,6 +7,7 @@ from functools import cached_property
 
 from ...protocols.zerodb.client.client import Exchange
 from ...protocols.zerodb.wire.answers import Answer
+from ...protocols.zerodb.wire.values import NO_TABLE
 from ..errors import TableRefused
 from ..io.async_driver import AsyncDriver, each
 from ..io.coalescer import RequestCoalescer, RequestLimits
@@ -21,9 +22,9 @@ GETS_MAX = 256  # In one request, so that the answer has room for values of some
 class AsyncTable(TableReads, TableWrites, TableJobs, AsyncDriver):
     """A client of one table for asyncio, with the arguments and methods of kelek.Table.
 
-        async with kelek.AsyncTable("tcp://127.0.0.1:7100", 7) as table:
-            await table.put(b"key", b"value")
-            async for key, value in table.scan(prefix=b"k"): ...
+        async with kelek.AsyncTable("tcp://127.0.0.1:7100", "users") as table:
+            await table.put("key", "value")
+            async for key, value in table.scan(prefix="k"): ...
 
     Any number of tasks of one loop may share an AsyncTable; their requests run concurrently. Writes
     take effect in the order in which the calls began. Cancelling a task does not withdraw its
@@ -58,6 +59,8 @@ class AsyncTable(TableReads, TableWrites, TableJobs, AsyncDriver):
         tasks.
         """
         wanted = checked_key(key)
+        if self._number == NO_TABLE:
+            await self._run(self._find())
         try:
             found, place = await self._gets.add(wanted, len(wanted))
             return found[place]
@@ -70,6 +73,8 @@ class AsyncTable(TableReads, TableWrites, TableJobs, AsyncDriver):
     ) -> None:
         """Stores a value; see kelek.Table.put(). One request carries the puts of several tasks."""
         pair = checked_key(key), checked_value(value)
+        if self._number == NO_TABLE or self._naming:
+            await self._run(self._ensure())
         if ttl_s is None and not session:
             await self._puts.add(pair, len(pair[0]) + len(pair[1]))
         else:

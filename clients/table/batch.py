@@ -1,10 +1,20 @@
 """kelek.Batch: a transaction of compares, puts, deletes and gets."""
 
-from collections.abc import Iterable
-from typing import NamedTuple, Self
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, Self, TypeVar, cast
 
 from ...protocols.zerodb.wire import ops
-from .arguments import Data, checked_key, checked_number, checked_range, checked_value
+from .arguments import (
+    Data,
+    checked_key,
+    checked_number,
+    checked_range,
+    checked_table,
+    checked_value,
+)
+
+T = TypeVar("T", bound=Any)
+Ops = list[ops.Op]
 
 
 class BatchResult(NamedTuple):
@@ -23,25 +33,27 @@ class BatchResult(NamedTuple):
 class Branch:
     """The operations of a batch in one of its two cases, in the order of the calls."""
 
-    def __init__(self, table: int) -> None:
+    def __init__(self, table: int | str) -> None:
         self.table = table
         self.ops: list[ops.Op] = []
 
     def __len__(self) -> int:
         return len(self.ops)
 
-    def put(self, key: Data, value: Data, *, table: int | None = None) -> Self:
+    def put(self, key: Data, value: Data, *, table: int | str | None = None) -> Self:
         """Stores a value. Another table must belong to the same table worker."""
         self.ops.append(ops.Put(self._of(table), [checked_key(key)], [checked_value(value)]))
         return self
 
-    def put_many(self, pairs: Iterable[tuple[Data, Data]], *, table: int | None = None) -> Self:
+    def put_many(
+        self, pairs: Iterable[tuple[Data, Data]], *, table: int | str | None = None
+    ) -> Self:
         """Stores values."""
         for key, value in pairs:
             self.put(key, value, table=table)
         return self
 
-    def delete(self, *keys: Data, table: int | None = None) -> Self:
+    def delete(self, *keys: Data, table: int | str | None = None) -> Self:
         """Deletes keys, if they exist."""
         self.ops += [ops.Delete(self._of(table), [checked_key(key)]) for key in keys]
         return self
@@ -52,7 +64,7 @@ class Branch:
         end: Data = b"",
         *,
         prefix: Data | None = None,
-        table: int | None = None,
+        table: int | str | None = None,
     ) -> Self:
         """Deletes the keys that begin with prefix, or lie in start <= key < end. An empty start is
         the first key, an empty end is behind the last.
@@ -61,13 +73,14 @@ class Branch:
         self.ops.append(ops.DeleteRange(self._of(table), *asked))
         return self
 
-    def get(self, *keys: Data, table: int | None = None) -> Self:
+    def get(self, *keys: Data, table: int | str | None = None) -> Self:
         """Adds the values of keys to the result, as of this batch."""
         self.ops += [ops.Get(self._of(table), [checked_key(key)]) for key in keys]
         return self
 
-    def _of(self, table: int | None) -> int:
-        return self.table if table is None else table
+    def _of(self, table: int | str | None) -> int:
+        """The table of an operation; commit() puts a number in the place of a name."""
+        return cast(int, self.table if table is None else checked_table(table))
 
 
 class Batch(Branch):
@@ -82,36 +95,36 @@ class Batch(Branch):
     keys that it puts, as in Table.put().
     """
 
-    def __init__(self, table: int, *, ttl_s: float | None = None, session: int = 0) -> None:
+    def __init__(self, table: int | str, *, ttl_s: float | None = None, session: int = 0) -> None:
         super().__init__(table)
         self.compares: list[ops.Compare] = []
         self.otherwise = Branch(table)
         self.ttl_s = ttl_s
         self.session = session
 
-    def when_equal(self, key: Data, value: Data, *, table: int | None = None) -> Self:
+    def when_equal(self, key: Data, value: Data, *, table: int | str | None = None) -> Self:
         """Condition: the key has this value."""
         return self._when(ops.EQUAL, key, value, table)
 
-    def when_not_equal(self, key: Data, value: Data, *, table: int | None = None) -> Self:
+    def when_not_equal(self, key: Data, value: Data, *, table: int | str | None = None) -> Self:
         """Condition: the key has another value, or does not exist."""
         return self._when(ops.NOT_EQUAL, key, value, table)
 
-    def when_less(self, key: Data, value: Data, *, table: int | None = None) -> Self:
+    def when_less(self, key: Data, value: Data, *, table: int | str | None = None) -> Self:
         """Condition: the key's value is below this one, bytewise."""
         return self._when(ops.LESS, key, value, table)
 
-    def when_greater(self, key: Data, value: Data, *, table: int | None = None) -> Self:
+    def when_greater(self, key: Data, value: Data, *, table: int | str | None = None) -> Self:
         """Condition: the key's value is above this one, bytewise."""
         return self._when(ops.GREATER, key, value, table)
 
-    def when_absent(self, *keys: Data, table: int | None = None) -> Self:
+    def when_absent(self, *keys: Data, table: int | str | None = None) -> Self:
         """Condition: none of the keys exists."""
         for key in keys:
             self._when(ops.ABSENT, key, b"", table)
         return self
 
-    def when_present(self, *keys: Data, table: int | None = None) -> Self:
+    def when_present(self, *keys: Data, table: int | str | None = None) -> Self:
         """Condition: all keys exist."""
         for key in keys:
             self._when(ops.PRESENT, key, b"", table)
@@ -123,7 +136,24 @@ class Batch(Branch):
             ops.ALIVE, checked_number("a session", session).to_bytes(8, "little"), b"", None
         )
 
-    def _when(self, kind: int, key: Data, operand: Data, table: int | None) -> Self:
+    def names(self) -> set[str]:
+        """The names of tables that it uses."""
+        used = [*self.compares, *self.ops, *self.otherwise.ops]
+        tables: set[int | str] = {each.table for each in used}
+        return {table for table in tables if isinstance(table, str)}
+
+    def parts(self, numbers: Mapping[str, int]) -> tuple[list[ops.Compare], Ops, Ops]:
+        """Its conditions and branches with the numbers of the tables that it names."""
+
+        def numbered(found: list[T]) -> list[T]:
+            return [
+                each._replace(table=numbers[each.table]) if each.table in numbers else each
+                for each in found
+            ]
+
+        return numbered(self.compares), numbered(self.ops), numbered(self.otherwise.ops)
+
+    def _when(self, kind: int, key: Data, operand: Data, table: int | str | None) -> Self:
         compare = ops.Compare(self._of(table), checked_key(key), kind, checked_value(operand))
         self.compares.append(compare)
         return self

@@ -101,6 +101,7 @@ class TableJobs(TableOperations):
         if chunk_pairs is not None:
             checked_number("chunk_pairs", chunk_pairs, 1, values.CHUNK_PAIRS_MAX)
         extension = Extension(flags, lease=checked_number("a lease", lease or 0))
+        yield from self._find()
         exchange, answer = yield from self._ask(
             requests.RangeJob(self._number, chunk_pairs, bounds.start, bounds.last, extension)
         )
@@ -187,6 +188,7 @@ class TableJobs(TableOperations):
         server = yield from TableOperations.server(self)
         if not server.features & values.FEATURE_SHARED_LEASES:
             raise TableUnsupported(f"the server at {server.url} does not support cluster snapshots")
+        yield from self._find()
         asked = requests.Lease(0, requests.LEASE_OPEN, self._number)
         exchange, answer = yield from self._ask(asked)
         found = decoded(answers.LEASE.decode, answer)
@@ -289,19 +291,20 @@ class TableJobs(TableOperations):
 
     @operation
     def copy_into(
-        self, target: int, *, prefix: Data | None = None, start: Data = b"", end: Data = b""
+        self, target: int | str, *, prefix: Data | None = None, start: Data = b"", end: Data = b""
     ) -> Operation[int]:
         """Starts a job that copies a snapshot of a range into table target; returns its APID."""
         asked = checked_range(prefix, start, end)
-        if target == self._number:
+        yield from self._find()
+        number = yield from self._number_of(checked_table(target))
+        if number == self._number:
             raise ValueError(f"table {target} cannot be copied into itself; give another target")
-        request = requests.CopyTable(self._number, checked_table(target), *asked)
-        return self._begin_job(request)
+        return (yield from self._begin_job(requests.CopyTable(self._number, number, *asked)))
 
     @operation
     def map_into(
         self,
-        target: int,
+        target: int | str,
         mapper: bytes,
         *,
         parameters: Iterable[tuple[Data, Data]] = (),
@@ -316,7 +319,10 @@ class TableJobs(TableOperations):
             size = f"{values.MAPPER_BYTES_MAX} bytes, not {len(mapper)}"
             raise ValueError(f"a mapper has at most {size}")
         pairs = checked_pairs(parameters)
-        return self._begin_job(requests.MapTable(self._number, target, threads, pairs, mapper))
+        yield from self._find()
+        number = yield from self._number_of(target)
+        request = requests.MapTable(self._number, number, threads, pairs, mapper)
+        return (yield from self._begin_job(request))
 
     def _begin_job(self, request: requests.CopyTable | requests.MapTable) -> Operation[int]:
         url = (yield from TableOperations.server(self)).url

@@ -3,6 +3,7 @@
 The others are in reads.py, writes.py and jobs.py.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -21,13 +22,29 @@ from ...protocols.zerodb.client.client import (
 )
 from ...protocols.zerodb.wire import answers, requests, values
 from ...protocols.zerodb.wire.answers import Answer, AnswerLayout
+from ...protocols.zerodb.wire.catalogue import (
+    NAME_KEYS,
+    NameChange,
+    decode_names,
+    name_key,
+    number_key,
+)
 from ...protocols.zerodb.wire.requests import Request
-from ...protocols.zerodb.wire.values import OWNER_BYTES, PACKED, STALE, Extension, TableOptions
+from ...protocols.zerodb.wire.values import (
+    CATALOGUE_TABLE,
+    NO_TABLE,
+    OWNER_BYTES,
+    PACKED,
+    STALE,
+    Extension,
+    TableOptions,
+)
 from ...protocols.zre import services
 from ..errors import (
     SessionEnded,
     TableError,
     TableJobLost,
+    TableNameConflict,
     TableNotAllowed,
     TableRefused,
     TableTimeout,
@@ -43,12 +60,16 @@ from ..io.urls import check_url
 from ..node.discovery import resolve_urls
 from .arguments import (
     Data,
+    behind_prefix,
+    checked_name,
     checked_number,
     checked_options,
     checked_range,
     checked_table,
     sync_flags,
 )
+from .names import catalogue_values, change_names, find_number, make_number
+from .pages import pairs_of
 
 T = TypeVar("T")
 
@@ -58,6 +79,8 @@ REFUSALS: Mapping[int, type[TableRefused]] = {
     values.NOT_ALLOWED: TableNotAllowed,
 }
 TIMEOUT_MS = 30_000
+NAMES_A_PAGE = 1000
+NAMES_END = behind_prefix(NAME_KEYS)
 # The largest response that a topology allows, and any number of small values.
 TABLE_LINKS = LinkSettings(LinkLimits(1 << 30, 1 << 18), columnar_frames_min=1 << 8)
 
@@ -111,7 +134,7 @@ class TableOperations(ClientBase):
     def __init__(
         self,
         urls: str | Iterable[str],
-        number: int = 0,
+        number: int | str = 0,
         *,
         timeout_ms: int = TIMEOUT_MS,
         sync: str = "partsync",
@@ -121,9 +144,11 @@ class TableOperations(ClientBase):
         server_keys: ServerKeys | None = None,
     ) -> None:
         self.timeout_ms = timeout_ms
-        arguments = KeyArguments(key, server_keys)
-        self._client = make_client(urls, tuning, arguments)
-        self._number = checked_table(number)
+        self._client = make_client(urls, tuning, KeyArguments(key, server_keys))
+        table = checked_table(number)
+        self._name = table if isinstance(table, str) else ""
+        self._number = NO_TABLE if isinstance(table, str) else table
+        self._naming: deque[object] = deque()  # Calls that wait for the number of the name.
         self._write_flags = sync_flags(sync)
         self._read_flags = PACKED | STALE if stale else PACKED
         self._own_jobs: dict[int, str] = {}  # APID -> url: each server numbers its own jobs.
@@ -135,18 +160,21 @@ class TableOperations(ClientBase):
     @operation
     def open(self, options: TableOptions = DEFAULT_OPTIONS) -> Operation[None]:
         """Creates the table with these options. An existing table keeps its own."""
+        yield from self._ensure()
         yield from self._ask(requests.open_table(self._number, checked_options(options)))
 
     @operation
     def unload(self) -> Operation[None]:
         """Makes the node write the table's memory to disk. The next request reopens the table."""
-        yield from self._ask(requests.CloseTable(self._number))
+        if (yield from self._find()):
+            yield from self._ask(requests.CloseTable(self._number))
 
     @operation
     def truncate(self) -> Operation[None]:
         """Deletes all pairs and the table's options. The next open() or put() creates it anew."""
         self._flush()
-        yield from self._ask(requests.TruncateTable(self._number))
+        if (yield from self._find()):
+            yield from self._ask(requests.TruncateTable(self._number))
 
     @operation
     def compact(
@@ -154,7 +182,7 @@ class TableOperations(ClientBase):
     ) -> Operation[None]:
         """Makes the node that answers rewrite a range, which frees the space of deleted keys."""
         asked = checked_range(prefix, start, end)
-        if not asked.empty:
+        if not asked.empty and (yield from self._find()):
             yield from self._ask(requests.CompactTable(self._number, asked.start, asked.last))
 
     @operation
@@ -164,6 +192,8 @@ class TableOperations(ClientBase):
         content   include a hash of all keys and values, for which the node reads them all. Nodes
                   that have applied the same entries have the same hash
         """
+        if not (yield from self._find()):
+            return None
         stale = Extension(self._read_flags & STALE)
         request = requests.TableInfo(self._number, content, stale)
         return (yield from self._fetch(request, answers.TABLE_INFO)).get(self._number)
@@ -181,12 +211,16 @@ class TableOperations(ClientBase):
         """At most parts - 1 keys that divide a range into parts of about equal size."""
         asked = checked_range(prefix, start, end)
         checked_number("parts", parts, 1, values.SPLIT_POINTS_MAX)
+        yield from self._find()
         request = requests.SplitPoints(self._number, parts, *asked)
-        return self._fetch(request, answers.SPLIT_POINTS)
+        return (yield from self._fetch(request, answers.SPLIT_POINTS))
 
     @operation
     def server(self) -> Operation[ServerInfo]:
         """The server that this client uses: url, features, name and version."""
+        return self._served()
+
+    def _served(self) -> Operation[ServerInfo]:
         self._client.server_waits += 1
         try:
             yield Wait(lambda: self._client.server is not None)
@@ -196,14 +230,119 @@ class TableOperations(ClientBase):
         return self._client.server
 
     @property
+    def name(self) -> str | None:
+        """The name by which the table was opened; None: by its number."""
+        return self._name or None
+
+    @property
     def number(self) -> int:
-        """The table's number."""
+        """The table's number. Raises TableError while that of a name is not known: locate() finds
+        it, as every other method does."""
+        if self._number == NO_TABLE:
+            raise TableError(f"the number of table {self._name} is not known yet")
         return self._number
 
     @property
     def counters(self) -> dict[str, int]:
         """Counts of events: searches, servers, again, silent, junk, strays."""
         return dict(self._client.counters)
+
+    # ---- names ----
+
+    @operation
+    def locate(self, *, create: bool = False) -> Operation[int | None]:
+        """The table's number; None: nothing was stored under its name yet.
+
+        create   give the name a number
+        """
+        if create:
+            yield from self._ensure()
+        found = yield from self._find()
+        return self._number if found else None
+
+    @operation
+    def names(self) -> Operation[dict[str, int]]:
+        """The names of all tables of the cluster, and their numbers."""
+        found: dict[str, int] = {}
+        start = NAME_KEYS
+        while start:
+            page = requests.Scan(CATALOGUE_TABLE, NAMES_A_PAGE, start, NAMES_END, Extension(PACKED))
+            exchange, answer = yield from self._ask(page)
+            assert isinstance(exchange.sent, requests.Scan)
+            pairs, _, start = decoded(pairs_of, answer, exchange.sent)
+            found |= decode_names(pairs)
+        return found
+
+    @operation
+    def rename(self, name: str) -> Operation[None]:
+        """Gives the table another name, or a numbered one its first. Its number stays, so those who
+        have it open are not disturbed.
+
+        Raises TableNameConflict when another table has the name, or none has this one's.
+        """
+        after = checked_name(name)
+        if not (yield from self._find()):
+            raise TableNameConflict(f"no table has the name {self._name}")
+        while True:
+            number = self._number
+            data = yield from catalogue_values(self, [number_key(number), name_key(after)])
+            before = (data[0] or b"").decode()
+            if data[1] is not None and before != after:
+                raise TableNameConflict(f"another table has the name {after}")
+            if before == after or (
+                yield from change_names(self, NameChange(number, before, after))
+            ):
+                self._name = after
+                return
+
+    @operation
+    def drop(self) -> Operation[bool]:
+        """Deletes all pairs, the options and the name; False: no table has the name.
+
+        The number is never used for another name. Stop the writers before: one that has the table
+        open would fill a table without a name.
+        """
+        self._flush()
+        if not (yield from self._find()):
+            return False
+        number = self._number
+        while before := (yield from catalogue_values(self, [number_key(number)]))[0]:
+            if (yield from change_names(self, NameChange(number, before.decode()))):
+                break
+        yield from self._ask(requests.TruncateTable(number))
+        if self._name:
+            self._number = NO_TABLE
+        return True
+
+    def _find(self) -> Operation[bool]:
+        """Finds the number of a named table; False: it has none, and reads find an empty table."""
+        if self._number == NO_TABLE and self._name:
+            number = yield from find_number(self, self._name)
+            if number is not None:
+                self._number = number
+        return self._number != NO_TABLE
+
+    def _ensure(self) -> Operation[None]:
+        """As _find(), and gives the name a number if it has none. Calls continue in their order."""
+        if self._number != NO_TABLE and not self._naming:
+            return
+        turn = object()
+        self._naming.append(turn)
+        try:
+            yield Wait(lambda: self._naming[0] is turn)
+            if self._number == NO_TABLE and self._name:
+                self._number = yield from make_number(self, self._name)
+        finally:
+            self._naming.remove(turn)
+
+    def _number_of(self, table: int | str) -> Operation[int]:
+        """The number of a table, maybe another one. A name gets one if it has none."""
+        if isinstance(table, int):
+            return table
+        if table != self._name:
+            return (yield from make_number(self, table))
+        yield from self._ensure()
+        return self._number
 
     # ---- requests ----
 

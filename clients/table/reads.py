@@ -36,6 +36,7 @@ class TableReads(TableOperations):
 
     def _get(self, keys: list[bytes]) -> Operation[list[bytes | None]]:
         """Reads keys. If their values exceed one response, reads each half by itself."""
+        yield from self._find()
         try:
             return (yield from self._finish_get(self._begin_get(keys)))
         except TableRefused:
@@ -75,6 +76,7 @@ class TableReads(TableOperations):
     def exists_many(self, keys: Iterable[Data]) -> Operation[list[bool]]:
         """Whether each key exists, in order."""
         found: list[bool] = []
+        yield from self._find()
         for part in _parts(checked_keys(keys)):
             request = requests.Exists(self._number, part, Extension(self._read_flags))
             found += yield from self._fetch(request, answers.EXISTS)
@@ -88,6 +90,7 @@ class TableReads(TableOperations):
         asked = checked_range(prefix, start, end)
         if asked.empty:
             return 0
+        yield from self._find()
         stale = Extension(self._read_flags & STALE)
         request = requests.Count(self._number, asked.start, asked.last, stale)
         return (yield from self._fetch(request, answers.COUNT))
@@ -160,7 +163,8 @@ class TableReads(TableOperations):
         """Non-empty pages. It requests the next page before it yields one."""
         if asked.limit is not None:
             checked_number("limit", asked.limit)
-        yield from TableOperations.server(self)  # Its features decide the form of the request.
+        yield from self._served()  # Its features decide the form of the request.
+        yield from self._find()
         left: ScanQuery | None = asked
         exchange = self._begin_page(asked) if has_more(asked) else None
         try:
@@ -219,6 +223,7 @@ class TableReads(TableOperations):
 
     def _changes(self, asked: Range, index: int) -> Batches[Change]:
         checked_number("index", index)
+        yield from self._ensure()
         while True:
             request = requests.Watch(self._number, *asked, index, Extension(deadline_ms=WATCH_MS))
             exchange = self._begin(request, limited=False)

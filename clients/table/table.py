@@ -75,6 +75,7 @@ class TableWrites(TableOperations):
         self, pairs: Sequence[Pair], ttl_s: float | None = None, session: int = 0
     ) -> Operation[None]:
         """Stores pairs with one request."""
+        yield from self._ensure()
         self._flush()
         yield from self._finish(self._begin_put(*columns_of(pairs), ttl_s, session))
 
@@ -99,7 +100,7 @@ class TableWrites(TableOperations):
     def delete_many(self, keys: Iterable[Data]) -> Operation[None]:
         """Deletes the keys that exist, in one atomic write."""
         asked = checked_keys(keys)
-        if asked:
+        if asked and (yield from self._find()):
             yield from self._write(
                 requests.Delete(self._number, asked, self._write_flags, Extension(PACKED))
             )
@@ -110,7 +111,7 @@ class TableWrites(TableOperations):
     ) -> Operation[None]:
         """Deletes the keys that begin with prefix, or lie in start <= key < end, atomically."""
         asked = checked_range(prefix, start, end)
-        if not asked.empty:
+        if not asked.empty and (yield from self._find()):
             yield from self._write(requests.DeleteRange(self._number, *asked, self._write_flags))
 
     @operation
@@ -118,9 +119,10 @@ class TableWrites(TableOperations):
         """Deletes the first limit keys from start on."""
         checked_number("limit", limit)
         first = checked_bound(start)
-        yield from self._write(
-            requests.DeleteLimited(self._number, first, limit, self._write_flags)
-        )
+        if (yield from self._find()):
+            yield from self._write(
+                requests.DeleteLimited(self._number, first, limit, self._write_flags)
+            )
 
     def _write(self, request: requests.Request) -> Operation[object]:
         """Asks, behind the writes that were collected before."""
@@ -131,7 +133,7 @@ class TableWrites(TableOperations):
 
     def batch(self, *, ttl_s: float | None = None, session: int = 0) -> Batch:
         """An empty batch for this table; commit() applies it."""
-        return Batch(self._number, ttl_s=ttl_s, session=session)
+        return Batch(self._name or self._number, ttl_s=ttl_s, session=session)
 
     @operation
     def commit(self, batch: Batch) -> Operation[BatchResult]:
@@ -142,8 +144,10 @@ class TableWrites(TableOperations):
         lease = checked_number("a session", batch.session)
         extension = Extension(ttl_ms=milliseconds(batch.ttl_s), lease=lease)
         flags = self._write_flags or PARTSYNC
-        branches = batch.ops, batch.otherwise.ops
-        request = requests.Transaction(batch.compares, *branches, flags, extension)
+        numbers = {}
+        for name in batch.names():
+            numbers[name] = yield from self._number_of(name)
+        request = requests.Transaction(*batch.parts(numbers), flags, extension)
         self._flush()
         return BatchResult(*(yield from self._fetch(request, answers.TRANSACTION)))
 
@@ -224,6 +228,7 @@ class Puts:
     def add(self, keys: Sequence[bytes], data: Sequence[bytes]) -> Operation[None]:
         """Sends a pack when the window has room; settles acknowledged packs."""
         client = self._table._client
+        yield from self._table._ensure()
         while self._sent and (self._sent[0][0].done or not client.has_room):
             yield from self._settle()
         self._table._flush()
@@ -265,15 +270,15 @@ def columns_of(pairs: Sequence[Pair]) -> Columns:
 class Table(TableReads, TableWrites, TableJobs, BlockingDriver):
     """A client of one table of a cluster. It has no thread: its calls do all work.
 
-        with kelek.Table("tcp://127.0.0.1:7100,tcp://127.0.0.1:7110", 7) as table:
-            table.put(b"key", b"value")
+        with kelek.Table("tcp://127.0.0.1:7100,tcp://127.0.0.1:7110", "users") as table:
+            table.put("key", "value")
             table.put_many(pairs)
-            for key, value in table.scan(prefix=b"k"): ...
+            for key, value in table.scan(prefix="k"): ...
 
     urls         ZeroDB addresses of some nodes, as a list or joined by commas. The client uses one
                  and switches to another when that is lost. Each node has a local table (topology)
                  of its own: give the url of one node. zre://CLUSTER looks them up by discovery
-    number       the table's number
+    number       the table's number, or its name: the first write gives it a number
     timeout_ms   a call without an answer for so long raises TableTimeout or TableUnavailable
     sync         when a write is acknowledged. "partsync": a majority has it on disk and it is
                  applied, so every reader sees it. "fullsync": it is also on stable storage in the

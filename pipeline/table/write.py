@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import BinaryType, BooleanType, IntegralType, StringType, StructType
 
-from ...protocols.zerodb.wire.values import OWNER_BYTES, OWNER_TABLE, RESERVED_FIRST
+from ...protocols.zerodb.wire.values import CATALOGUE_TABLE, OWNER_BYTES, RESERVED_FIRST
 from ..column_types import check_type
 from ..errors import PipelineError, SchemaError
 from ..formats import Column, encode
@@ -243,7 +243,7 @@ def fresh_table(options: TableWriteOptions) -> TableWriteOptions:
 
 def fresh_number() -> int:
     """Returns a random number of the range for staging tables."""
-    return RESERVED_FIRST + secrets.randbelow(OWNER_TABLE - RESERVED_FIRST)
+    return RESERVED_FIRST + secrets.randbelow(CATALOGUE_TABLE - RESERVED_FIRST)
 
 
 def switch(options: TableWriteOptions, filled: TableWriteOptions) -> None:

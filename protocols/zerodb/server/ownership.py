@@ -11,7 +11,13 @@ import hmac
 from collections.abc import Collection, Mapping, Sequence
 
 from ..wire import ops
-from ..wire.values import BROKER_TABLE, OWNER_TABLE, RESERVED_FIRST
+from ..wire.values import (
+    BROKER_TABLE,
+    CATALOGUE_TABLE,
+    NO_TABLE,
+    OWNER_TABLE,
+    RESERVED_FIRST,
+)
 
 
 class Ownership:
@@ -29,7 +35,9 @@ class Ownership:
         self._secret = secret
         self._services = frozenset(services)
         self._local = frozenset(local)
-        self._closed = self._services | {OWNER_TABLE, BROKER_TABLE}
+        self._closed = self._services | {
+            CATALOGUE_TABLE, NO_TABLE, OWNER_TABLE, BROKER_TABLE
+        }  # fmt: skip
         self.owners: Mapping[int, bytes] = {}  # By table, as of the applied index.
 
     def is_reserved(self, table: int) -> bool:

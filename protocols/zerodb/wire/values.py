@@ -85,7 +85,8 @@ FEATURE_LEASES = 0x8000  # Sessions of keys and leases of snapshots.
 FEATURE_COPY = 0x10000
 FEATURE_JOBS = 0x20000  # Data jobs are listed and ended.
 FEATURE_SHARED_LEASES = 0x40000  # Leases of snapshots on all nodes.
-FEATURES = 0x7FF07  # All of them.
+FEATURE_NAMES = 0x80000  # Tables have names.
+FEATURES = 0xFFF07  # All of them.
 
 # Flags of the extension.
 STALE = 0x01  # Read what this node has, without asking the leader.
@@ -114,8 +115,15 @@ TEXT_BYTES_MAX = 1024  # Of an error text or a server's name.
 
 # Reserved tables have numbers from here on (docs/protocols/zerodb.md, "Reserved tables").
 RESERVED_FIRST = 0xC000_0000
+CATALOGUE_TABLE = 0xFFFF_FFFB  # The names of tables (catalogue.py).
+NO_TABLE = 0xFFFF_FFFC  # Never written: clients read it in place of a table without a number.
 OWNER_TABLE = 0xFFFF_FFFD  # The owners of reserved tables, by table number.
 BROKER_TABLE = 0xFFFF_FFFE  # Durable requests, unless the topology names another table.
+
+# Tables that get their number from the catalogue.
+NAMED_FIRST = 0x8000_0000
+NAMED_LAST = 0x8FFF_FFFF
+TABLE_NAME_BYTES_MAX = 128
 
 # Set in the number of a lease that all nodes have, beside the log index of its entry.
 SHARED_LEASE = 1 << 63

@@ -17,7 +17,7 @@ from ..tables.recent_changes import RecentChanges
 from ..tables.tables import Outcome, TableEntry, TablePartition, Tables
 from ..wire import answers, ops, requests, values
 from ..wire.requests import Request, RequestError
-from ..wire.values import OWNER_TABLE
+from ..wire.values import CATALOGUE_TABLE, OWNER_TABLE
 from . import reads
 from .reads import AnswerTooLarge, Slices, TableStatus
 from .watch import Changes, ChangesGone, LogChanges, ReadLog, recent_changes
@@ -145,7 +145,8 @@ class Databases(NamedTuple):
                 table: TableStatus(self.local, self.name, True) for table in self.local.tables()
             }
         if number is None:
-            found.pop(OWNER_TABLE, None)  # Only servers read it.
+            for table in (OWNER_TABLE, CATALOGUE_TABLE):  # Not for users.
+                found.pop(table, None)
             return found
         return {number: found[number]} if number in found else {}
 

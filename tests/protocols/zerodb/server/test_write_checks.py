@@ -5,8 +5,11 @@ from functools import partial
 import pytest
 
 from kelek.native.net.messages import Arena
+from kelek.protocols.access.grants import parse_grants
+from kelek.protocols.access.zap import AllowedKey
 from kelek.protocols.zerodb.server import write_checks
-from kelek.protocols.zerodb.wire import ops, requests
+from kelek.protocols.zerodb.wire import ops, requests, values
+from kelek.protocols.zerodb.wire.catalogue import NameChange
 from kelek.protocols.zerodb.wire.requests import encode_request
 from kelek.protocols.zerodb.wire.values import Extension, TableOptions
 from kelek.protocols.zerodb.wire.worker_pipe import FAILED, JOB_WRITE, PIPE_HEADER, RETRYABLE
@@ -172,3 +175,56 @@ def test_one_write_makes_a_bounded_number_of_tables() -> None:
     harness.run(lambda: len(harness.answers) == 2)
     assert "it makes 1025 tables; the limit of one write is 1024" in harness.heard(b"c")[0].text
     assert harness.heard(b"d")[0].code == 0
+
+
+def named(change: NameChange) -> requests.Transaction:
+    extension = Extension(reqid=b"n" * 12)
+    return requests.Transaction(change.compares(), change.operations(), [], 1, extension)
+
+
+@pytest.mark.parametrize("on_the_fly", [True, False])
+def test_only_changes_of_names_are_written_to_the_catalogue(on_the_fly: bool) -> None:
+    harness = led(open_on_the_fly=on_the_fly)
+    change = named(NameChange(values.NAMED_FIRST, after="users", is_new=True))
+    harness.ask(b"a", *encode_request(change))
+    other = change._replace(then=[*change.then, ops.Put(values.CATALOGUE_TABLE, [b"k"], [b"v"])])
+    harness.ask(b"b", *encode_request(other))
+    timed = change._replace(extension=change.extension._replace(ttl_ms=1000))
+    harness.ask(b"c", *encode_request(timed))
+    harness.run(lambda: bool(harness.heard(b"b") and harness.heard(b"c") and entries(harness)))
+    for client in (b"b", b"c"):
+        assert "is reserved: it takes writes from its owner alone" in harness.heard(client)[0].text
+    (written,) = entries(harness)
+    assert written == [
+        ops.Transaction(
+            values.CATALOGUE_TABLE, b"n" * 12, change.compares, change.then, change.otherwise
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("grants", "change", "is_allowed"),
+    [
+        ("tables:*:rw", NameChange(values.NAMED_FIRST, after="a", is_new=True), True),
+        (f"tables:{values.CATALOGUE_TABLE}:rw", NameChange(values.NAMED_FIRST, after="a",
+                                                           is_new=True), False),
+        ("tables:*:rw", NameChange(7, after="a"), False),
+        ("tables:*:rw", NameChange(7, "b", "a"), False),
+        ("tables:*:rw", NameChange(7, "b"), False),
+        ("tables:*:rw admin", NameChange(7, after="a"), True),
+        ("tables:*:rw admin", NameChange(7, "b", "a"), True),
+        ("tables:*:rw admin", NameChange(7, "b"), True),
+    ],
+)  # fmt: skip
+def test_what_a_key_needs_to_change_names(
+    grants: str, change: NameChange, is_allowed: bool
+) -> None:
+    harness = led()
+    client = AllowedKey("ann", parse_grants(grants))
+    request = named(change)
+    frames = encode_request(request)
+    harness.session._context.now = harness.now
+    harness.session.writes.on_write([b"a"], frames, request, client)
+    harness.run(lambda: bool(harness.heard(b"a") or entries(harness)))
+    assert len(entries(harness)) == is_allowed
+    assert [each.code for each in harness.heard(b"a")] == [values.NOT_ALLOWED] * (not is_allowed)

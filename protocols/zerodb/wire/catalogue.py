@@ -1,0 +1,141 @@
+"""The catalogue: the names of tables, as keys of the reserved table CATALOGUE_TABLE.
+
+    n NAME     number of the table
+    t NUMBER   its name
+    c          the last number that the catalogue gave to a name
+
+Numbers are u32 big endian. Each change is one transaction of a fixed form, so servers can check it
+without a look at the table (docs/decisions/0043-table-names.md).
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from . import ops
+from .values import (
+    CATALOGUE_TABLE,
+    NAMED_FIRST,
+    NAMED_LAST,
+    RESERVED_FIRST,
+    TABLE_NAME_BYTES_MAX,
+)
+
+_NAME = re.compile(rf"[A-Za-z_][A-Za-z0-9_.-]{{0,{TABLE_NAME_BYTES_MAX - 1}}}", re.ASCII)
+NAME_KEYS = b"n"  # The prefix of the keys of names.
+COUNTER = b"c"
+NUMBER_BYTES = 4
+
+
+def is_table_name(name: str) -> bool:
+    """Whether a table may have this name. A name never looks like a number."""
+    return _NAME.fullmatch(name) is not None
+
+
+def name_key(name: str) -> bytes:
+    return NAME_KEYS + name.encode()
+
+
+def number_key(number: int) -> bytes:
+    return b"t" + encode_number(number)
+
+
+def encode_number(number: int) -> bytes:
+    return number.to_bytes(NUMBER_BYTES, "big")
+
+
+def decode_number(data: bytes | None) -> int | None:
+    """The number in a value; None: there is none, or the value is malformed."""
+    return None if data is None or len(data) != NUMBER_BYTES else int.from_bytes(data, "big")
+
+
+def decode_names(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, int]:
+    """The names among the catalogue's pairs, in order."""
+    found = {}
+    for key, value in pairs:
+        number = decode_number(value)
+        if key.startswith(NAME_KEYS) and number is not None:
+            found[key[len(NAME_KEYS) :].decode(errors="replace")] = number
+    return found
+
+
+class NameChange(NamedTuple):
+    """A table gets a name, another name, or loses it.
+
+    number   of the table
+    before   the name that it has; "": none
+    after    the name that it gets; "": none
+    is_new   the number is the catalogue's next one, which no name has had before
+    """
+
+    number: int
+    before: str = ""
+    after: str = ""
+    is_new: bool = False
+
+    def compares(self) -> list[ops.Compare]:
+        """What must hold, so that of several clients one succeeds."""
+        found = [_compare(number_key(self.number), self.before.encode())]
+        if self.after:
+            found.append(_compare(name_key(self.after)))
+        if self.is_new:
+            last = encode_number(self.number - 1) if self.number > NAMED_FIRST else b""
+            found.append(_compare(COUNTER, last))
+        return found
+
+    def operations(self) -> list[ops.Op]:
+        number, table = encode_number(self.number), CATALOGUE_TABLE
+        found: list[ops.Op] = []
+        if self.before:
+            found.append(ops.Delete(table, [name_key(self.before)]))
+        if self.after:
+            found.append(ops.Put(table, [name_key(self.after)], [number]))
+            found.append(ops.Put(table, [number_key(self.number)], [self.after.encode()]))
+        else:
+            found.append(ops.Delete(table, [number_key(self.number)]))
+        if self.is_new:
+            found.append(ops.Put(table, [COUNTER], [number]))
+        return found
+
+    @property
+    def is_allowed(self) -> bool:
+        """Whether any client may ask for such a change."""
+        names = [name for name in (self.before, self.after) if name]
+        if not names or not all(map(is_table_name, names)):
+            return False
+        named = NAMED_FIRST <= self.number <= NAMED_LAST
+        if self.is_new:
+            return named and not self.before
+        return 0 <= self.number < RESERVED_FIRST and (bool(self.before) or not named)
+
+
+def _compare(key: bytes, value: bytes = b"") -> ops.Compare:
+    """The key has this value; empty: it is absent."""
+    return ops.Compare(CATALOGUE_TABLE, key, ops.EQUAL if value else ops.ABSENT, value)
+
+
+def change_of(operations: Sequence[ops.Op]) -> NameChange | None:
+    """The change that the operations of a write make. None: they are no change of names alone.
+
+    The second branch may only read.
+    """
+    if len(operations) != 1 or not isinstance(operations[0], ops.Transaction):
+        return None
+    op = operations[0]
+    if not 1 <= len(op.compares) <= 3 or not all(isinstance(it, ops.Get) for it in op.otherwise):
+        return None
+    first = op.compares[0]
+    keys = [compare.key for compare in op.compares]
+    try:
+        change = NameChange(
+            int.from_bytes(first.key[1:], "big"),
+            first.operand.decode(),
+            keys[1][len(NAME_KEYS) :].decode() if len(keys) > 1 else "",
+            len(keys) > 2,
+        )
+        is_exact = change.is_allowed and op == ops.Transaction(
+            CATALOGUE_TABLE, op.reqid, change.compares(), change.operations(), op.otherwise
+        )
+    except (UnicodeDecodeError, OverflowError):
+        return None
+    return change if is_exact else None
