@@ -29,11 +29,12 @@ log = LazyGroup(
 )
 table = LazyGroup(
     "table",
-    "Tables of keys and values: open, put, get, delete, scan, watch, load, export, copy, map."
+    "Tables of keys and values: list, put, get, delete, scan, watch, load, export, copy, map."
     "\n\n"
-    "A TABLE is a number. A KEY or VALUE is UTF-8, or hexadecimal with the prefix 0x.",
+    "A TABLE is a name or a number. A KEY or VALUE is UTF-8, or hexadecimal with the prefix 0x.",
     {
-        "table.commands": "open put get delete scan count compact truncate info watch bench",
+        "table.commands": "list open put get delete scan count compact truncate rename drop "
+        "info watch bench",
         "table.files": "load export",
         "table.jobs": "copy map jobs",
     },

@@ -8,7 +8,6 @@ from typing import Annotated, Any, NamedTuple, Self, get_args
 
 import click
 
-from ..protocols.limits import TABLE_MAX
 from . import client_keys, completion
 from .cli_errors import CliError, Command, command_name
 
@@ -187,7 +186,26 @@ WriteOptions = Annotated[ServerOptions, {"sync": SYNC}]
 ReadOptions = Annotated[ServerOptions, {"stale": STALE, "output": OUTPUT}]
 LoadOptions = Annotated[ServerOptions, {"sync": SYNC, "output": OUTPUT}]
 OutputOptions = Annotated[ServerOptions, {"output": OUTPUT}]
-TABLE = argument(metavar="TABLE", type=click.IntRange(0, TABLE_MAX))
+
+
+class TableOfText(click.ParamType[int | str]):
+    """A table's number or name."""
+
+    name = "table"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | str:
+        from ..clients.table.arguments import parse_table
+
+        try:
+            return value if isinstance(value, int) else parse_table(value)
+        except ValueError as error:
+            self.fail(f"{error}.", param, ctx)
+
+
+TABLE_TYPE = TableOfText()
+TABLE = argument(metavar="TABLE", type=TABLE_TYPE)
 
 
 class KeyRange(NamedTuple):

@@ -79,6 +79,12 @@ def checked_table(table: int | str) -> int | str:
     return table
 
 
+def parse_table(text: str) -> int | str:
+    """A table's number or name, from text. Raises ValueError."""
+    is_number = text.isascii() and text.isdigit() and len(text) <= len(str(TABLE_MAX))
+    return checked_table(int(text) if is_number else text)
+
+
 def checked_name(name: str) -> str:
     """A table's name. Raises TypeError, ValueError."""
     if not isinstance(name, str):

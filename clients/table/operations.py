@@ -5,6 +5,7 @@ The others are in reads.py, writes.py and jobs.py.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -144,7 +145,8 @@ class TableOperations(ClientBase):
         server_keys: ServerKeys | None = None,
     ) -> None:
         self.timeout_ms = timeout_ms
-        self._client = make_client(urls, tuning, KeyArguments(key, server_keys))
+        arguments = KeyArguments(key, server_keys)
+        self._client = make_client(urls, tuning, arguments)
         table = checked_table(number)
         self._name = table if isinstance(table, str) else ""
         self._number = NO_TABLE if isinstance(table, str) else table
@@ -200,9 +202,14 @@ class TableOperations(ClientBase):
 
     @operation
     def tables(self) -> Operation[dict[int, dict[str, Any]]]:
-        """As info(), for all tables, by number."""
+        """As info(), for all tables, by number; the name, too, if this client may read names."""
         stale = Extension(self._read_flags & STALE)
-        return self._fetch(requests.TableInfo(extension=stale), answers.TABLE_INFO)
+        found = yield from self._fetch(requests.TableInfo(extension=stale), answers.TABLE_INFO)
+        with suppress(TableNotAllowed):
+            for name, number in (yield from TableOperations.names(self)).items():
+                if number in found:
+                    found[number]["name"] = name
+        return found
 
     @operation
     def split_points(

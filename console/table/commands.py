@@ -2,6 +2,8 @@
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,7 +16,6 @@ from ...protocols.zerodb.wire.values import (
     LIMIT_MAX,
     OPTION_LIMITS,
     OWNER_BYTES,
-    TABLE_MAX,
     TableOptions,
 )
 from .. import render
@@ -22,6 +23,7 @@ from ..cli_errors import FAILED, CliError
 from ..options import (
     DATA,
     TABLE,
+    TABLE_TYPE,
     KeyRange,
     LoadOptions,
     OutputOptions,
@@ -73,7 +75,7 @@ class TableProperties(NamedTuple):
 
 
 @command
-def open(options: ServerOptions, properties: TableProperties, number: int = TABLE) -> None:
+def open(options: ServerOptions, properties: TableProperties, number: int | str = TABLE) -> None:
     """Creates TABLE with these options. An existing table keeps its own.
 
     The first write to a table creates it with the default options.
@@ -85,7 +87,7 @@ def open(options: ServerOptions, properties: TableProperties, number: int = TABL
             option = f"--{name.removesuffix('_bytes').replace('_', '-')}"
             raise CliError(f"{option}: {value} is not in the range {smallest} to {largest}")
     chosen = {name: value for name, value in given.items() if value is not None}
-    with open_table(number, options) as table:
+    with open_table(number, options, creates=True) as table:
         table.open(TableOptions(**chosen, compression=compression))
 
 
@@ -100,7 +102,7 @@ class PutRequest(NamedTuple):
 
 
 @command
-def put(options: WriteOptions, request: PutRequest, number: int = TABLE) -> None:
+def put(options: WriteOptions, request: PutRequest, number: int | str = TABLE) -> None:
     """Stores VALUE under KEY; VALUE `-` is all of standard input.
 
     With --if-absent or --if-equal the command fails if the key holds another value. Of several
@@ -111,7 +113,7 @@ def put(options: WriteOptions, request: PutRequest, number: int = TABLE) -> None
     check(key, value)
     if request.if_absent and expected is not None:
         raise CliError("--if-equal: --if-absent is given too; leave one of them out")
-    with open_table(number, options) as table:
+    with open_table(number, options, creates=True) as table:
         if not request.if_absent and expected is None:
             table.put(key, value, ttl_s=request.ttl_s)
             return
@@ -144,7 +146,7 @@ def shown(value: bytes) -> str:
 @command
 def get(
     options: ReadOptions,
-    number: int = TABLE,
+    number: int | str = TABLE,
     raw: bool = option("--raw", is_flag=True, help="Print only the bytes of one value."),
     keys: tuple[bytes, ...] = argument(metavar="KEY...", type=DATA, nargs=-1, required=True),
 ) -> None:
@@ -177,7 +179,7 @@ def get(
 def delete(
     options: WriteOptions,
     key_range: KeyRange,
-    number: int = TABLE,
+    number: int | str = TABLE,
     keys: tuple[bytes, ...] = argument(metavar="[KEY...]", type=DATA, nargs=-1),
 ) -> None:
     """Deletes each KEY, or all keys of a range, in one atomic write."""
@@ -203,7 +205,7 @@ class ScanRequest(NamedTuple):
 
 @command
 def scan(
-    options: ReadOptions, key_range: KeyRange, request: ScanRequest, number: int = TABLE
+    options: ReadOptions, key_range: KeyRange, request: ScanRequest, number: int | str = TABLE
 ) -> None:
     """Prints keys and values in key order, separated by a tab."""
     bounds, limit, reverse = key_range.bounds(), request.limit, request.reverse
@@ -221,7 +223,7 @@ def scan(
 
 
 @command
-def count(options: ReadOptions, key_range: KeyRange, number: int = TABLE) -> None:
+def count(options: ReadOptions, key_range: KeyRange, number: int | str = TABLE) -> None:
     """Prints the number of keys."""
     with open_table(number, options) as table:
         found = table.count(**key_range.bounds())
@@ -229,7 +231,7 @@ def count(options: ReadOptions, key_range: KeyRange, number: int = TABLE) -> Non
 
 
 @command
-def compact(options: ServerOptions, key_range: KeyRange, number: int = TABLE) -> None:
+def compact(options: ServerOptions, key_range: KeyRange, number: int | str = TABLE) -> None:
     """Makes every node rewrite TABLE, which frees the space of deleted keys."""
     bounds = key_range.bounds()
     target = resolve_tables(options)
@@ -254,12 +256,12 @@ def compact(options: ServerOptions, key_range: KeyRange, number: int = TABLE) ->
 @command
 def truncate(
     options: ServerOptions,
-    number: int = TABLE,
+    number: int | str = TABLE,
     yes: bool = option("--yes", is_flag=True, help="Do it."),
     owner: str = option("--owner", default="", metavar="HEX",
                         help="The token of a reserved table."),
 ) -> None:  # fmt: skip
-    """Deletes all keys of TABLE, and its options."""
+    """Deletes all keys of TABLE, and its options; a name stays."""
     try:
         token = bytes.fromhex(owner)
     except ValueError:
@@ -268,22 +270,19 @@ def truncate(
         raise CliError(f"--owner: a token has {2 * OWNER_BYTES} hexadecimal digits")
     with open_table(number, options, token) as table:
         if not yes:
-            found = table.count()
-            keys = f"{found:,} {'key' if found == 1 else 'keys'}"
-            raise CliError(f"table {number}: {keys} would be deleted; add --yes to do it")
+            raise would_delete(number, table.count())
         table.truncate()
 
 
 @command
 def info(
     options: ReadOptions,
-    number: int | None = argument(metavar="[TABLE]", type=click.IntRange(0, TABLE_MAX),
-                                  required=False),
-) -> None:  # fmt: skip
+    number: int | str | None = argument(metavar="[TABLE]", type=TABLE_TYPE, required=False),
+) -> None:
     """Prints the properties of TABLE, or of all tables, on a node."""
     with open_table(number, options) as table:
         server = table.server()
-        found = table.tables() if number is None else {number: table.info()}
+        found = table.tables() if number is None else {table.number: table.info()}
     known = {table: details for table, details in found.items() if details is not None}
     lines = [f"{server.software} at {server.url}"]
     for table_number, details in known.items():
@@ -295,6 +294,66 @@ def info(
     if number is not None and not known:
         way_out = f"the first put creates it: kelek table put {number} KEY VALUE"
         raise CliError(f"table {number}: does not exist; {way_out}", FAILED)
+
+
+@command
+def list_(options: ReadOptions) -> None:
+    """Prints all tables, first those with a name: name, number, keys and bytes on a node."""
+    with open_table(None, options) as table:
+        names, found = table.names(), table.tables()
+    by_name = {number: name for name, number in names.items()}
+    numbers = [*names.values(), *sorted(found.keys() - by_name.keys())]
+    rows = [
+        {"name": by_name.get(number), "table": number,
+         **{what: found.get(number, {}).get(what, 0) for what in ("keys", "bytes")}}
+        for number in numbers
+    ]  # fmt: skip
+    if options.output == "json":
+        render.show_json(rows)
+    else:
+        render.show_table(
+            ("name", "table", "keys, about", "bytes"),
+            [[row["name"] or "", row["table"], row["keys"], row["bytes"]] for row in rows],
+        )
+
+
+@command
+def rename(
+    options: ServerOptions, number: int | str = TABLE, name: str = argument(metavar="NAME")
+) -> None:
+    """Gives TABLE, a name or a number, the name NAME. Its number and content stay."""
+    with naming_errors(), open_table(number, options) as table:
+        table.rename(name)
+
+
+@command
+def drop(
+    options: ServerOptions,
+    number: int | str = TABLE,
+    yes: bool = option("--yes", is_flag=True, help="Do it."),
+) -> None:
+    """Deletes TABLE: all its keys, its options and its name.
+
+    Stop those that write to it before: they would fill a table without a name.
+    """
+    with open_table(number, options) as table:
+        if not yes:
+            raise would_delete(number, table.count())
+        table.drop()
+
+
+@contextmanager
+def naming_errors() -> Iterator[None]:
+    """Ends the command with one line for a name that no table may have."""
+    try:
+        yield
+    except ValueError as error:
+        raise CliError(f"NAME: {error}") from error
+
+
+def would_delete(number: int | str, found: int) -> CliError:
+    keys = f"{found:,} {'key' if found == 1 else 'keys'}"
+    return CliError(f"table {number}: {keys} would be deleted; add --yes to do it")
 
 
 def flat(details: dict[str, Any]) -> dict[str, Any]:
@@ -311,7 +370,7 @@ def flat(details: dict[str, Any]) -> dict[str, Any]:
 def watch(
     options: OutputOptions,
     key_range: KeyRange,
-    number: int = TABLE,
+    number: int | str = TABLE,
     after: int | None = after_option(
         "Print the changes after this LOG INDEX first (default: only new changes)."
     ),
@@ -359,10 +418,10 @@ class BenchLoad(NamedTuple):
 
 
 @command
-def bench(options: LoadOptions, load: BenchLoad, number: int = TABLE) -> None:
+def bench(options: LoadOptions, load: BenchLoad, number: int | str = TABLE) -> None:
     """Measures puts, gets and scans on a running cluster. It writes to TABLE, below `bench/`!"""
     value, pairs = b"." * load.size, load.pairs
-    with open_table(number, options) as table:
+    with open_table(number, options, creates=True) as table:
         table.delete_range(prefix=BENCH_PREFIX)  # Excludes the search for a server.
         figures: dict[str, Any] = {"pairs": pairs, "bytes": load.size}
         keys = (BENCH_PREFIX + b"%012d" % n for n in range(pairs))

@@ -65,7 +65,7 @@ class TableLoadRequest(NamedTuple):
 
 
 @command
-def load(options: LoadOptions, request: TableLoadRequest, number: int = TABLE) -> None:
+def load(options: LoadOptions, request: TableLoadRequest, number: int | str = TABLE) -> None:
     """Stores every row of FILE: CSV with a header, JSON lines or Parquet; `-` is standard input.
 
     \b
@@ -77,7 +77,7 @@ def load(options: LoadOptions, request: TableLoadRequest, number: int = TABLE) -
     with (
         open_rows(name, form) as (file, rows),
         reporting_progress(file, "rows", stored_line) as note,
-        open_table(number, options) as table,
+        open_table(number, options, creates=True) as table,
     ):
         count = table.put_many(read_pairs(file, rows, request), progress=note)
     show_rate("loaded", count, time.monotonic() - began, options.output)
@@ -256,7 +256,7 @@ class ExportRequest(NamedTuple):
 
 @command
 def export(
-    options: ReadOptions, key_range: KeyRange, request: ExportRequest, number: int = TABLE
+    options: ReadOptions, key_range: KeyRange, request: ExportRequest, number: int | str = TABLE
 ) -> None:
     """Writes keys and values to FILE, which `load` can read; `-` is standard output."""
     name = request.file

@@ -19,13 +19,22 @@ from ...protocols.zerodb.wire.values import (
     LISTED_JOBS_MAX,
     MAP_TABLE,
     MAPPER_BYTES_MAX,
-    TABLE_MAX,
     THREADS_MAX,
 )
 from ..cli_errors import FAILED, INTERRUPTED, CliError
 from ..client_keys import of_urls
 from ..loading import read_file
-from ..options import DATA, TABLE, KeyRange, OutputOptions, ServerOptions, argument, command, option
+from ..options import (
+    DATA,
+    TABLE,
+    TABLE_TYPE,
+    KeyRange,
+    OutputOptions,
+    ServerOptions,
+    argument,
+    command,
+    option,
+)
 from ..render import progress_line, show, show_json, show_table
 from .target import check_local, open_table, resolve_tables
 
@@ -63,8 +72,8 @@ def job_nodes(options: ServerOptions) -> list[JobNode]:
 class JobRequest(NamedTuple):
     """The source and target table of a job, and whether to wait for it."""
 
-    number: int = TABLE
-    target: int = argument(metavar="TARGET", type=click.IntRange(0, TABLE_MAX))
+    number: int | str = TABLE
+    target: int | str = argument(metavar="TARGET", type=TABLE_TYPE)
     wait: bool = option("--wait/--no-wait", default=True, show_default=True,
                         help="Wait until the job has ended, or only until it has "
                              "started.")  # fmt: skip

@@ -14,24 +14,23 @@ from typing import Any
 import click
 from click.shell_completion import ShellComplete
 
-from ...protocols.zerodb.wire.values import TABLE_MAX
+from ...clients.table.arguments import parse_table
 from ..cli_errors import LazyGroup
-from ..options import argument, command, topology_option
+from ..options import TABLE_TYPE, argument, command, topology_option
 
 HISTORY_LINES = 10_000
 OWN = ("help", "use", "exit")
-NEEDS_NUMBER = "use a table first: use 7"
+NEEDS_TABLE = "use a table first: use users"
 
 
 @command
 def shell(
     topology: str | None = topology_option("For the commands"),
-    number: int | None = argument(metavar="[TABLE]", type=click.IntRange(0, TABLE_MAX),
-                                  required=False),
-) -> None:  # fmt: skip
+    number: int | str | None = argument(metavar="[TABLE]", type=TABLE_TYPE, required=False),
+) -> None:
     """Runs commands interactively, with history and completion.
 
-    With TABLE, or after `use TABLE`, the commands of that table need no number: `get KEY`, `scan
+    With TABLE, or after `use TABLE`, the commands of that table need no TABLE: `get KEY`, `scan
     --prefix a`. Standard input can be a file of commands.
     """
     program = click.get_current_context().find_root().command
@@ -42,7 +41,7 @@ def shell(
 class Shell:
     """The loop, and its state between lines."""
 
-    def __init__(self, program: LazyGroup, topology: str | None, number: int | None) -> None:
+    def __init__(self, program: LazyGroup, topology: str | None, number: int | str | None) -> None:
         self.program = program
         self.number = number
         self.code = 0  # Of the last command.
@@ -88,7 +87,7 @@ class Shell:
         elif words[0] == "help":
             self._help(words[1:])
         elif words[0] in self._table_commands and words[0] not in self.program.outline.commands:
-            self._say(f"{words[0]}: {NEEDS_NUMBER}")
+            self._say(f"{words[0]}: {NEEDS_TABLE}")
         else:
             self._run(words)
         return True
@@ -108,10 +107,12 @@ class Shell:
     def _use(self, words: Sequence[str]) -> None:
         if not words:
             self.number = None
-        elif len(words) == 1 and words[0].isdecimal() and int(words[0]) <= TABLE_MAX:
-            self.number = int(words[0])
-        else:
-            self._say(f"use TABLE: a table is a number from 0 to {TABLE_MAX}")
+            return
+        try:
+            (word,) = words
+            self.number = parse_table(word)
+        except ValueError as error:
+            self._say(f"use TABLE: {error if len(words) == 1 else 'give one'}")
 
     def _say(self, line: str) -> None:
         self.code = 2
@@ -163,7 +164,7 @@ def paths_of(word: str) -> list[str]:
     return found
 
 
-def run(program: LazyGroup, topology: str | None, number: int | None) -> None:
+def run(program: LazyGroup, topology: str | None, number: int | str | None) -> None:
     """Runs lines until the input ends. Without a terminal the first failure ends it with its exit
     code.
     """

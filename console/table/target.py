@@ -31,7 +31,7 @@ def resolve_tables(options: ServerOptions) -> Target:
     return found._replace(urls={name: known[name] for name in options.nodes})
 
 
-def check_local(target: Target, number: int | None) -> None:
+def check_local(target: Target, number: int | str | None) -> None:
     """Raises CliError for a local table when several nodes are possible."""
     local = target.topology.zerodb.local_tables if target.topology else ()
     if number in local and len(target.urls) > 1:
@@ -40,11 +40,14 @@ def check_local(target: Target, number: int | None) -> None:
 
 
 @contextmanager
-def open_table(number: int | None, options: ServerOptions, owner: bytes = b"") -> Iterator[Table]:
+def open_table(
+    number: int | str | None, options: ServerOptions, owner: bytes = b"", creates: bool = False
+) -> Iterator[Table]:
     """A Table for one command. Its errors end the command with one line.
 
-    number   None: the command concerns all tables, or none
+    number   or the table's name; None: the command concerns all tables, or none
     owner    the token of a reserved table
+    creates  a name that no table has gets a number; otherwise it is an error
     """
     target = resolve_tables(options)
     check_local(target, number)
@@ -62,11 +65,13 @@ def open_table(number: int | None, options: ServerOptions, owner: bytes = b"") -
     ):
         table.server()  # Fails soon when no server runs.
         table.timeout_ms = options.timeout_ms
+        if isinstance(number, str) and table.locate(create=creates) is None:
+            raise CliError(f"no table has the name {number}; list them: kelek table list", FAILED)
         yield table
 
 
 @contextmanager
-def report_table_errors(target: Target, number: int | None) -> Iterator[None]:
+def report_table_errors(target: Target, number: int | str | None) -> Iterator[None]:
     place = target.source if number is None else f"{target.source}: table {number}"
     try:
         yield

@@ -4,9 +4,8 @@ import base64
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
-from ...clients.table.arguments import Pair, behind_key, behind_prefix
+from ...clients.table.arguments import Pair, behind_key, behind_prefix, parse_table
 from ...clients.table.async_table import AsyncTable
-from ...protocols.limits import TABLE_MAX
 from ..render import data_text
 
 ROWS_MAX = 50
@@ -26,7 +25,7 @@ class BrowseError(Exception):
 class BrowseRequest(NamedTuple):
     """The rows of a table whose keys begin with prefix, from the key `start` on."""
 
-    table: int
+    table: int | str
     prefix: bytes
     start: bytes
 
@@ -34,15 +33,15 @@ class BrowseRequest(NamedTuple):
     def of(cls, parameters: Mapping[str, str]) -> Self:
         """Raises BrowseError."""
         table, prefix, start = (parameters.get(name, "") for name in ("table", "prefix", "start"))
-        if not (table.isascii() and table.isdigit() and len(table) <= 10):
-            raise BrowseError("table: write its number")
-        if int(table) > TABLE_MAX:
-            raise BrowseError(f"table: at most {TABLE_MAX}")
+        try:
+            wanted_table = parse_table(table)
+        except ValueError as error:
+            raise BrowseError(str(error)) from None
         if max(len(prefix), len(start)) > TEXT_MAX:
             raise BrowseError(f"prefix: at most {TEXT_MAX} characters")
         try:
             wanted = _data(prefix)
-            return cls(int(table), wanted, max(wanted, base64.b64decode(start, b"-_")))
+            return cls(wanted_table, wanted, max(wanted, base64.b64decode(start, b"-_")))
         except ValueError:
             raise BrowseError("prefix: write text, or hexadecimal as 0x6b65") from None
 

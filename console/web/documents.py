@@ -190,7 +190,7 @@ def _tables(picture: Picture) -> dict[str, Any]:
         "tables": {
             **asked,
             "rows": [
-                {"table": number, **_of(details, ("keys", "bytes", "replicated", "worker"))}
+                {"table": number, **_of(details, ("name", "keys", "bytes", "replicated", "worker"))}
                 for number, details in sorted(known.items())
                 if details is not None
             ],

@@ -5,19 +5,19 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ..errors import PipelineError, TableUnreachable
-from .options import TableReadOptions, TableWriteOptions
+from .options import TableOptions, TableWriteOptions
 
 if TYPE_CHECKING:
     from ...clients.table.table import Table
 
 
-def open_table(options: TableReadOptions | TableWriteOptions, url: str = "") -> "Table":
+def open_table(options: TableOptions, url: str = "") -> "Table":
     """Opens the table that the options name; with url, at that server only."""
     from ...clients.table.operations import TableTuning
     from ...clients.table.table import Table
 
     urls, timeout_ms = url or options.urls, options.timeout_ms
-    if isinstance(options, TableReadOptions):
+    if not isinstance(options, TableWriteOptions):
         return Table(urls, options.table, timeout_ms=timeout_ms, **options.client_keys)
     tuning = TableTuning(requests_max=options.in_flight, owner=options.owner)
     return Table(
@@ -31,7 +31,7 @@ def open_table(options: TableReadOptions | TableWriteOptions, url: str = "") -> 
 
 
 @contextmanager
-def connected_table(options: TableReadOptions | TableWriteOptions) -> Iterator["Table"]:
+def connected_table(options: TableOptions) -> Iterator["Table"]:
     """Opens the table in the driver and waits for a server, before all tasks try.
 
     Raises TableUnreachable.

@@ -1,14 +1,15 @@
 """Options of the kind `table`."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
-from ...clients.table.arguments import SYNC_FLAGS, Range, behind_prefix
+from ...clients.table.arguments import SYNC_FLAGS, Range, behind_prefix, parse_table
 from ...protocols.zerodb.wire.values import KEY_BYTES_MAX, TABLE_MAX
 from ...protocols.zre import services
-from ..errors import OptionError
+from ..errors import OptionError, PipelineError
 from ..formats import DDL, FORMATS, NUMBER_BYTES, STRUCTURED
-from ..options import SIZE, TEXT, TEXTS, TIME_MS, Secured, one_of, option, whole
+from ..options import SIZE, TEXT, TEXTS, TIME_MS, OptionType, Secured, one_of, option, whole
 
 PER_QUERY, PER_FRAME = "query", "frame"
 LOCAL_AUTO, LOCAL_OFF = "auto", "off"
@@ -21,15 +22,48 @@ ONE_TYPE = re.compile(
 )
 
 
+def _parse_table(value: str) -> int | str:
+    try:
+        return parse_table(value)
+    except ValueError:
+        raise ValueError(f"a table's name, or 0 to {TABLE_MAX}, not {value!r}") from None
+
+
+TABLE = OptionType(_parse_table, f"a name, or 0 to {TABLE_MAX}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class TableOptions(Secured):
     """The table to read or write."""
 
     service = services.TABLES
-    table: int = option(whole(0, TABLE_MAX), "the number of the table", required=True)
+    table: int | str = option(TABLE, "the name or the number of the table", required=True)
     key_format: str = option(one_of(*FORMATS), "see [formats](#formats)", "raw")
     value_format: str = option(one_of(*FORMATS), "see [formats](#formats)", "raw")
     timeout_ms: int = option(TIME_MS, "longest time without an answer", "30000")
+    creates: ClassVar[bool] = False  # Whether a name that no table has gets a number.
+
+    @property
+    def number(self) -> int:
+        """The table's number, behind located()."""
+        assert isinstance(self.table, int)
+        return self.table
+
+    def located(self) -> Self:
+        """As Addressed.located(), with the table's number: later renames do not matter.
+
+        Raises PipelineError if no table has the name.
+        """
+        found = super().located()
+        if isinstance(found.table, int):
+            return found
+        from .connection import connected_table
+
+        with connected_table(found) as table:
+            number = table.locate(create=found.creates)
+        if number is None:
+            raise PipelineError(f"no table has the name {found.table}; option table names it")
+        return replace(found, table=number)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +171,7 @@ class TableReadOptions(TableOptions):
 class TableWriteOptions(TableOptions):
     """How to write."""
 
+    creates: ClassVar[bool] = True
     sync: str = option(
         one_of(*SYNC_FLAGS), "when a put is acknowledged, as for `kelek.Table`", "partsync"
     )

@@ -198,7 +198,7 @@ class SnapshotReader:
         with self._opened() as found:
             if found is not None:
                 with suppress(EndedEarly):  # The server has the values or reports what is wrong.
-                    return values_of(found, self._query.options.table, keys)
+                    return values_of(found, self._query.options.number, keys)
         values: dict[bytes, bytes] = {}
         for key in keys:
             for batch in self._wire(Range(key, behind_key(key))):
@@ -226,7 +226,7 @@ class SnapshotReader:
         from .local_read import EndedEarly, LocalRead, batches
 
         start, options = bounds.start, self._query.options
-        read = LocalRead(options.table, bounds, options.with_values, options.batch_rows)
+        read = LocalRead(options.number, bounds, options.with_values, options.batch_rows)
         try:
             for batch in batches(found, read):
                 yield batch

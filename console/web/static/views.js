@@ -155,7 +155,7 @@ function tables({ tables: known, servers, workers, jobs }) {
     h("div", { class: "charts three" }, plot("chart-requests", "Requests of clients"), plot("chart-read", "Reads"), plot("chart-write", "Replicated writes")),
     h("div", { class: "split" },
       panel("Tables", reason(known), table("Tables", [
-        ["table", (it) => h("button", { type: "button", class: "link", onclick: () => browse(it.table) }, it.table)],
+        ["table", (it) => h("button", { type: "button", class: "link", onclick: () => browse(it.name ?? it.table) }, it.name ? `${it.name} (${it.table})` : it.table)],
         ["keys, about", (it) => number(it.keys), { num: true }], ["size", (it) => bytes(it.bytes), { num: true }],
         ["kept", (it) => (it.replicated === false ? "on this node" : "replicated")], ["worker", (it) => it.worker, { code: true, wide: true }],
       ], known.rows, known.asked && !known.value && known.problem ? "" : "No table yet: the first put creates one.", (it) => it.table)),
@@ -191,7 +191,7 @@ function progress(job) {
 
 function browser() {
   const result = h("div", { "aria-live": "polite" });
-  const fields = { table: field("table", "7", "numeric"), prefix: field("prefix", "text, or 0x6b65", "text") };
+  const fields = { table: field("table", "users, or 7", "text"), prefix: field("prefix", "text, or 0x6b65", "text") };
   const form = h("form", { class: "browse", onsubmit: (event) => { event.preventDefault(); load(""); } },
     fields.table.label, fields.prefix.label, h("button", { type: "submit" }, "Show rows"));
   async function load(start) {

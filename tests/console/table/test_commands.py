@@ -485,8 +485,8 @@ def test_help_in_a_shell_shows_what_it_takes(cluster: TableServers) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("get k", "get: use a table first: use 7"),
-        ("use much", "a table is a number"),
+        ("get k", "get: use a table first: use users"),
+        ("use 7x", "a table's name has 1 to 128"),
         ("put 'open", "No closing quotation"),
         ("nonsense", "no such command 'nonsense'"),
         ("shell", "shell: this is the shell"),
@@ -596,3 +596,34 @@ def test_files_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     (tmp_path / "flights.csv").touch()
     (tmp_path / "folder").mkdir()
     assert shell_of(7).complete("load f", "f") == ["flights.csv", "folder/"]
+
+
+def test_tables_have_names(cluster: TableServers) -> None:
+    code, line = fails("table", "scan", "users")
+    assert (code, line) == (1, "kelek: no table has the name users; list them: kelek table list")
+    for words in (["get", "users", "k"], ["drop", "users"], ["copy", "users", "7"]):
+        assert fails("table", *words)[0] == 1
+    assert cluster.store.writes == []
+    ok("table", "put", "users", "k", "v")
+    ok("table", "put", "7", "k", "w")
+    assert ok("table", "scan", "users") == "k\tv\n"
+    assert ok("table", "count", "users", "-o", "json") == '{"table": "users", "keys": 1}\n'
+    assert json.loads(ok("table", "list", "-o", "json"))[0]["name"] == "users"
+    lines = ok("table", "list").splitlines()
+    assert [line.split()[:2] for line in lines] == [
+        ["name", "table"], ["users", "2147483648"], ["7", "1"], ["4294967291", "3"]
+    ]  # fmt: skip
+    ok("table", "rename", "7", "old")
+    ok("table", "rename", "users", "people")
+    assert ok("table", "get", "people", "k") == "v\n"
+    assert fails("table", "rename", "people", "old")[1].endswith("another table has the name old")
+    assert fails("table", "rename", "people", "a b")[0] == 2
+    assert fails("table", "scan", "a/b")[0] == 2
+    assert "1 key would be deleted; add --yes" in fails("table", "drop", "people")[1]
+    ok("table", "drop", "people", "--yes")
+    assert fails("table", "get", "people", "k")[0] == 1
+    assert ok("table", "get", "7", "k") == "w\n"
+    text = "use old\nget k\nput b c\nscan\nuse a/b\n"
+    said = run("shell", stdin=text.encode())
+    assert said.stdout.splitlines() == ["w", "b\tc", "k\tw"]
+    assert said.exit_code == 2

@@ -41,7 +41,7 @@ def transaction(change: NameChange, reqid: bytes = NO_REQID) -> ops.Transaction:
 def test_a_change_is_recognised(change: NameChange) -> None:
     packed = ops.unpack(ops.pack([transaction(change, b"r" * 12)]))
     assert change_of(packed) == change
-    get = [ops.Get(CATALOGUE_TABLE, [b"c"])]
+    get: list[ops.Op] = [ops.Get(CATALOGUE_TABLE, [b"c"])]
     assert change_of([transaction(change)._replace(otherwise=get)]) == change
 
 
@@ -80,7 +80,7 @@ def test_other_transactions_are_no_changes(change: NameChange) -> None:
         right._replace(then=right.then[::-1]) if len(right.then) > 1 else right._replace(then=[]),
         right._replace(otherwise=[put]),
         right._replace(table=7),
-        right._replace(then=[each._replace(table=7) for each in right.then]),  # type: ignore[call-arg]
+        right._replace(then=[each._replace(table=7) for each in right.then]),
         right._replace(compares=[each._replace(kind=ops.LESS) for each in right.compares]),
     ):
         assert change_of([wrong]) is None, wrong
