@@ -23,7 +23,7 @@ flights = kelek.AsyncTable(os.environ.get("FLIGHTS_URLS", URLS), 1, **KEYS)
 @kelek.service("flights.delay", concurrency=64)
 async def delay(key: kelek.Body) -> bytes:
     """The delay of a flight in minutes; NA: it did not leave."""
-    line = await flights.get(key)  # One request carries the gets of concurrent calls.
+    line: bytes | None = await flights.get(key)  # One request carries the gets of concurrent calls.
     if line is None:
         raise kelek.ServiceRefused(404, f"there is no flight {key.decode(errors='replace')}")
     return line.split(b",")[DEP_DELAY]

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
 from contextlib import closing
 from functools import cached_property
+from typing import Any
 
 from ...protocols.zerodb.client.client import Exchange
 from ...protocols.zerodb.wire.answers import Answer
@@ -11,7 +12,7 @@ from ...protocols.zerodb.wire.values import NO_TABLE
 from ..errors import TableRefused
 from ..io.async_driver import AsyncDriver, each
 from ..io.coalescer import RequestCoalescer, RequestLimits
-from .arguments import Data, Pair, checked_key, checked_pairs, checked_value
+from .arguments import Data, Pair, checked_key
 from .jobs import TableJobs
 from .reads import TableReads
 from .table import PACK_BYTES, PACK_PAIRS, Puts, TableWrites, columns_of
@@ -54,7 +55,7 @@ class AsyncTable(TableReads, TableWrites, TableJobs, AsyncDriver):
     def _flush(self) -> None:
         self._puts.flush()
 
-    async def get(self, key: Data) -> bytes | None:
+    async def get(self, key: Data) -> Any:
         """The value of a key; None: it does not exist. One request carries the gets of several
         tasks.
         """
@@ -63,16 +64,16 @@ class AsyncTable(TableReads, TableWrites, TableJobs, AsyncDriver):
             await self._run(self._find())
         try:
             found, place = await self._gets.add(wanted, len(wanted))
-            return found[place]
+            return self._value(found[place])
         except TableRefused:
             # The values of all tasks may exceed one answer: get this one alone.
             return (await self.get_many([wanted]))[0]
 
     async def put(
-        self, key: Data, value: Data, *, ttl_s: float | None = None, session: int = 0
+        self, key: Data, value: Any, *, ttl_s: float | None = None, session: int = 0
     ) -> None:
         """Stores a value; see kelek.Table.put(). One request carries the puts of several tasks."""
-        pair = checked_key(key), checked_value(value)
+        pair = checked_key(key), self._stored(value)
         if self._number == NO_TABLE or self._naming:
             await self._run(self._ensure())
         if ttl_s is None and not session:
@@ -82,7 +83,7 @@ class AsyncTable(TableReads, TableWrites, TableJobs, AsyncDriver):
 
     async def put_many(
         self,
-        pairs: Iterable[tuple[Data, Data]] | AsyncIterable[tuple[Data, Data]],
+        pairs: Iterable[tuple[Data, Any]] | AsyncIterable[tuple[Data, Any]],
         *,
         ttl_s: float | None = None,
         progress: Callable[[int], object] | None = None,
@@ -93,7 +94,7 @@ class AsyncTable(TableReads, TableWrites, TableJobs, AsyncDriver):
         progress is called with the count acknowledged so far.
         """
         with closing(Puts(self, ttl_s, progress)) as puts:
-            async for pack in _packs(pairs):
+            async for pack in _packs(pairs, self._stored):
                 await self._run(puts.add(*columns_of(pack)))
             return await self._run(puts.finish())
 
@@ -105,13 +106,14 @@ class AsyncTable(TableReads, TableWrites, TableJobs, AsyncDriver):
 
 
 async def _packs(
-    pairs: Iterable[tuple[Data, Data]] | AsyncIterable[tuple[Data, Data]],
+    pairs: Iterable[tuple[Data, Any]] | AsyncIterable[tuple[Data, Any]],
+    stored: Callable[[Any], bytes],
 ) -> AsyncGenerator[list[Pair], None]:
     """Full packs. A source that never waits yields to other tasks."""
     pack: list[Pair] = []
     size = 0
     async for one in each(pairs, PACK_PAIRS):
-        (pair,) = checked_pairs([one])
+        pair = checked_key(one[0]), stored(one[1])
         size += len(pair[0]) + len(pair[1])
         if size > PACK_BYTES and pack:
             yield pack

@@ -12,6 +12,7 @@ from .arguments import (
     checked_table,
     checked_value,
 )
+from .codecs import Codec
 
 T = TypeVar("T", bound=Any)
 Ops = list[ops.Op]
@@ -27,26 +28,27 @@ class BatchResult(NamedTuple):
 
     succeeded: bool
     token: int
-    values: list[bytes | None]
+    values: list[Any]
 
 
 class Branch:
     """The operations of a batch in one of its two cases, in the order of the calls."""
 
-    def __init__(self, table: int | str) -> None:
+    def __init__(self, table: int | str, codec: Codec | None = None) -> None:
         self.table = table
+        self._codec = codec
         self.ops: list[ops.Op] = []
 
     def __len__(self) -> int:
         return len(self.ops)
 
-    def put(self, key: Data, value: Data, *, table: int | str | None = None) -> Self:
+    def put(self, key: Data, value: Any, *, table: int | str | None = None) -> Self:
         """Stores a value. Another table must belong to the same table worker."""
-        self.ops.append(ops.Put(self._of(table), [checked_key(key)], [checked_value(value)]))
+        self.ops.append(ops.Put(self._of(table), [checked_key(key)], [self._stored(value)]))
         return self
 
     def put_many(
-        self, pairs: Iterable[tuple[Data, Data]], *, table: int | str | None = None
+        self, pairs: Iterable[tuple[Data, Any]], *, table: int | str | None = None
     ) -> Self:
         """Stores values."""
         for key, value in pairs:
@@ -78,6 +80,9 @@ class Branch:
         self.ops += [ops.Get(self._of(table), [checked_key(key)]) for key in keys]
         return self
 
+    def _stored(self, value: Any) -> bytes:
+        return checked_value(value if self._codec is None else self._codec.encode(value))
+
     def _of(self, table: int | str | None) -> int:
         """The table of an operation; commit() puts a number in the place of a name."""
         return cast(int, self.table if table is None else checked_table(table))
@@ -92,31 +97,38 @@ class Batch(Branch):
         result = table.commit(batch)
 
     It is one atomic step of the log, across tables too. ttl_s and session limit the life of the
-    keys that it puts, as in Table.put().
+    keys that it puts, as in Table.put(). Values have the codec of the table that made it.
     """
 
-    def __init__(self, table: int | str, *, ttl_s: float | None = None, session: int = 0) -> None:
-        super().__init__(table)
+    def __init__(
+        self,
+        table: int | str,
+        *,
+        ttl_s: float | None = None,
+        session: int = 0,
+        codec: Codec | None = None,
+    ) -> None:
+        super().__init__(table, codec)
         self.compares: list[ops.Compare] = []
-        self.otherwise = Branch(table)
+        self.otherwise = Branch(table, codec)
         self.ttl_s = ttl_s
         self.session = session
 
-    def when_equal(self, key: Data, value: Data, *, table: int | str | None = None) -> Self:
+    def when_equal(self, key: Data, value: Any, *, table: int | str | None = None) -> Self:
         """Condition: the key has this value."""
-        return self._when(ops.EQUAL, key, value, table)
+        return self._when(ops.EQUAL, key, self._stored(value), table)
 
-    def when_not_equal(self, key: Data, value: Data, *, table: int | str | None = None) -> Self:
+    def when_not_equal(self, key: Data, value: Any, *, table: int | str | None = None) -> Self:
         """Condition: the key has another value, or does not exist."""
-        return self._when(ops.NOT_EQUAL, key, value, table)
+        return self._when(ops.NOT_EQUAL, key, self._stored(value), table)
 
-    def when_less(self, key: Data, value: Data, *, table: int | str | None = None) -> Self:
+    def when_less(self, key: Data, value: Any, *, table: int | str | None = None) -> Self:
         """Condition: the key's value is below this one, bytewise."""
-        return self._when(ops.LESS, key, value, table)
+        return self._when(ops.LESS, key, self._stored(value), table)
 
-    def when_greater(self, key: Data, value: Data, *, table: int | str | None = None) -> Self:
+    def when_greater(self, key: Data, value: Any, *, table: int | str | None = None) -> Self:
         """Condition: the key's value is above this one, bytewise."""
-        return self._when(ops.GREATER, key, value, table)
+        return self._when(ops.GREATER, key, self._stored(value), table)
 
     def when_absent(self, *keys: Data, table: int | str | None = None) -> Self:
         """Condition: none of the keys exists."""
@@ -153,7 +165,7 @@ class Batch(Branch):
 
         return numbered(self.compares), numbered(self.ops), numbered(self.otherwise.ops)
 
-    def _when(self, kind: int, key: Data, operand: Data, table: int | str | None) -> Self:
-        compare = ops.Compare(self._of(table), checked_key(key), kind, checked_value(operand))
+    def _when(self, kind: int, key: Data, operand: bytes, table: int | str | None) -> Self:
+        compare = ops.Compare(self._of(table), checked_key(key), kind, operand)
         self.compares.append(compare)
         return self

@@ -1,96 +1,14 @@
 """kelek.Map: a table, or a part of one, as a dict."""
 
-import json
 from collections.abc import ItemsView as AbstractItems
 from collections.abc import Iterator, Mapping, MutableMapping, ValuesView
-from typing import Any, Protocol
-
-import msgpack
+from typing import Any
 
 from .arguments import checked_key, checked_value
+from .codecs import codec_of
 from .table import Table
 
 _NONE = object()
-
-
-class Codec(Protocol):
-    """How a value becomes bytes, and bytes a value."""
-
-    def encode(self, value: Any, /) -> bytes: ...
-    def decode(self, data: bytes, /) -> Any: ...
-
-
-class _Json:
-    def encode(self, value: Any) -> bytes:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
-
-    def decode(self, data: bytes) -> Any:
-        return json.loads(data)
-
-
-class _Msgpack:
-    def encode(self, value: Any) -> bytes:
-        data: bytes = msgpack.packb(value)
-        return data
-
-    def decode(self, data: bytes) -> Any:
-        return msgpack.unpackb(data)
-
-
-class _Text:
-    def encode(self, value: str) -> bytes:
-        if not isinstance(value, str):
-            raise TypeError(f"a value is a str, not {type(value).__name__}: choose another codec")
-        return value.encode()
-
-    def decode(self, data: bytes) -> str:
-        return data.decode()
-
-
-class _Bytes:
-    def encode(self, value: bytes) -> bytes:
-        return value  # checked_value() raises TypeError.
-
-    def decode(self, data: bytes) -> bytes:
-        return data
-
-
-class _Pydantic:
-    """A model of pydantic, as JSON."""
-
-    def __init__(self, model: Any) -> None:
-        self._model = model
-
-    def encode(self, value: Any) -> bytes:
-        if not isinstance(value, self._model):
-            raise TypeError(f"a value is a {self._model.__name__}, not {type(value).__name__}")
-        data: bytes = value.model_dump_json().encode()
-        return data
-
-    def decode(self, data: bytes) -> Any:
-        return self._model.model_validate_json(data)
-
-
-CODECS: Mapping[str, Codec] = {
-    "json": _Json(),
-    "msgpack": _Msgpack(),
-    "text": _Text(),
-    "bytes": _Bytes(),
-}
-
-
-def codec_of(codec: Any) -> Codec:
-    """A codec by name, of a model, or as given. Raises ValueError."""
-    if isinstance(codec, str):
-        if codec not in CODECS:
-            raise ValueError(f"codec is {', '.join(CODECS)}, a model or a codec, not {codec!r}")
-        return CODECS[codec]
-    if hasattr(codec, "model_validate_json"):
-        return _Pydantic(codec)
-    if not (callable(getattr(codec, "encode", None)) and callable(getattr(codec, "decode", None))):
-        raise ValueError(f"a codec has encode() and decode(), {type(codec).__name__} has not")
-    checked: Codec = codec
-    return checked
 
 
 class Map(MutableMapping[str, Any]):
@@ -103,8 +21,8 @@ class Map(MutableMapping[str, Any]):
 
     table    its thread, timeout and errors are those of this Map
     prefix   of the keys in the table; the Map's own keys are without it
-    codec    of the values: "json", "msgpack", "text" (UTF-8) or "bytes", a model of pydantic (as
-             JSON), or an object with encode(value) and decode(bytes)
+    codec    of the values: "json", "msgpack", "text" (UTF-8) or "bytes", a model of pydantic or a
+             Struct of msgspec (as JSON), or an object with encode(value) and decode(bytes)
 
     Each method reads and writes the cluster. pop(), popitem(), setdefault() and `del` are atomic,
     update() and clear() write several keys; iteration is in the order of the keys' UTF-8, page by
@@ -113,6 +31,8 @@ class Map(MutableMapping[str, Any]):
     """
 
     def __init__(self, table: Table, *, prefix: str = "", codec: Any = "json") -> None:
+        if table.codec is not None:
+            raise ValueError("a Map has a codec of its own: give it a Table without one")
         self._table, self._prefix, self._codec = table, prefix.encode(), codec_of(codec)
 
     def _key(self, key: object) -> bytes:

@@ -67,8 +67,10 @@ from .arguments import (
     checked_options,
     checked_range,
     checked_table,
+    checked_value,
     sync_flags,
 )
+from .codecs import codec_of
 from .names import catalogue_values, change_names, find_number, make_number
 from .pages import pairs_of
 
@@ -140,6 +142,7 @@ class TableOperations(ClientBase):
         timeout_ms: int = TIMEOUT_MS,
         sync: str = "partsync",
         stale: bool = False,
+        codec: Any = None,
         tuning: TableTuning | None = None,
         key: KeyPath | None = None,
         server_keys: ServerKeys | None = None,
@@ -153,6 +156,7 @@ class TableOperations(ClientBase):
         self._naming: deque[object] = deque()  # Calls that wait for the number of the name.
         self._write_flags = sync_flags(sync)
         self._read_flags = PACKED | STALE if stale else PACKED
+        self.codec = None if codec is None else codec_of(codec)
         self._own_jobs: dict[int, str] = {}  # APID -> url: each server numbers its own jobs.
         keys = arguments.load(self._client.setup.urls)
         self._own(partial(Links, self._client, TABLE_LINKS._replace(keys=keys)))
@@ -350,6 +354,23 @@ class TableOperations(ClientBase):
             return (yield from make_number(self, table))
         yield from self._ensure()
         return self._number
+
+    # ---- values ----
+
+    def _stored(self, value: Any) -> bytes:
+        """The bytes of a value that a caller gives. Raises TypeError, TableTooLarge."""
+        return checked_value(value if self.codec is None else self.codec.encode(value))
+
+    def _value(self, data: bytes | None) -> Any:
+        """A stored value as the caller wants it; None: the key does not exist."""
+        return data if self.codec is None or data is None else self.codec.decode(data)
+
+    def _values(self, found: list[bytes | None]) -> list[Any]:
+        return found if self.codec is None else [self._value(data) for data in found]
+
+    def _key(self, key: bytes) -> Any:
+        """A stored key as the caller wants it: with a codec it is a str."""
+        return key if self.codec is None else key.decode()
 
     # ---- requests ----
 

@@ -9,7 +9,7 @@ from ...protocols.zerodb.wire.answers import Answer
 from ...protocols.zerodb.wire.values import GONE, KEYS_ONLY, PACKED, REVERSE, STALE, Extension
 from ..errors import TableCompacted, TableRefused
 from ..io.operations import Batches, Operation, Sleep, batches, items, operation
-from .arguments import Data, Pair, Range, checked_keys, checked_number, checked_range
+from .arguments import Data, Range, checked_keys, checked_number, checked_range
 from .changes import Change, changes_of, first_index
 from .operations import TableOperations, decoded
 from .pages import Page, ScanQuery, after, arrow, has_more, keys_of, pairs_of
@@ -27,12 +27,12 @@ class TableReads(TableOperations):
     """Gets, scans and changes."""
 
     @operation
-    def get_many(self, keys: Iterable[Data]) -> Operation[list[bytes | None]]:
+    def get_many(self, keys: Iterable[Data]) -> Operation[list[Any]]:
         """The value of each key, in order; None: the key does not exist."""
         found: list[bytes | None] = []
         for part in _parts(checked_keys(keys)):
             found += yield from self._get(part)
-        return found
+        return self._values(found)
 
     def _get(self, keys: list[bytes]) -> Operation[list[bytes | None]]:
         """Reads keys. If their values exceed one response, reads each half by itself."""
@@ -106,7 +106,7 @@ class TableReads(TableOperations):
         end: Data = b"",
         reverse: bool = False,
         limit: int | None = None,
-    ) -> Batches[Pair]:
+    ) -> Batches[tuple[Any, Any]]:
         """The (key, value) pairs whose keys begin with prefix, or lie in start <= key < end, in
         order.
 
@@ -117,7 +117,7 @@ class TableReads(TableOperations):
         limit     at most so many pairs
         """
         asked = ScanQuery(checked_range(prefix, start, end), reverse, limit)
-        return self._pages(asked, pairs_of)
+        return self._pages(asked, self._pairs)
 
     @items
     def keys(
@@ -128,10 +128,10 @@ class TableReads(TableOperations):
         end: Data = b"",
         reverse: bool = False,
         limit: int | None = None,
-    ) -> Batches[bytes]:
+    ) -> Batches[Any]:
         """The keys alone, as scan(); the server sends no values."""
         asked = ScanQuery(checked_range(prefix, start, end), reverse, limit, keys_only=True)
-        return self._pages(asked, keys_of)
+        return self._pages(asked, self._keys)
 
     @batches
     def scan_pages(
@@ -142,10 +142,21 @@ class TableReads(TableOperations):
         end: Data = b"",
         reverse: bool = False,
         limit: int | None = None,
-    ) -> Batches[Pair]:
+    ) -> Batches[tuple[Any, Any]]:
         """As scan(): a list, never empty, of the pairs of each page."""
         asked = ScanQuery(checked_range(prefix, start, end), reverse, limit)
-        return self._pages(asked, pairs_of)
+        return self._pages(asked, self._pairs)
+
+    def _pairs(self, answer: Answer, request: requests.Scan) -> Page:
+        page = pairs_of(answer, request)
+        if self.codec is None:
+            return page
+        found = [(self._key(key), self._value(data)) for key, data in page.content]
+        return page._replace(content=found)
+
+    def _keys(self, answer: Answer, request: requests.Scan) -> Page:
+        page = keys_of(answer, request)
+        return page._replace(content=[*map(self._key, page.content)])
 
     @items
     def to_arrow(
@@ -234,7 +245,11 @@ class TableReads(TableOperations):
             index, entries = decoded(answers.WATCH.decode, self._answer(exchange))
             changes = [it for entry in entries for it in changes_of(entry, self._number, asked)]
             if changes:
-                yield changes
+                yield [self._change(it) for it in changes] if self.codec is not None else changes
+
+    def _change(self, change: Change) -> Change:
+        index, key, data, end = change
+        return Change(index, self._key(key), self._value(data), end and self._key(end))
 
 
 def _parts(keys: list[bytes]) -> Iterator[list[bytes]]:

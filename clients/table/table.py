@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...protocols.zerodb.client.client import Exchange
 from ...protocols.zerodb.wire import answers, requests
@@ -20,9 +20,7 @@ from .arguments import (
     checked_key,
     checked_keys,
     checked_number,
-    checked_pairs,
     checked_range,
-    checked_value,
     milliseconds,
 )
 from .batch import Batch, BatchResult
@@ -133,7 +131,8 @@ class TableWrites(TableOperations):
 
     def batch(self, *, ttl_s: float | None = None, session: int = 0) -> Batch:
         """An empty batch for this table; commit() applies it."""
-        return Batch(self._name or self._number, ttl_s=ttl_s, session=session)
+        table = self._name or self._number
+        return Batch(table, ttl_s=ttl_s, session=session, codec=self.codec)
 
     @operation
     def commit(self, batch: Batch) -> Operation[BatchResult]:
@@ -149,10 +148,11 @@ class TableWrites(TableOperations):
             numbers[name] = yield from self._number_of(name)
         request = requests.Transaction(*batch.parts(numbers), flags, extension)
         self._flush()
-        return BatchResult(*(yield from self._fetch(request, answers.TRANSACTION)))
+        succeeded, token, found = yield from self._fetch(request, answers.TRANSACTION)
+        return BatchResult(succeeded, token, self._values(found))
 
     @operation
-    def compare_and_put(self, key: Data, expected: Data | None, value: Data) -> Operation[bool]:
+    def compare_and_put(self, key: Data, expected: Any, value: Any) -> Operation[bool]:
         """Stores a value if the key's present value is expected (None: no key); returns whether it
         did.
 
@@ -193,14 +193,16 @@ class TableWrites(TableOperations):
         return self._fetch(asked, answers.SESSION)
 
 
-def packs(pairs: Iterable[tuple[Data, Data]]) -> Iterator[list[Pair]]:
+def packs(
+    pairs: Iterable[tuple[Data, Any]], stored: Callable[[Any], bytes]
+) -> Iterator[list[Pair]]:
     """Groups pairs into packs: full ones, or what a slow source yields within COLLECT_S_MAX."""
     clock = time.monotonic
     pack: list[Pair] = []
     size = 0
     until_s = 0.0
     for one in pairs:
-        key, value = checked_key(one[0]), checked_value(one[1])
+        key, value = checked_key(one[0]), stored(one[1])
         size += len(key) + len(value)
         if size > PACK_BYTES and pack:
             yield pack
@@ -283,6 +285,10 @@ class Table(TableReads, TableWrites, TableJobs, BlockingDriver):
     sync         when a write is acknowledged. "partsync": a majority has it on disk and it is
                  applied, so every reader sees it. "fullsync": it is also on stable storage in the
                  table. "async": on receipt, unchecked; it may be lost
+    codec        how values are stored and come back: "text" (UTF-8), "json", "msgpack", a model of
+                 pydantic or a Struct of msgspec (as JSON), or an object with encode(value) and
+                 decode(bytes), whose errors reach the caller. Keys come back as str then. None:
+                 keys and values are bytes, as those of jobs, snapshots and Arrow always are
     stale        reads may be served from the node's copy, without asking the leader
     tuning       limits of outstanding requests, and timeouts of the search for a server
     key          the file of this client's key, NAME.key_secret; needs server_keys. None: without
@@ -297,13 +303,13 @@ class Table(TableReads, TableWrites, TableJobs, BlockingDriver):
     """
 
     @operation
-    def get(self, key: Data) -> Operation[bytes | None]:
+    def get(self, key: Data) -> Operation[Any]:
         """The value of a key; None: the key does not exist."""
-        return (yield from self._get([checked_key(key)]))[0]
+        return self._value((yield from self._get([checked_key(key)]))[0])
 
     @operation
     def put(
-        self, key: Data, value: Data, *, ttl_s: float | None = None, session: int = 0
+        self, key: Data, value: Any, *, ttl_s: float | None = None, session: int = 0
     ) -> Operation[None]:
         """Stores a value.
 
@@ -312,12 +318,12 @@ class Table(TableReads, TableWrites, TableJobs, BlockingDriver):
 
         Raises SessionEnded, and stores nothing, when the session has ended already.
         """
-        return self._put_pairs(checked_pairs([(key, value)]), ttl_s, session)
+        return self._put_pairs([(checked_key(key), self._stored(value))], ttl_s, session)
 
     @operation
     def put_many(
         self,
-        pairs: Iterable[tuple[Data, Data]],
+        pairs: Iterable[tuple[Data, Any]],
         *,
         ttl_s: float | None = None,
         progress: Callable[[int], object] | None = None,
@@ -327,4 +333,4 @@ class Table(TableReads, TableWrites, TableJobs, BlockingDriver):
         progress is called with the count acknowledged so far. Raises TableRefused, whose `written`
         is the number of pairs stored before.
         """
-        return self._put_packs(map(columns_of, packs(pairs)), ttl_s, progress)
+        return self._put_packs(map(columns_of, packs(pairs, self._stored)), ttl_s, progress)

@@ -75,7 +75,7 @@ def test_a_pop_of_a_value_that_changes(table: kelek.Table, monkeypatch: pytest.M
     counts["k"] = 1
     get = table.get
 
-    def get_late(key: Any) -> bytes | None:
+    def get_late(key: Any) -> Any:
         found = get(key)
         monkeypatch.undo()
         table.put("k", "2")

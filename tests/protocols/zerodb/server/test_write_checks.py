@@ -6,7 +6,7 @@ import pytest
 
 from kelek.native.net.messages import Arena
 from kelek.protocols.access.grants import parse_grants
-from kelek.protocols.access.zap import AllowedKey
+from kelek.protocols.access.zap import AllowedKey, Keyring
 from kelek.protocols.zerodb.server import write_checks
 from kelek.protocols.zerodb.wire import ops, requests, values
 from kelek.protocols.zerodb.wire.catalogue import NameChange
@@ -220,11 +220,13 @@ def test_what_a_key_needs_to_change_names(
     grants: str, change: NameChange, is_allowed: bool
 ) -> None:
     harness = led()
-    client = AllowedKey("ann", parse_grants(grants))
-    request = named(change)
-    frames = encode_request(request)
-    harness.session._context.now = harness.now
-    harness.session.writes.on_write([b"a"], frames, request, client)
+    keyring = Keyring()
+    keyring.replace({b"ann" * 8: AllowedKey("ann", parse_grants(grants))})
+    harness.session.clients.attach(keyring)
+    slot = keyring.slot_of(b"ann" * 8)
+    assert slot is not None
+    arena = Arena.from_messages([[b"a", *encode_request(named(change))]], slot.number)
+    harness.session.on_requests(arena, harness.now)
     harness.run(lambda: bool(harness.heard(b"a") or entries(harness)))
     assert len(entries(harness)) == is_allowed
     assert [each.code for each in harness.heard(b"a")] == [values.NOT_ALLOWED] * (not is_allowed)
