@@ -33,8 +33,8 @@ table = LazyGroup(
     "\n\n"
     "A TABLE is a name or a number. A KEY or VALUE is UTF-8, or hexadecimal with the prefix 0x.",
     {
-        "table.commands": "list open put get delete scan count compact truncate rename drop "
-        "info watch bench",
+        "table.commands": "list open put get delete increment append expire scan count "
+        "compact truncate rename drop info watch bench",
         "table.files": "load export",
         "table.jobs": "copy map jobs",
     },

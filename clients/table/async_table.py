@@ -14,13 +14,13 @@ from ..io.async_driver import AsyncDriver, each
 from ..io.coalescer import RequestCoalescer, RequestLimits
 from .arguments import Data, Pair, checked_key
 from .jobs import TableJobs
-from .reads import TableReads
 from .table import PACK_BYTES, PACK_PAIRS, Puts, TableWrites, columns_of
+from .updates import TableUpdates
 
 GETS_MAX = 256  # In one request, so that the answer has room for values of some size.
 
 
-class AsyncTable(TableReads, TableWrites, TableJobs, AsyncDriver):
+class AsyncTable(TableUpdates, TableWrites, TableJobs, AsyncDriver):
     """A client of one table for asyncio, with the arguments and methods of kelek.Table.
 
         async with kelek.AsyncTable("tcp://127.0.0.1:7100", "users") as table:

@@ -36,6 +36,7 @@ from ...protocols.zerodb.wire.values import (
     NO_TABLE,
     OWNER_BYTES,
     PACKED,
+    PARTSYNC,
     STALE,
     Extension,
     TableOptions,
@@ -68,8 +69,10 @@ from .arguments import (
     checked_range,
     checked_table,
     checked_value,
+    milliseconds,
     sync_flags,
 )
+from .batch import Batch
 from .codecs import codec_of
 from .names import catalogue_values, change_names, find_number, make_number
 from .pages import pairs_of
@@ -355,6 +358,18 @@ class TableOperations(ClientBase):
         yield from self._ensure()
         return self._number
 
+    def _commit(self, batch: Batch) -> Operation[answers.TransactionResult]:
+        """Applies a batch, and returns the values of its gets as they are stored."""
+        lease = checked_number("a session", batch.session)
+        extension = Extension(ttl_ms=milliseconds(batch.ttl_s), lease=lease)
+        flags = self._write_flags or PARTSYNC
+        numbers = {}
+        for name in batch.names():
+            numbers[name] = yield from self._number_of(name)
+        request = requests.Transaction(*batch.parts(numbers), flags, extension)
+        self._flush()
+        return (yield from self._fetch(request, answers.TRANSACTION))
+
     # ---- values ----
 
     def _stored(self, value: Any) -> bytes:
@@ -390,9 +405,11 @@ class TableOperations(ClientBase):
         yield from self._wait(exchange)
         return self._answer(exchange)
 
-    def _wait(self, exchange: Exchange, limited: bool = True) -> Operation[None]:
+    def _wait(
+        self, exchange: Exchange, limited: bool = True, until_ms: int = NEVER_MS
+    ) -> Operation[None]:
         try:
-            yield Wait(lambda: exchange.done, limited)
+            yield Wait(lambda: exchange.done, limited, until_ms)
         finally:
             self._client.drop(exchange)
 

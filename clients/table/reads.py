@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from ...net.clock import monotonic_ms
+from ...protocols.failover.limits import NEVER_MS
 from ...protocols.zerodb.client.client import Exchange
 from ...protocols.zerodb.wire import answers, requests, values
 from ...protocols.zerodb.wire.answers import Answer
@@ -10,7 +12,7 @@ from ...protocols.zerodb.wire.values import GONE, KEYS_ONLY, PACKED, REVERSE, ST
 from ..errors import TableCompacted, TableRefused
 from ..io.operations import Batches, Operation, Sleep, batches, items, operation
 from .arguments import Data, Range, checked_keys, checked_number, checked_range
-from .changes import Change, changes_of, first_index
+from .changes import Change, KnownChange, WatchedRange, changes_of, first_index
 from .operations import TableOperations, decoded
 from .pages import Page, ScanQuery, after, arrow, has_more, keys_of, pairs_of
 
@@ -219,6 +221,8 @@ class TableReads(TableOperations):
         end: Data = b"",
         after: int | None = None,
         index: int | None = None,
+        snapshot: bool = False,
+        timeout_s: float | None = None,
     ) -> Batches[Change]:
         """The changes of a range after LOG INDEX after (None: from now on), in order, without end.
 
@@ -226,30 +230,84 @@ class TableReads(TableOperations):
         whichever node answers. Of a write above 1 MiB the iterator yields the values that its keys
         hold when the node reads them, so a value may come twice and an overwritten one not at all.
 
-        index   deprecated: as after = index - 1
+        index      deprecated: as after = index - 1
+        snapshot   first the pairs of the range as of one index, then a Change of the kind "live",
+                   then the changes behind it with the previous values. The client holds the range
+                   in memory, at most 256 MiB
+        timeout_s  end after so long without a change
 
         Raises TableCompacted when the node no longer keeps the changes.
         """
-        return self._changes(checked_range(prefix, start, end), first_index(after, index))
+        asked = checked_range(prefix, start, end)
+        first = checked_number("index", first_index(after, index))
+        quiet_ms = NEVER_MS if timeout_s is None else int(timeout_s * 1000)
+        if not snapshot:
+            return self._changes(asked, first, quiet_ms)
+        if after is not None or index is not None:
+            raise ValueError("a watch with a snapshot begins now; leave after out")
+        return self._snapshot_and_changes(asked, quiet_ms)
 
-    def _changes(self, asked: Range, index: int) -> Batches[Change]:
-        checked_number("index", index)
+    def _snapshot_and_changes(self, asked: Range, quiet_ms: int) -> Batches[Change]:
+        """The pages may show writes of the time while they are read. So the changes of that time
+        are applied, in order, before the snapshot is told."""
+        known = WatchedRange()
         yield from self._ensure()
-        while True:
-            request = requests.Watch(self._number, *asked, index, Extension(deadline_ms=WATCH_MS))
-            exchange = self._begin(request, limited=False)
-            yield from self._wait(exchange, limited=False)
-            if exchange.answer is not None and exchange.answer.code == GONE:
-                first = requests.Watch(self._number, b"", b"", 0)  # It misses nothing.
-                raise TableCompacted((yield from self._fetch(first, answers.WATCH))[0])
-            index, entries = decoded(answers.WATCH.decode, self._answer(exchange))
-            changes = [it for entry in entries for it in changes_of(entry, self._number, asked)]
+        index = yield from self._next_index()
+        for step in self._pages(ScanQuery(asked), pairs_of):
+            if isinstance(step, list):
+                known.add(step)
+            else:
+                yield step
+        last = yield from self._next_index()
+        while index < last:
+            index, changes = yield from self._changes_from(asked, index, 1)
+            known.apply(changes)
+        yield [self._change(it) for it in known.told(index - 1)]
+        yield from self._changes(asked, index, quiet_ms, known)
+
+    def _changes(
+        self, asked: Range, index: int, quiet_ms: int, known: WatchedRange | None = None
+    ) -> Batches[Change]:
+        yield from self._ensure()
+        heard_ms = monotonic_ms()
+        while (left_ms := heard_ms + quiet_ms - monotonic_ms()) > 0:
+            until_ms = NEVER_MS if quiet_ms == NEVER_MS else heard_ms + quiet_ms
+            index, changes = yield from self._changes_from(
+                asked, index, min(left_ms, WATCH_MS), until_ms
+            )
+            if known is not None:
+                changes = known.apply(changes)
             if changes:
-                yield [self._change(it) for it in changes] if self.codec is not None else changes
+                yield [*map(self._change, changes)]
+                heard_ms = monotonic_ms()
+
+    def _next_index(self) -> Operation[int]:
+        """The index from which a watch misses nothing."""
+        first = requests.Watch(self._number, b"", b"", 0)
+        return (yield from self._fetch(first, answers.WATCH))[0]
+
+    def _changes_from(
+        self, asked: Range, index: int, wait_ms: int, until_ms: int = NEVER_MS
+    ) -> Operation[tuple[int, list[Change]]]:
+        """The changes from an index on, none after wait_ms, and the next index. Without an answer
+        until until_ms there are none."""
+        request = requests.Watch(self._number, *asked, index, Extension(deadline_ms=wait_ms))
+        exchange = self._begin(request, limited=False)
+        yield from self._wait(exchange, False, until_ms)
+        if not exchange.done:
+            return index, []
+        if exchange.answer is not None and exchange.answer.code == GONE:
+            raise TableCompacted((yield from self._next_index()))
+        index, entries = decoded(answers.WATCH.decode, self._answer(exchange))
+        return index, [it for entry in entries for it in changes_of(entry, self._number, asked)]
 
     def _change(self, change: Change) -> Change:
+        """A change as the caller wants it."""
+        if self.codec is None:
+            return change
         index, key, data, end = change
-        return Change(index, self._key(key), self._value(data), end and self._key(end))
+        made = Change(index, self._key(key), self._value(data), end and self._key(end))
+        return KnownChange.of(made, change.kind, self._value(change.previous))
 
 
 def _parts(keys: list[bytes]) -> Iterator[list[bytes]]:

@@ -27,7 +27,7 @@ from .batch import Batch, BatchResult
 from .jobs import TableJobs
 from .operations import TableOperations
 from .pages import arrow
-from .reads import TableReads
+from .updates import TableUpdates
 
 if TYPE_CHECKING:
     import pyarrow
@@ -140,15 +140,7 @@ class TableWrites(TableOperations):
 
         Raises SessionEnded when the batch has a session that has ended; it changes nothing then.
         """
-        lease = checked_number("a session", batch.session)
-        extension = Extension(ttl_ms=milliseconds(batch.ttl_s), lease=lease)
-        flags = self._write_flags or PARTSYNC
-        numbers = {}
-        for name in batch.names():
-            numbers[name] = yield from self._number_of(name)
-        request = requests.Transaction(*batch.parts(numbers), flags, extension)
-        self._flush()
-        succeeded, token, found = yield from self._fetch(request, answers.TRANSACTION)
+        succeeded, token, found = yield from self._commit(batch)
         return BatchResult(succeeded, token, self._values(found))
 
     @operation
@@ -269,7 +261,7 @@ def columns_of(pairs: Sequence[Pair]) -> Columns:
     return [key for key, _ in pairs], [value for _, value in pairs]
 
 
-class Table(TableReads, TableWrites, TableJobs, BlockingDriver):
+class Table(TableUpdates, TableWrites, TableJobs, BlockingDriver):
     """A client of one table of a cluster. It has no thread: its calls do all work.
 
         with kelek.Table("tcp://127.0.0.1:7100,tcp://127.0.0.1:7110", "users") as table:

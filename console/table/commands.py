@@ -11,7 +11,7 @@ import click
 
 from ...clients.errors import TableTooLarge
 from ...clients.table.arguments import checked_key, checked_value
-from ...clients.table.changes import Change
+from ...clients.table.changes import LIVE, Change
 from ...protocols.zerodb.wire.values import (
     LIMIT_MAX,
     OPTION_LIMITS,
@@ -366,10 +366,18 @@ def flat(details: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+class WatchRequest(NamedTuple):
+    snapshot: bool = option("--snapshot", is_flag=True,
+                            help="Print what is there first.")  # fmt: skip
+    timeout_s: float | None = option("--quiet", type=Seconds(0.001, TTL_S_MAX), metavar="SECONDS",
+                                     help="End after so long without a change.")  # fmt: skip
+
+
 @command
 def watch(
     options: OutputOptions,
     key_range: KeyRange,
+    request: WatchRequest,
     number: int | str = TABLE,
     after: int | None = after_option(
         "Print the changes after this LOG INDEX first (default: only new changes)."
@@ -379,10 +387,14 @@ def watch(
 
     To go on later, give --after the index of the last change printed.
     """
+    if request.snapshot and after is not None:
+        raise CliError("--snapshot: --after is given too; leave one of them out")
     show_change = render.printer(options.output, change_json, change_text)
+    asked = {**key_range.bounds(), "after": after, **request._asdict()}
     with open_table(number, options) as table:
-        for change in table.watch(**key_range.bounds(), after=after):
-            show_change(change)
+        for change in table.watch(**asked):
+            if change.kind != LIVE:
+                show_change(change)
             sys.stdout.flush()
 
 
@@ -404,6 +416,50 @@ def change_json(change: Change) -> dict[str, object]:
     kept = render.data_json("value", change.value)
     deleted = {"deleted": True} if change.value is None else kept
     return {"index": change.index, **render.data_json("key", change.key), **deleted}
+
+
+@command
+def increment(
+    options: ServerOptions,
+    number: int | str = TABLE,
+    key: bytes = argument(type=DATA),
+    by: int = argument(type=int, default=1, required=False, metavar="[BY]"),
+) -> None:
+    """Adds BY, 1 without it, to the whole number of KEY, and prints the sum. No key is 0."""
+    check(key)
+    with open_table(number, options, creates=True) as table:
+        try:
+            click.echo(table.increment(key, by))
+        except ValueError as error:
+            raise CliError(f"table {number}: {error}", FAILED) from error
+
+
+@command
+def append(
+    options: ServerOptions,
+    number: int | str = TABLE,
+    key: bytes = argument(type=DATA),
+    value: bytes = argument(type=DATA),
+) -> None:
+    """Adds VALUE to the end of the value of KEY, and prints its size. No key is an empty value."""
+    check(key, value)
+    with open_table(number, options, creates=True) as table:
+        click.echo(table.append(key, value))
+
+
+@command
+def expire(
+    options: ServerOptions,
+    number: int | str = TABLE,
+    key: bytes = argument(type=DATA),
+    ttl_s: float | None = argument(metavar="[SECONDS]", type=Seconds(0.001, TTL_S_MAX),
+                                   required=False),
+) -> None:  # fmt: skip
+    """Deletes KEY after SECONDS from now; without SECONDS the key stays."""
+    check(key)
+    with open_table(number, options) as table:
+        if not table.set_ttl(key, ttl_s):
+            raise CliError(f"table {number}: no key {render.data_text(key)}", FAILED)
 
 
 class BenchLoad(NamedTuple):

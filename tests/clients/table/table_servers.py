@@ -93,6 +93,7 @@ class FakeTableServer:
         self.requests: list[Request] = []  # Valid requests.
         self.silent = False  # It answers nothing.
         self.mute = 0  # Writes that it will execute without an answer.
+        self.dies = False  # It is silent after the first of these.
         self.refuse_count = 0  # Requests that it will refuse with a hint to retry.
         self.mute_scans = False  # It answers no scan.
         self.read_max = 1 << 20  # Keys of a read.
@@ -116,8 +117,9 @@ class FakeTableServer:
             if self.error is not None:
                 return [answers.encode_error(request, *self.error)]
         answer = self._answer(request)
-        if self.mute and isinstance(request, requests.Put):
+        if self.mute and isinstance(request, requests.Put | requests.Transaction):
             self.mute -= 1
+            self.silent = self.dies
             return []
         return [answer] if answer else []
 

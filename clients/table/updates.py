@@ -1,0 +1,118 @@
+"""The methods of kelek.Table and kelek.AsyncTable that change a value by what it was before.
+
+Each is a transaction of the table: reads and writes of one request, or a read and a compare-and-set
+that is tried again while other clients change the key in between.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from ...net.clock import monotonic_ms
+from ..errors import TableTimeout
+from ..io.operations import Operation, operation
+from .arguments import Data, check_value_size, checked_key, checked_value
+from .batch import Batch
+from .reads import TableReads
+
+_NUMBER = re.compile(rb"-?[0-9]{1,1000}")
+
+
+class TableUpdates(TableReads):
+    """Values that depend on the values before. In one step of the log each: no write of another
+    client comes between."""
+
+    @operation
+    def swap(self, key: Data, value: Any, *, ttl_s: float | None = None) -> Operation[Any]:
+        """Stores a value, and returns the value before; None: the key did not exist."""
+        batch = Batch(self._name or self._number, ttl_s=ttl_s).get(key)
+        batch.put(key, self._stored(value))
+        return self._value((yield from self._commit(batch)).values[0])
+
+    @operation
+    def pop(self, key: Data) -> Operation[Any]:
+        """Deletes a key, and returns its value; None: the key did not exist."""
+        batch = Batch(self._name or self._number).get(key).delete(key)
+        return self._value((yield from self._commit(batch)).values[0])
+
+    @operation
+    def update(
+        self, key: Data, change: Callable[[Any], Any], *, ttl_s: float | None = None
+    ) -> Operation[Any]:
+        """Stores change(value) in place of a value, None for no key, and returns it.
+
+        change is called again when another client has changed the key meanwhile, so it must have no
+        other effect. A result of None changes nothing. The key has no time to live or session then,
+        but ttl_s.
+
+        Raises TableTimeout when others were faster for timeout_ms.
+        """
+
+        def stored(data: bytes | None) -> bytes | None:
+            value = change(self._value(data))
+            return None if value is None else self._stored(value)
+
+        return self._value((yield from self._update(checked_key(key), stored, ttl_s)))
+
+    @operation
+    def increment(self, key: Data, by: int = 1, *, ttl_s: float | None = None) -> Operation[int]:
+        """Adds to a whole number, and returns the sum. No key is 0.
+
+        The number is stored as decimal digits, as JSON has it, whatever the table's codec is. The
+        key has no time to live or session then, but ttl_s. It takes a read and a write, and more of
+        both while other clients change the key.
+
+        Raises ValueError when the value is no such number.
+        """
+
+        def added(data: bytes | None) -> bytes:
+            if data is not None and not _NUMBER.fullmatch(data):
+                raise ValueError(f"the value of {key!r} is no whole number in decimal digits")
+            return b"%d" % (int(data or 0) + by)
+
+        return int((yield from self._update(checked_key(key), added, ttl_s)) or 0)
+
+    @operation
+    def append(self, key: Data, data: Data, *, ttl_s: float | None = None) -> Operation[int]:
+        """Adds bytes to the end of a value, and returns its size. No key is an empty value.
+
+        The client reads the value and sends it again, twice: use it for values of some KiB. The key
+        has no time to live or session then, but ttl_s.
+        """
+        more = checked_value(data)
+
+        def joined(found: bytes | None) -> bytes:
+            check_value_size(len(found or b"") + len(more))
+            return (found or b"") + more
+
+        return len((yield from self._update(checked_key(key), joined, ttl_s)) or b"")
+
+    @operation
+    def set_ttl(self, key: Data, ttl_s: float | None) -> Operation[bool]:
+        """Makes the table delete an existing key after ttl_s seconds from now; None: never. False:
+        there is no such key. A session of the key does not end it any more.
+        """
+        kept = yield from self._update(checked_key(key), lambda data: data, ttl_s)
+        return kept is not None
+
+    def _update(
+        self, key: bytes, change: Callable[[bytes | None], bytes | None], ttl_s: float | None
+    ) -> Operation[bytes | None]:
+        """Stores change(value); returns what is stored then. None: change wanted no value."""
+        until_ms = monotonic_ms() + self.timeout_ms
+        found = (yield from self._get([key]))[0]
+        while (data := change(found)) is not None:
+            batch = Batch(self._name or self._number, ttl_s=ttl_s).put(key, data)
+            if found is None:
+                batch.when_absent(key)
+            else:
+                batch.when_equal(key, found)
+            batch.otherwise.get(key)
+            result = yield from self._commit(batch)
+            if result.succeeded:
+                return data
+            if monotonic_ms() >= until_ms:
+                text = f"other clients changed the key {key!r} for {self.timeout_ms} ms"
+                raise TableTimeout(text, "others were faster")
+            found = result.values[0]
+        return None

@@ -1,0 +1,170 @@
+"""Values that depend on the values before, against servers in memory and real ones."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import kelek
+from kelek.clients.table import updates
+from kelek.protocols.zerodb.wire import requests
+from kelek.protocols.zerodb.wire.values import VALUE_BYTES_MAX
+from kelek.testing import LocalCluster
+from kelek.testing.fixtures import kelek_cluster as kelek_cluster
+from kelek.tests.clients.table.table_servers import TableServers
+
+JOIN_S = 120.0
+CLIENTS, TIMES = 4, 20
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[TableServers]:
+    cluster = TableServers(tmp_path)
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def table(cluster: TableServers) -> Iterator[kelek.Table]:
+    with kelek.Table(cluster.urls, 7, timeout_ms=60_000) as table:
+        yield table
+
+
+def test_the_value_before_comes_back(table: kelek.Table) -> None:
+    assert table.swap("k", "1") is None
+    assert table.swap("k", "2", ttl_s=60) == b"1"
+    assert table.pop("k") == b"2"
+    assert table.pop("k") is None
+    assert table.get("k") is None
+
+
+def test_numbers_and_bytes_grow(table: kelek.Table) -> None:
+    assert [table.increment("n", by) for by in (1, 41, -50)] == [1, 42, -8]
+    assert table.get("n") == b"-8"
+    for wrong in (b"", b"1.5", b" 1", b"1_0", b"+1", b"x"):
+        table.put("n", wrong)
+        with pytest.raises(ValueError, match="the value of 'n' is no whole number"):
+            table.increment("n")
+        assert table.get("n") == wrong
+    assert [table.append("a", "xy"), table.append("a", b""), table.append("a", b"z")] == [2, 2, 3]
+    assert table.get("a") == b"xyz"
+    table.put("a", bytes(VALUE_BYTES_MAX))
+    with pytest.raises(kelek.TableTooLarge):
+        table.append("a", "z")
+
+
+def test_a_function_of_the_value(table: kelek.Table, cluster: TableServers) -> None:
+    with kelek.Table(cluster.urls, "carts", codec="json", timeout_ms=60_000) as carts:
+        assert carts.update("ann", lambda cart: [*(cart or []), "tea"]) == ["tea"]
+        assert carts.update("ann", lambda cart: [*cart, "bun"]) == ["tea", "bun"]
+        assert carts.update("ann", lambda cart: None) is None
+        assert carts.swap("ann", []) == ["tea", "bun"]
+        assert carts.increment("visits") == carts.get("visits") == 1
+        assert carts.pop("visits") == 1
+    calls: list[bytes | None] = []
+
+    def change(value: bytes | None) -> bytes:
+        calls.append(value)
+        if len(calls) < 3:  # Another client writes between the read and the write.
+            with kelek.Table(cluster.urls, 7) as other:
+                other.put("k", f"of other {len(calls)}")
+        return (value or b"") + b"!"
+
+    assert table.update("k", change) == b"of other 2!"
+    assert calls == [None, b"of other 1", b"of other 2"]
+
+
+def test_others_that_are_always_faster(
+    table: kelek.Table, cluster: TableServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call ends, and stores nothing."""
+    table.increment("n")
+    times = iter([0, 60_000])
+    monkeypatch.setattr(updates, "monotonic_ms", lambda: next(times))
+    with kelek.Table(cluster.urls, 7, timeout_ms=60_000) as other:
+
+        def change(value: bytes) -> bytes:
+            other.put("n", value + b"1")
+            return b""
+
+        with pytest.raises(kelek.TableTimeout, match="other clients changed the key b'n'"):
+            table.update("n", change)
+    assert table.get("n") == b"11"
+
+
+def test_a_repeated_request_counts_once(table: kelek.Table, cluster: TableServers) -> None:
+    """A server adds and is lost before its answer; the client sends the request to another one."""
+    table.increment("n")
+    for update in (lambda: table.increment("n"), lambda: table.append("n", "0")):
+        server = cluster.servers[cluster.urls.index(table.server().url)]
+        server.mute, server.dies = 1, True
+        update()
+        assert server.silent
+    assert table.get("n") == b"20"
+    assert len(cluster.store.writes) == 3
+
+
+def test_a_time_to_live_is_set_and_removed(table: kelek.Table, cluster: TableServers) -> None:
+    assert not table.set_ttl("k", 3)
+    assert cluster.store.writes == []
+    table.put("k", "v")
+    assert table.set_ttl("k", 3)
+    assert table.set_ttl("k", None)
+    assert table.get("k") == b"v"
+    asked = [it for it in cluster.store.writes if isinstance(it, requests.Transaction)]
+    assert [it.extension.ttl_ms for it in asked] == [3000, 0]
+
+
+def test_tasks_add_to_one_number(cluster: TableServers) -> None:
+    async def main() -> None:
+        async with kelek.AsyncTable(cluster.urls, "counts", timeout_ms=60_000) as table:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(table.increment("n")) for _ in range(20)]
+            assert sorted(task.result() for task in tasks) == list(range(1, 21))
+            assert await table.swap("n", "0") == b"20"
+            assert await table.append("n", "1") == 2
+            assert await table.update("n", lambda value: value + b"2") == b"012"
+            assert await table.set_ttl("n", 60)
+            assert await table.pop("n") == b"012"
+
+    asyncio.run(asyncio.wait_for(main(), JOIN_S))
+
+
+def test_nothing_is_lost_between_clients_of_several_nodes(kelek_cluster: LocalCluster) -> None:
+    sums: list[int] = []
+
+    def count(url: str, text: str) -> None:
+        with kelek.Table(url, "counts", timeout_ms=int(1000 * JOIN_S)) as table:
+            for _ in range(TIMES):
+                sums.append(table.increment("n"))
+                table.append("text", text)
+
+    urls = [*kelek_cluster.table_urls, kelek_cluster.table_urls[0]]
+    threads = [
+        threading.Thread(target=count, args=(url, text))
+        for url, text in zip(urls, "abcd", strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(JOIN_S)
+    assert sorted(sums) == list(range(1, CLIENTS * TIMES + 1))
+    with kelek.Table(kelek_cluster.table_urls, "counts") as table:
+        assert sorted(table.get("text").decode()) == sorted("abcd" * TIMES)
+
+
+def test_a_key_lives_as_long_as_it_was_last_told(kelek_cluster: LocalCluster) -> None:
+    with kelek.Table(kelek_cluster.table_urls, "lives", timeout_ms=60_000) as table:
+        changes = table.watch(timeout_s=JOIN_S)
+        for key in ("extended", "removed", "short"):
+            table.put(key, "v", ttl_s=2)
+        assert table.set_ttl("extended", 3600)
+        assert table.set_ttl("removed", None)
+        gone = next(change for change in changes if change.value is None)
+        assert gone.key == b"short"
+        assert list(table.keys()) == [b"extended", b"removed"]
+        assert table.set_ttl("removed", 0.001)
+        gone = next(change for change in changes if change.value is None)
+        assert (gone.key, gone.kind) == (b"removed", "delete")
