@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -97,7 +97,10 @@ def test_others_that_are_always_faster(
 def test_a_repeated_request_counts_once(table: kelek.Table, cluster: TableServers) -> None:
     """A server adds and is lost before its answer; the client sends the request to another one."""
     table.increment("n")
-    for update in (lambda: table.increment("n"), lambda: table.append("n", "0")):
+    added: list[Callable[[], int]] = [
+        lambda: table.increment("n"), lambda: table.append("n", "0")
+    ]  # fmt: skip
+    for update in added:
         server = cluster.servers[cluster.urls.index(table.server().url)]
         server.mute, server.dies = 1, True
         update()

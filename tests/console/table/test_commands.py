@@ -627,3 +627,17 @@ def test_tables_have_names(cluster: TableServers) -> None:
     said = run("shell", stdin=text.encode())
     assert said.stdout.splitlines() == ["w", "b\tc", "k\tw"]
     assert said.exit_code == 2
+
+
+def test_values_that_depend_on_the_values_before(cluster: TableServers) -> None:
+    assert ok("table", "increment", "counts", "n") == "1\n"
+    assert ok("table", "increment", "counts", "n", "--", "-3") == "-2\n"
+    assert ok("table", "append", "counts", "n", "x") == "3\n"
+    assert "no whole number" in fails("table", "increment", "counts", "n")[1]
+    ok("table", "expire", "counts", "n", "60")
+    ok("table", "expire", "counts", "n")
+    code, line = fails("table", "expire", "counts", "none", "60")
+    assert (code, line) == (1, "kelek: table counts: no key none")
+    said = ok("table", "watch", "counts", "--snapshot", "--quiet", "0.001")
+    assert said.split()[1:] == ["n", "=", "-2x"]
+    assert fails("table", "watch", "7", "--snapshot", "--after", "1")[0] == 2
