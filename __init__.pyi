@@ -90,6 +90,7 @@ from .clients.table.jobs import RangeJob as RangeJob
 from .clients.table.map import Map as Map
 from .clients.table.operations import TableTuning as TableTuning
 from .clients.table.table import Table as Table
+from .clients.table.updates import KeyLifetime as KeyLifetime
 from .clients.tracing import disable_tracing as disable_tracing
 from .clients.tracing import enable_tracing as enable_tracing
 from .protocols.garlicfarm.app.documents import encode_status as encode_status

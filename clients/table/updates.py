@@ -6,9 +6,11 @@ that is tried again while other clients change the key in between.
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...net.clock import monotonic_ms
+from ...protocols.zerodb.wire import answers, requests
+from ...protocols.zerodb.wire.values import STALE, Extension
 from ..errors import TableTimeout
 from ..io.operations import Operation, operation
 from .arguments import Data, check_value_size, checked_key, checked_value
@@ -16,6 +18,18 @@ from .batch import Batch
 from .reads import TableReads
 
 _NUMBER = re.compile(rb"-?[0-9]{1,1000}")
+
+
+class KeyLifetime(NamedTuple):
+    """How long a key lives.
+
+    left_s    seconds until the table deletes it, by the clock of the node that answers; 0: any
+              moment now; None: no end
+    session   it ends with this session; 0: with none
+    """
+
+    left_s: float | None
+    session: int
 
 
 class TableUpdates(TableReads):
@@ -94,6 +108,21 @@ class TableUpdates(TableReads):
         """
         kept = yield from self._update(checked_key(key), lambda data: data, ttl_s)
         return kept is not None
+
+    @operation
+    def lifetime(self, key: Data) -> Operation[KeyLifetime | None]:
+        """How long a key lives; None: there is no such key.
+
+        Raises TableUnsupported when the server is of a version that does not tell.
+        """
+        yield from self._find()
+        stale = Extension(self._read_flags & STALE)
+        asked = requests.Lifetimes(self._number, [checked_key(key)], stale)
+        found = (yield from self._fetch(asked, answers.LIFETIMES))[0]
+        if found is None:
+            return None
+        is_limited = found.left_ms != answers.NO_END_MS
+        return KeyLifetime(found.left_ms / 1000 if is_limited else None, found.session)
 
     def _update(
         self, key: bytes, change: Callable[[bytes | None], bytes | None], ttl_s: float | None

@@ -51,6 +51,7 @@ TABLES: Mapping[int, Right] = MappingProxyType({
     zerodb.SCAN: Right.TABLE_READ,
     zerodb.SPLIT_POINTS: Right.TABLE_READ,
     zerodb.WATCH: Right.TABLE_READ,
+    zerodb.LIFETIMES: Right.TABLE_READ,
     zerodb.PUT: Right.TABLE_WRITE,
     zerodb.DELETE: Right.TABLE_WRITE,
     zerodb.DELETE_RANGE: Right.TABLE_WRITE,

@@ -28,7 +28,7 @@ from ..wire.requests import ServerInfo as AskServerInfo
 DEADLINE_MS_MAX = (1 << 32) - 1
 OUR_TYPES = frozenset(
     {values.SPLIT_POINTS, values.TABLE_INFO, values.WATCH, values.TRANSACTION, values.SESSION}
-    | {values.LEASE, values.COPY_TABLE, values.LIST_JOBS, values.END_JOB}
+    | {values.LEASE, values.COPY_TABLE, values.LIST_JOBS, values.END_JOB, values.LIFETIMES}
 )
 OPTIONAL_FLAGS = values.PACKED | values.STALE  # A server without them gives the same result.
 

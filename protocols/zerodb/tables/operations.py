@@ -229,7 +229,7 @@ def _lifetime_key(table: int, key: bytes) -> bytes:
     return LIFETIME + _TABLE.pack(table) + key
 
 
-def _lifetimes_of(state: TableState, table: int, keys: Sequence[bytes]) -> dict[bytes, Lifetime]:
+def lifetimes_of(state: TableReader, table: int, keys: Sequence[bytes]) -> dict[bytes, Lifetime]:
     """The lifetimes of those keys that have one."""
     found = state.get(SYSTEM, [_lifetime_key(table, key) for key in keys])
     return {
@@ -241,7 +241,7 @@ def _lifetimes_of(state: TableState, table: int, keys: Sequence[bytes]) -> dict[
 
 def _clear_lifetimes(state: TableState, table: int, keys: Sequence[bytes]) -> None:
     """Removes the lifetimes of keys."""
-    _delete_lifetimes(state, table, _lifetimes_of(state, table, keys))
+    _delete_lifetimes(state, table, lifetimes_of(state, table, keys))
 
 
 def _clear_lifetimes_in_range(state: TableState, table: int, start: bytes, end: bytes) -> None:
@@ -271,7 +271,7 @@ def _set_lifetimes(state: TableState, table: int, keys: Sequence[bytes], wanted:
     there = state.get(table, keys)
     found = zip(keys, there, strict=True)
     keys = list(dict.fromkeys(key for key, value in found if value is not None))
-    before = _lifetimes_of(state, table, keys)
+    before = lifetimes_of(state, table, keys)
     gone: list[bytes] = []
     names: list[bytes] = []
     values: list[bytes] = []

@@ -422,6 +422,17 @@ def _decode_changes(frames: Frames) -> tuple[int, list[WatchedChange]]:
     return following, changes
 
 
+NO_END_MS = 2**64 - 1
+_LIFETIME = struct.Struct("<QQ")
+
+
+class Lifetime(NamedTuple):
+    """How long an existing key lives."""
+
+    left_ms: int = NO_END_MS  # By the clock of the node that answers.
+    session: int = 0  # It ends with this one; 0: with none.
+
+
 class TransactionResult(NamedTuple):
     succeeded: bool  # Its compares held.
     token: int  # Fencing token.
@@ -511,6 +522,14 @@ CHUNK = AnswerLayout[Pairs](
 SPLIT_POINTS = AnswerLayout[list[bytes]](
     values.SPLIT_POINTS,
     RestType("the first keys of all parts but the first: of about equal size", list, list),
+)
+LIFETIMES = AnswerLayout[list[Lifetime | None]](
+    values.LIFETIMES,
+    RestType(
+        "for each key an empty frame: there is none, or u64 ms left, u64 session (0: none)",
+        lambda found: [b"" if each is None else _LIFETIME.pack(*each) for each in found],
+        lambda frames: [Lifetime(*_LIFETIME.unpack(it)) if it else None for it in frames],
+    ),
 )
 TABLE_INFO = AnswerLayout[dict[int, dict[str, Any]]](
     values.TABLE_INFO, _objects("u32 table, JSON, u32 table, JSON ...", U32)

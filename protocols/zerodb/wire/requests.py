@@ -553,8 +553,17 @@ class EndJob(NamedTuple):
     extension: Extension = NO_EXTENSION
 
 
+@_request(values.LIFETIMES, TABLE, KEYS_REST)
+class Lifetimes(NamedTuple):
+    """How long each key lives."""
+
+    table: int
+    keys: list[bytes]
+    extension: Extension = NO_EXTENSION
+
+
 TableRequest = ServerInfo | OpenTable | CloseTable | CompactTable | TruncateTable
-ReadRequest = Read | Count | Exists | Scan | SplitPoints | TableInfo | Watch
+ReadRequest = Read | Count | Exists | Scan | SplitPoints | TableInfo | Watch | Lifetimes
 WriteRequest = Put | Delete | DeleteRange | DeleteLimited | WriteTables | Transaction | Session
 SnapshotRequest = ForwardRange | MapTable | RangeJob | CopyTable  # They begin a data job.
 JobServerRequest = SnapshotRequest | JobStatus | ClientData | Lease | ListJobs | EndJob

@@ -36,6 +36,7 @@ PROTOCOL_ERROR = 0xFF
 SPLIT_POINTS = 0x14
 TABLE_INFO = 0x15
 WATCH = 0x16
+LIFETIMES = 0x17
 TRANSACTION = 0x25
 SESSION = 0x26
 LEASE = 0x43
@@ -86,7 +87,8 @@ FEATURE_COPY = 0x10000
 FEATURE_JOBS = 0x20000  # Data jobs are listed and ended.
 FEATURE_SHARED_LEASES = 0x40000  # Leases of snapshots on all nodes.
 FEATURE_NAMES = 0x80000  # Tables have names.
-FEATURES = 0xFFF07  # All of them.
+FEATURE_LIFETIMES = 0x100000  # The time that keys have left is read.
+FEATURES = 0x1FFF07  # All of them.
 
 # Flags of the extension.
 STALE = 0x01  # Read what this node has, without asking the leader.

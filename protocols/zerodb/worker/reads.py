@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
+from ..tables import operations
 from ..tables.content import ContentHash
 from ..tables.tables import Pair, Tables
 from ..wire import answers, requests
@@ -121,6 +122,16 @@ def scan(tables: Tables, request: requests.Scan, bytes_max: int) -> Slices:
         # The resume key of a reverse scan is an exclusive end, so it is the last key sent.
         resume = answer.keys[-1]
     yield answers.SCAN.encode(request, answers.Pairs(answer.keys, answer.values, resume))
+
+
+def lifetimes(tables: Tables, request: requests.Lifetimes, unix_ms: int) -> Slices:
+    limited = operations.lifetimes_of(tables, request.table, request.keys)
+    found: list[answers.Lifetime | None] = []
+    for key, is_there in zip(request.keys, tables.exists(request.table, request.keys), strict=True):
+        at_ms, session = limited.get(key, (0, 0))
+        left_ms = max(at_ms - unix_ms, 0) if at_ms else answers.NO_END_MS
+        found.append(answers.Lifetime(left_ms, session) if is_there else None)
+    yield answers.LIFETIMES.encode(request, found)
 
 
 def compact(tables: Tables, request: requests.CompactTable) -> Slices:

@@ -383,6 +383,8 @@ class TableRequests:
                     request.table, request.start, request.end, request.parts - 1
                 )
                 return iter([answers.SPLIT_POINTS.encode(request, points)])
+            case requests.Lifetimes():
+                return reads.lifetimes(database, request, self._unix_ms)
             case requests.Watch():  # Index 0.
                 first = self._next_change(pending.table)
                 return iter([answers.WATCH.encode(request, (first, []))])

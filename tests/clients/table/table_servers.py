@@ -149,6 +149,10 @@ class FakeTableServer:
                 return answers.SPLIT_POINTS.encode(request, keys[size::size][: parts - 1])
             case requests.TableInfo():
                 return self._info(request)
+            case requests.Lifetimes():
+                table = self.store.table(request.table)
+                told = [answers.Lifetime(1500, 9) if it in table else None for it in request.keys]
+                return answers.LIFETIMES.encode(request, told)
             case requests.CompactTable() | requests.CloseTable() | requests.Lease():
                 return answers.encode_ok(request)
             case _ if isinstance(

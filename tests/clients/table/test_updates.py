@@ -118,6 +118,8 @@ def test_a_time_to_live_is_set_and_removed(table: kelek.Table, cluster: TableSer
     assert table.get("k") == b"v"
     asked = [it for it in cluster.store.writes if isinstance(it, requests.Transaction)]
     assert [it.extension.ttl_ms for it in asked] == [3000, 0]
+    assert table.lifetime("k") == kelek.KeyLifetime(1.5, 9)
+    assert table.lifetime("none") is None
 
 
 def test_tasks_add_to_one_number(cluster: TableServers) -> None:
@@ -162,12 +164,20 @@ def test_a_key_lives_as_long_as_it_was_last_told(kelek_cluster: LocalCluster) ->
     with kelek.Table(kelek_cluster.table_urls, "lives", timeout_ms=60_000) as table:
         changes = table.watch(timeout_s=JOIN_S)
         for key in ("extended", "removed", "short"):
-            table.put(key, "v", ttl_s=2)
-        assert table.set_ttl("extended", 3600)
+            table.put(key, "v", ttl_s=3600)
+        assert table.set_ttl("extended", 7200)
         assert table.set_ttl("removed", None)
+        assert table.set_ttl("short", 0.001)
         gone = next(change for change in changes if change.value is None)
-        assert gone.key == b"short"
+        assert (gone.key, gone.kind) == (b"short", "delete")
+        told = table.lifetime("extended")
+        assert told is not None
+        assert told.left_s is not None
+        assert 7200 - JOIN_S < told.left_s <= 7200
+        assert table.lifetime("removed") == (None, 0)
+        assert table.lifetime("short") is None
+        session = table.open_session(3600)
+        table.put("held", "v", session=session)
+        assert table.lifetime("held") == (None, session)
+        table.end_session(session)
         assert list(table.keys()) == [b"extended", b"removed"]
-        assert table.set_ttl("removed", 0.001)
-        gone = next(change for change in changes if change.value is None)
-        assert (gone.key, gone.kind) == (b"removed", "delete")

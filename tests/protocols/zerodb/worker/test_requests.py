@@ -10,6 +10,7 @@ from kelek.protocols.zerodb.tables.tables import TableEntry, TablePartition
 from kelek.protocols.zerodb.wire import answers, requests, values
 from kelek.protocols.zerodb.wire.ops import (
     EQUAL,
+    Attach,
     Compare,
     Delete,
     DeleteLimited,
@@ -248,6 +249,21 @@ def test_local_writes_are_one_batch_and_read_afterwards() -> None:
     assert out[2][2] == b"1"
     assert out[3] == [b"c1", b"", b"\x31\x01\x12\x00", b"\0", b"\1"]
     assert rig.requests.completed_ticket == 5
+
+
+def test_the_time_that_keys_have_left() -> None:
+    rig = RequestRig()
+    rig.put(5, [(b"a", b""), (b"b", b""), (b"held", b""), (b"late", b"")])
+    rig.apply(Expiry(5, UNIX_MS + 1500, [b"a"]), Expiry(5, UNIX_MS - 1, [b"late"]))
+    rig.apply(SessionOpen(0, 1000, UNIX_MS), Attach(5, 3, [b"held"]))  # By its index.
+    rig.ask(requests.Lifetimes(5, [b"a", b"b", b"none", b"held", b"late"]))
+    ((_, header, *frames),) = rig.run_all()
+    assert header == b"\x31\x01\x17\x00"
+    none = b"\xff" * 8
+    assert frames == [
+        (1500).to_bytes(16, "little"), none + bytes(8), b"",
+        none + (3).to_bytes(8, "little"), bytes(16),
+    ]  # fmt: skip
 
 
 def test_a_write_refused_by_the_database_is_an_error() -> None:
