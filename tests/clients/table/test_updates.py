@@ -162,7 +162,7 @@ def test_nothing_is_lost_between_clients_of_several_nodes(kelek_cluster: LocalCl
 
 def test_a_key_lives_as_long_as_it_was_last_told(kelek_cluster: LocalCluster) -> None:
     with kelek.Table(kelek_cluster.table_urls, "lives", timeout_ms=60_000) as table:
-        changes = table.watch(timeout_s=JOIN_S)
+        changes = table.watch(after=0, timeout_s=JOIN_S)
         for key in ("extended", "removed", "short"):
             table.put(key, "v", ttl_s=3600)
         assert table.set_ttl("extended", 7200)
