@@ -118,7 +118,7 @@ class TableUpdates(TableReads):
         yield from self._find()
         stale = Extension(self._read_flags & STALE)
         asked = requests.Lifetimes(self._number, [checked_key(key)], stale)
-        found = (yield from self._fetch(asked, answers.LIFETIMES))[0]
+        found = next(iter((yield from self._fetch(asked, answers.LIFETIMES))), None)
         if found is None:
             return None
         is_limited = found.left_ms != answers.NO_END_MS

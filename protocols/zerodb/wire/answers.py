@@ -433,6 +433,12 @@ class Lifetime(NamedTuple):
     session: int = 0  # It ends with this one; 0: with none.
 
 
+def _decode_lifetime(frame: bytes) -> Lifetime:
+    if len(frame) != _LIFETIME.size:
+        raise RemoteProtocolError(f"a lifetime of {len(frame)} bytes")
+    return Lifetime(*_LIFETIME.unpack(frame))
+
+
 class TransactionResult(NamedTuple):
     succeeded: bool  # Its compares held.
     token: int  # Fencing token.
@@ -528,7 +534,7 @@ LIFETIMES = AnswerLayout[list[Lifetime | None]](
     RestType(
         "for each key an empty frame: there is none, or u64 ms left, u64 session (0: none)",
         lambda found: [b"" if each is None else _LIFETIME.pack(*each) for each in found],
-        lambda frames: [Lifetime(*_LIFETIME.unpack(it)) if it else None for it in frames],
+        lambda frames: [_decode_lifetime(it) if it else None for it in frames],
     ),
 )
 TABLE_INFO = AnswerLayout[dict[int, dict[str, Any]]](

@@ -87,6 +87,11 @@ CASES = [
         lambda it, _: (it[0], [(i, [ops.Put(1, *columns)]) for i, columns in it[1]]),
     ),
     AnswerCase(answers.TRANSACTION, RESULT, lambda result, _: packed_result(*result)),
+    AnswerCase(
+        answers.LIFETIMES,
+        st.lists(st.none() | st.builds(answers.Lifetime, U64, U64), max_size=4),
+        fields=keys_of,
+    ),
     AnswerCase(answers.JOB, st.tuples(U64, st.none() | LEASE)),
     AnswerCase(answers.LEASE, LEASE),
 ]
