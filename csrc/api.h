@@ -558,8 +558,8 @@ struct klk_updates {
     uint32_t position;       /* the next message of the arena; 0 between arenas */
     uint64_t inflight_max;   /* updates that wait for a commit, and their bytes */
     uint64_t inflight_bytes_max;
-    uint64_t inflight;
-    uint64_t inflight_bytes;
+    uint64_t inflight, inflight_bytes;
+    struct klk_loads *loads; /* shares.h; NULL: a client may have all of it */
     /* Accepted updates, as blocks without headers. */
     uint8_t *blocks;
     size_t blocks_max;

@@ -4,6 +4,7 @@
 #include "guard.h"
 #include "messages.h"
 #include "reqids.h"
+#include "shares.h"
 #include "table_mark.h"
 #include "waiters.h"
 
@@ -30,6 +31,7 @@ struct waiter {
     uint32_t updates; /* new updates of this request, which count as in flight */
     uint32_t bytes;
     uint16_t runs;
+    uint16_t client; /* of `loads` */
     uint8_t pack;
     uint8_t routing_id_size;
     uint8_t reqid[12];
@@ -42,6 +44,7 @@ struct request {
     uint32_t routing_id_size;
     uint32_t data_size;
     uint32_t marked; /* enum klk_updates_marked */
+    uint32_t client;
     int pack;
 };
 
@@ -117,6 +120,7 @@ static void waiter_add(struct klk_updates *updates, const struct request *from, 
     waiter->index = index;
     waiter->bytes = bytes;
     waiter->runs = (uint16_t)runs;
+    waiter->client = (uint16_t)from->client;
     waiter->pack = (uint8_t)from->pack;
     waiter->routing_id_size = (uint8_t)from->routing_id_size;
     memcpy(waiter->reqid, from->reqid, KLK_REQID_SIZE);
@@ -124,6 +128,9 @@ static void waiter_add(struct klk_updates *updates, const struct request *from, 
     memcpy(tail + from->routing_id_size, updates->runs, runs * RUN_SIZE);
     updates->inflight += count;
     updates->inflight_bytes += bytes;
+    if (!updates->loads) return;
+    updates->loads->of[from->client].count += count;
+    updates->loads->of[from->client].bytes += bytes;
 }
 
 static struct request waiter_request(const struct waiter *waiter) {
@@ -148,6 +155,10 @@ static int waiter_accept(struct klk_messages *out, const void *waiter) {
 static void waiter_remove(struct klk_updates *updates, const struct waiter *waiter) {
     updates->inflight -= waiter->updates;
     updates->inflight_bytes -= waiter->bytes;
+    if (updates->loads) {
+        updates->loads->of[waiter->client].count -= waiter->updates;
+        updates->loads->of[waiter->client].bytes -= waiter->bytes;
+    }
     klk_waiters_remove(&updates->waiters, &waiter->head);
 }
 
@@ -225,10 +236,22 @@ static const char *mark_refusal(const struct request *from, const uint8_t *data,
     return from->marked == KLK_MARKED_ALONE ? "not for tables" : "reserved for table servers";
 }
 
-static int over_limits(const struct klk_updates *updates, uint64_t count, uint64_t bytes) {
+/* Whether a client would have more than a multiple of what it leaves to others. So one that floods
+ * has three quarters at most, and each of two of them 3/7. One that has nothing may have more. */
+static int over_share(uint64_t has, uint64_t more, uint64_t all, uint64_t most) {
+    return has && has + more > KLK_LOAD_SHARE * (most - all - more);
+}
+
+static int over_limits(const struct klk_updates *updates, const struct request *from,
+                       uint64_t count, uint64_t bytes) {
     if (!updates->inflight) return 0; /* An update of any permitted size is accepted alone. */
-    return updates->inflight + count > updates->inflight_max ||
-           updates->inflight_bytes + bytes > updates->inflight_bytes_max;
+    if (updates->inflight + count > updates->inflight_max ||
+        updates->inflight_bytes + bytes > updates->inflight_bytes_max)
+        return 1;
+    if (!updates->loads) return 0;
+    const struct klk_load *load = &updates->loads->of[from->client];
+    return over_share(load->count, count, updates->inflight, updates->inflight_max) ||
+           over_share(load->bytes, bytes, updates->inflight_bytes, updates->inflight_bytes_max);
 }
 
 /* ---- one update in text or node form ---- */
@@ -269,7 +292,7 @@ static int take_single(struct klk_updates *updates, const struct request *from,
         mark_refusal(from, from->data, from->data_size))
         return take_refused(updates, from, 0, "", out);
     size_t bytes = klk_record_size(from->data_size, 1);
-    if (over_limits(updates, 1, bytes) ||
+    if (over_limits(updates, from, 1, bytes) ||
         !klk_waiters_fit(&updates->waiters, waiter_size(from->routing_id_size, 0))) {
         updates->counters[KLK_UPDATES_OVER]++;
         return KLK_OK;
@@ -401,7 +424,7 @@ static int take_pack(struct klk_updates *updates, const struct request *from,
         updates->counters[KLK_UPDATES_GAPS] += result == KLK_OK;
         return result;
     }
-    if (over_limits(updates, position, from->data_size) ||
+    if (over_limits(updates, from, position, from->data_size) ||
         !klk_waiters_fit(&updates->waiters, waiter_size(from->routing_id_size, position))) {
         updates->counters[KLK_UPDATES_OVER]++;
         return KLK_OK;
@@ -458,6 +481,9 @@ static int take_message(struct klk_updates *updates, const struct klk_messages *
     from.reqid = klk_messages_at(arena, message, 1, &reqid_size);
     if (!from.pack && view->marked == KLK_MARKED_ALONE) return OTHER;
     from.marked = marked_of(view, arena, message);
+    if (updates->loads)
+        from.client = klk_client_of(updates->loads->seed, updates->loads->foreign_slot, arena,
+                                    message);
     int shape = from.pack
                     ? pack_shape(updates, arena, message, &from, &previous, &previous_size)
                     : single_shape(updates, arena, message, &from);

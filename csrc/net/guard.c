@@ -239,20 +239,11 @@ int klk_guard_audits(const struct klk_guard *guard, const struct klk_key *key,
 
 /* ---- what waits of each client ---- */
 
-static uint32_t client_of(const struct klk_shares *shares, const struct klk_messages *arena,
-                          uint32_t message) {
-    uint32_t size;
-    if (arena->slots && arena->slots[message] != shares->foreign_slot)
-        return arena->slots[message] % KLK_SHARES_CLIENTS;
-    const uint8_t *id = klk_messages_at(arena, message, 0, &size);
-    return (uint32_t)(klk_id_hash(shares->seed, id, size) >> 32) % KLK_SHARES_CLIENTS;
-}
-
 void klk_shares_take(struct klk_shares *shares, const struct klk_messages *arena,
                      uint32_t *numbers, uint32_t *clients, uint32_t *count) {
     uint32_t taken = 0;
     for (uint32_t i = 0; i < *count; i++) {
-        uint32_t client = client_of(shares, arena, numbers[i]);
+        uint32_t client = klk_client_of(shares->seed, shares->foreign_slot, arena, numbers[i]);
         uint32_t has = shares->counts[client];
         uint32_t most = shares->count < shares->crowded ? shares->client_max : KLK_SHARES_FEW;
         if (has >= most || shares->count >= shares->all_max) {

@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "api.h"
+#include "bytes.h"
+#include "shares.h"
 
 static inline uint32_t klk_messages_bytes(const struct klk_messages *messages) {
     return messages->offsets[messages->frames];
@@ -53,6 +55,16 @@ static inline int klk_messages_is(const struct klk_messages *messages, uint32_t 
 
 static inline uint32_t klk_messages_frames(const struct klk_messages *messages, uint32_t m) {
     return messages->firsts[m + 1] - messages->firsts[m];
+}
+
+/* The number of a message's client, as in shares.h. */
+static inline uint32_t klk_client_of(uint64_t seed, uint32_t foreign_slot,
+                                     const struct klk_messages *arena, uint32_t message) {
+    uint32_t size;
+    if (arena->slots && arena->slots[message] != foreign_slot)
+        return arena->slots[message] % KLK_SHARES_CLIENTS;
+    const uint8_t *id = klk_messages_at(arena, message, 0, &size);
+    return (uint32_t)(klk_id_hash(seed, id, size) >> 32) % KLK_SHARES_CLIENTS;
 }
 
 #endif

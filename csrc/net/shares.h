@@ -3,7 +3,7 @@
 #define KLK_SHARES_H
 #include "api.h"
 
-enum klk_shares_limit { KLK_SHARES_CLIENTS = 16384, KLK_SHARES_FEW = 4 };
+enum klk_shares_limit { KLK_SHARES_CLIENTS = 16384, KLK_SHARES_FEW = 4, KLK_LOAD_SHARE = 3 };
 
 /* A client is the slot of its key. Without keys, and at foreign_slot, it is its routing id. Clients
  * may share a number: slots of 16384 apart, and routing ids whose hashes do. */
@@ -29,5 +29,17 @@ void klk_shares_take(struct klk_shares *shares, const struct klk_messages *arena
 
 /* A message of a client no longer waits. */
 void klk_shares_release(struct klk_shares *shares, uint32_t client);
+
+struct klk_load {
+    uint64_t bytes;
+    uint64_t count;
+};
+
+/* What each client has in flight: at most KLK_LOAD_SHARE times what it leaves free for others. */
+struct klk_loads {
+    uint64_t seed;            /* as of klk_shares, and foreign_slot */
+    uint32_t foreign_slot;
+    struct klk_load of[16384];
+};
 
 #endif

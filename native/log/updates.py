@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from ..._native import ffi, lib
 from ..errors import HEADER_SIZE, RECORD_BYTES_MAX, NativeError, Readable, checked, uncleared
 from ..net.messages import Arena, Frames
+from ..net.shares import slot_number
 
 # ---- reqids.c ----
 
@@ -200,7 +201,8 @@ class Updates:
 
     It handles RequestUpdate in text and node form, and packs (docs/protocols/zmq-raft.md). A
     request that can't be answered at once waits until commit() or refuse(). Above inflight_max
-    updates or inflight_bytes_max bytes a message gets no answer, and the client repeats it.
+    updates or inflight_bytes_max bytes a message gets no answer, and the client repeats it. With
+    share() a client may not have all of them.
     """
 
     def __init__(
@@ -232,6 +234,17 @@ class Updates:
         updates.inflight_max, updates.inflight_bytes_max = inflight_max, inflight_bytes_max
         self._waiters = updates.waiters
         self._waiters.ring, self._waiters.ring_max = self._ring, ring_bytes
+
+    def share(self, foreign_slot: int | None) -> None:
+        """From now on a client may have in flight LOAD_SHARE times what it leaves free: three
+        quarters, if it is the only one. One that has nothing may have all that is free.
+
+        A client is the slot of its key. Without keys, and in foreign_slot, it is its routing id.
+        """
+        loads = self._loads = ffi.new("struct klk_loads *")
+        loads.seed = int.from_bytes(os.urandom(8), "little")
+        loads.foreign_slot = slot_number(foreign_slot)
+        self._struct.loads = loads
 
     @property
     def waiting(self) -> int:

@@ -8,7 +8,13 @@ from ..errors import uncleared
 from .messages import Arena
 
 FEW: int = lib.KLK_SHARES_FEW
+LOAD_SHARE: int = lib.KLK_LOAD_SHARE
 _NO_SLOT = 0xFFFFFFFF
+
+
+def slot_number(foreign_slot: int | None) -> int:
+    """As C code has it; None: there is none."""
+    return _NO_SLOT if foreign_slot is None else foreign_slot
 
 
 class MessageShares:
@@ -43,7 +49,7 @@ class MessageShares:
             self._numbers, self._clients = (uncleared("uint32_t[]", 2 * count) for _ in range(2))
         self._numbers[0:count] = numbers
         self._count[0] = count
-        self._struct.foreign_slot = _NO_SLOT if foreign_slot is None else foreign_slot
+        self._struct.foreign_slot = slot_number(foreign_slot)
         found = self._numbers, self._clients, self._count
         lib.klk_shares_take(self._struct, arena._struct, *found)
         taken = self._count[0]

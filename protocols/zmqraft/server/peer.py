@@ -133,7 +133,13 @@ class Peer:
             recovered.snapshot,
         )
         self.updates = UpdateIntake(
-            cluster, self.core, self.directory, reqids, setup.updates, now_ms
+            cluster,
+            self.core,
+            self.directory,
+            reqids,
+            setup.updates,
+            now_ms,
+            setup.foreign_slot,
         )
         self.reads = PeerReads(self.core, cluster, self.out.clients)
         self.transfers = TransferRequests(self.core, cluster)

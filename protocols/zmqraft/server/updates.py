@@ -185,6 +185,7 @@ class UpdateIntake:
         reqids: Reqids,
         limits: UpdateLimits,
         now_ms: int,
+        foreign_slot: int | None = None,
     ) -> None:
         self.reqids = reqids
         self.refusal = encode_json(None)  # Names the leader to clients that must go elsewhere.
@@ -204,6 +205,7 @@ class UpdateIntake:
             )
             for _ in range(2)
         )
+        self._clients.share(foreign_slot)  # Not the tables' servers: they have many clients each.
 
     def from_clients(self, arena: Arena, out: Frames, accepts: bool, now_ms: int) -> IntakeResult:
         """Receives the updates among messages at `url`; accepts: this peer leads and may append."""

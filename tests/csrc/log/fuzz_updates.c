@@ -116,6 +116,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     updates->ttl_s = 500;
     updates->inflight_max = 20;
     updates->inflight_bytes_max = 2000;
+    updates->loads = calloc(1, sizeof *updates->loads);
     updates->waiters.ring_max = 1024;
     updates->waiters.ring = exact(1024);
     struct klk_key all[FUZZ_SLOTS] = {{.rights = 1}, {.rights = KLK_RIGHT_INTERNAL}};
@@ -141,6 +142,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     free(others);
     free(arena.slots);
     free(updates->waiters.ring);
+    free(updates->loads);
     free(updates->blocks);
     free(updates);
     fuzz_reqids_free(leader.reqids);

@@ -244,7 +244,9 @@ static void run(unsigned seed, uint64_t *reached) {
                                            .ttl_s = 90,
                                            .inflight_max = 300,
                                            .inflight_bytes_max = 40000,
+                                           .loads = calloc(1, sizeof(struct klk_loads)),
                                            .waiters = {malloc(4096), 4096, 0, 0, 0, 0}};
+    intake.updates->loads->foreign_slot = UINT32_MAX;
     for (uint64_t round = 0; round < ROUNDS; round++) {
         take(&intake, round * 30);
         if (rand() % 2) propose(&intake);
@@ -260,6 +262,7 @@ static void run(unsigned seed, uint64_t *reached) {
     reqids_free(intake.reqids);
     free(intake.updates->blocks);
     free(intake.updates->waiters.ring);
+    free(intake.updates->loads);
     free(intake.updates);
     messages_free(&intake.out);
     free(ident);

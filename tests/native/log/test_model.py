@@ -228,7 +228,10 @@ class Both:
         }
         self.rng, self.spread_s = rng, rng.choice([40, 400])
         self.native = Updates(b"demo", Reqids(rng.randbytes(16)), **limits)
-        self.twin = twins.Updates(b"demo", twins.Reqids(), **limits)
+        shared = rng.random() < 0.5
+        if shared:
+            self.native.share(None)
+        self.twin = twins.Updates(b"demo", twins.Reqids(), **limits, shared=shared)
         self.last_index = self.commit_index = 0
         self.now_ms, self.unix_s = 1000, NOW_S
 

@@ -333,6 +333,57 @@ def test_bytes_in_flight_are_limited() -> None:
     assert (intake.updates.pending, intake.count("over")) == (1, 1)
 
 
+def fill(intake: Intake, name: bytes, first: int, size: int = 1) -> int:
+    """Sends until the client gets no more in; returns how many it got in."""
+    before = intake.updates.pending
+    for number in range(first, first + 1000):
+        over = intake.count("over")
+        intake.receive([name, reqid(number), b"=", bytes(size)])
+        if intake.count("over") > over:
+            break
+    return intake.updates.pending - before
+
+
+def test_a_client_that_floods_leaves_the_others_their_share() -> None:
+    intake = Intake(inflight_max=100)
+    intake.updates.share(None)
+    assert fill(intake, b"A", 1) == 75
+    assert fill(intake, b"B", 1000) == 18  # Three times what is left.
+    assert fill(intake, b"C", 2000) > 0
+    intake.propose()
+    intake.commit(75)  # A has nothing now.
+    assert fill(intake, b"A", 3000) > 0
+
+
+def test_bytes_are_shared_too_and_large_updates_of_a_new_client_are_accepted() -> None:
+    intake = Intake(inflight_bytes_max=100_000)
+    intake.updates.share(None)
+    assert fill(intake, b"A", 1, 1000) == 73
+    assert fill(intake, b"B", 1000, 25_000) == 1
+    assert fill(intake, b"C", 2000, 200_000) == 0
+
+
+def test_a_refusal_returns_the_shares() -> None:
+    intake = Intake(inflight_max=100)
+    intake.updates.share(None)
+    fill(intake, b"A", 1)
+    intake.updates.refuse(b"\xc0", Frames())
+    intake.updates.reqids.truncate(0)
+    assert fill(intake, b"A", 1) == 75
+
+
+def test_all_connections_of_a_key_are_one_client_but_those_without_keys() -> None:
+    keys = AllowedKeys([KeyRow(1, 0), KeyRow(1, 0)])
+    intake = Intake(inflight_max=100)
+    intake.updates.share(1)
+    intake.sender = 0, keys.state
+    assert fill(intake, b"A", 1) == 75
+    assert fill(intake, b"B", 1000) == 0
+    intake.sender = 1, keys.state
+    assert fill(intake, b"C", 2000) == 18
+    assert fill(intake, b"D", 3000) > 0
+
+
 def test_blocks_are_cut_at_one_mebibyte() -> None:
     intake = Intake()
     intake.receive(*([b"A", reqid(n), b"=", bytes([n]) * 300_000] for n in range(1, 8)))

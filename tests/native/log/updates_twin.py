@@ -124,9 +124,15 @@ class Updates:
     """The intake: what was taken is a list of records, who waits a list of waiters."""
 
     def __init__(
-        self, ident: bytes, reqids: Reqids, record_bytes_max: int, inflight_max: int, ttl_s: int
+        self,
+        ident: bytes,
+        reqids: Reqids,
+        record_bytes_max: int,
+        inflight_max: int,
+        ttl_s: int,
+        shared: bool = False,
     ) -> None:
-        self.ident, self.reqids, self.ttl_s = ident, reqids, ttl_s
+        self.ident, self.reqids, self.ttl_s, self.shared = ident, reqids, ttl_s, shared
         self.record_bytes_max, self.inflight_max = record_bytes_max, inflight_max
         self.records: list[bytes] = []
         self.waiters: list[Waiter] = []
@@ -155,9 +161,11 @@ class Updates:
             return "too early"
         return "forgotten" if seconds <= self.reqids.forgotten_s else None
 
-    def _over(self, count: int) -> bool:
+    def _over(self, routing_id: bytes, count: int) -> bool:
         inflight = sum(waiter.updates for waiter in self.waiters)
-        return inflight > 0 and inflight + count > self.inflight_max
+        own = sum(it.updates for it in self.waiters if it.routing_id == routing_id)
+        free = self.inflight_max - inflight - count
+        return inflight > 0 and (free < 0 or (self.shared and own > 0 and own + count > 3 * free))
 
     def receive(self, messages: Messages, view: View) -> None:
         self.out, self.others = [], []
@@ -194,7 +202,7 @@ class Updates:
         elif not 0 < len(data) <= self.record_bytes_max or self._refusal(reqid, view.unix_s):
             self.counters["refused"] += 1
             self._answer(to, False, b"", None)
-        elif self._over(1):
+        elif self._over(routing_id, 1):
             self.counters["over"] += 1
         else:
             index = view.next_index + len(self.records)
@@ -240,7 +248,7 @@ class Updates:
             self.counters["gaps"] += 1
             self._answer(to, True, b"\2", b"")
             return
-        if self._over(len(found)):
+        if self._over(routing_id, len(found)):
             self.counters["over"] += 1
             return
         runs: list[tuple[int, int]] = []
