@@ -211,7 +211,8 @@ class PollLoop:
         socket.monitor(address, CONNECTION_EVENTS)
         monitor.connect(address)
         self._monitors[socket] = monitor
-        connections.add(socket, monitor, Endpoint(bytes_max, curve, keeps))
+        endpoint = Endpoint(bytes_max, options.message_bytes_max, curve, keeps)
+        connections.add(socket, monitor, endpoint)
 
     def try_socket(self, kind: int, options: SocketOptions) -> Socket | None:
         """As socket(), for an address from a peer; None: no file is left, or the address is bad."""

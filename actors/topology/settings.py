@@ -41,6 +41,7 @@ from .yaml_values import Scalar
 from .zre import NodeZreSettings, ZreSettings
 
 NODES_MAX = 64
+APPEND_BYTES_MAX = 16 * MIB
 SERVICES_MAX = 1024  # That the topology names.
 BROKER_SERVICES = ("mmi.", "titanic.", "klk.")
 
@@ -61,7 +62,7 @@ class RaftSettings(Section):
     """a leader repeats entries that were not acknowledged after this time"""
     append_inflight_max: int = key(count(1, 1024), 4)
     """unacknowledged messages with entries per follower"""
-    append_bytes_max: int = key(size(64 * KIB, 16 * MIB), MIB)
+    append_bytes_max: int = key(size(64 * KIB, APPEND_BYTES_MAX), MIB)
     """size of one such message"""
     broadcast_heartbeat_ms: int = key(duration_ms(10, 60_000), 500)
     """while there are subscribers, a leader broadcasts at least this often; the broadcast is empty
@@ -117,7 +118,7 @@ class LimitSettings(Section):
     held_bytes_max: int = key(size(256 * MIB, 1024 * GIB), 512 * MIB)
     """what libzmq holds of all connections to a process; the process ends the largest holder"""
     growth_bytes_max: int = key(size(32 * MIB, 1024 * GIB), 256 * MIB)
-    """growth of a process, beside the bytes held and a quarter of `held_bytes_max`, while libzmq
+    """growth of a process, beside the bytes held and one largest message, while libzmq
     holds 1 MiB or more; the process ends the largest holder"""
     stall_ms: int = key(duration_ms(100, 600_000), 10_000)
     """an unfinished message of 64 KiB or more must grow by 16 KiB in this time"""

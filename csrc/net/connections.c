@@ -364,6 +364,17 @@ static int is_pending(const struct klk_connections *c, const struct klk_connecti
     return !one->drained || c->checked_ms - one->drained_ms >= UNREAD_MS;
 }
 
+/* Which connections share a limit. A fresh one has sent no whole message, ever: it may be in its
+ * handshake, whose metadata libzmq's thread copies several times, while all others wait. */
+enum holders { ALL, PENDING, FRESH };
+
+static int is_of(const struct klk_connections *c, const struct klk_connection *one,
+                 enum holders holders) {
+    if (one->is_cut) return 0;
+    if (holders == FRESH) return !one->drained && !c->endpoints[one->endpoint].keeps;
+    return holders == ALL || is_pending(c, one);
+}
+
 /* Checks a connection; whether it should be checked again soon. */
 static int check_one(struct klk_connections *c, int fd, int64_t now_ms) {
     struct klk_connection *one = &c->by_fd[fd];
@@ -408,14 +419,13 @@ static uint64_t memory_used(void) {
     return (uint64_t)(resident - shared) * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-/* The connection that holds most: of all, or of pending ones that hold much. -1: there is none. */
-static int largest_of(const struct klk_connections *c, int only_pending) {
+/* The connection that holds most: of all, or of those of a kind that hold much; or -1. */
+static int largest_of(const struct klk_connections *c, enum holders holders) {
     int found = -1;
     for (uint32_t i = 0; i < c->count; i++) {
         int fd = c->fds[i];
         const struct klk_connection *one = &c->by_fd[fd];
-        if (one->is_cut || one->held < HOT_BYTES / (only_pending ? 1 : 16)) continue;
-        if (only_pending && !is_pending(c, one)) continue;
+        if (one->held < HOT_BYTES / (holders == ALL ? 16 : 1) || !is_of(c, one, holders)) continue;
         if (found < 0 || one->held > c->by_fd[found].held) found = fd;
     }
     return found;
@@ -423,16 +433,19 @@ static int largest_of(const struct klk_connections *c, int only_pending) {
 
 /* The connection that holds most; a pending one, if that holds much. */
 static int largest(const struct klk_connections *c) {
-    int found = largest_of(c, 1);
-    return found >= 0 ? found : largest_of(c, 0);
+    int found = largest_of(c, PENDING);
+    return found >= 0 ? found : largest_of(c, ALL);
 }
 
-/* What pending connections may hold together: a share, at least an endpoint's largest message. */
-static uint64_t pending_bytes_max(const struct klk_connections *c) {
-    uint64_t most = c->bytes_max / PENDING_SHARE;
-    for (int e = 0; e < KLK_ENDPOINTS_MAX; e++)
-        if (c->endpoints[e].monitor && c->endpoints[e].bytes_max > most)
-            most = c->endpoints[e].bytes_max;
+/* What connections of a kind may hold together: pending ones a share, and at least what one of them
+ * may; fresh ones the largest message. */
+static uint64_t share_max(const struct klk_connections *c, enum holders holders) {
+    uint64_t most = holders == FRESH ? 0 : c->bytes_max / PENDING_SHARE;
+    for (int e = 0; e < KLK_ENDPOINTS_MAX; e++) {
+        const struct klk_endpoint *endpoint = &c->endpoints[e];
+        uint64_t one = holders == FRESH ? endpoint->message_bytes : endpoint->bytes_max;
+        if (endpoint->monitor && one > most) most = one;
+    }
     return most;
 }
 
@@ -486,7 +499,7 @@ static void check_memory(struct klk_connections *c, uint64_t held, int64_t now_m
     c->memory_base = base;
     c->own_base = own;
     uint64_t allowed = base + c->memory_max;
-    uint64_t kept = held < pending_bytes_max(c) ? held : pending_bytes_max(c);
+    uint64_t kept = held < share_max(c, FRESH) ? held : share_max(c, FRESH);
     if (used <= allowed + held + kept) return; /* libzmq keeps handshakes twice. */
     c->has_holes = 1;
     while (ended < used - allowed) {
@@ -497,24 +510,33 @@ static void check_memory(struct klk_connections *c, uint64_t held, int64_t now_m
     }
 }
 
-static void check_all(struct klk_connections *c, int64_t now_ms) {
-    uint64_t held = 0, pending = 0, pending_max = pending_bytes_max(c);
-    uint32_t holders = 0; /* One alone has a limit of its own. */
+/* Ends the largest of a kind while together they hold more than their share. One that holds much
+ * alone has a limit of its own. */
+static void check_share(struct klk_connections *c, enum holders holders) {
+    uint64_t held = 0, most = share_max(c, holders);
+    uint32_t count = 0;
     for (uint32_t i = 0; i < c->count; i++) {
         const struct klk_connection *one = &c->by_fd[c->fds[i]];
-        if (one->is_cut) continue;
+        if (!is_of(c, one, holders)) continue;
         held += one->held;
-        if (!is_pending(c, one)) continue;
-        pending += one->held;
-        holders += one->held >= HOT_BYTES;
+        count += one->held >= HOT_BYTES;
     }
-    c->held = held;
-    while (pending > pending_max && holders-- > 1) {
-        int fd = largest_of(c, 1);
+    while (held > most && count-- > 1) {
+        int fd = largest_of(c, holders);
         held -= c->by_fd[fd].held;
-        pending -= c->by_fd[fd].held;
         cut(c, fd, KLK_CUT_TOTAL);
     }
+}
+
+static void check_all(struct klk_connections *c, int64_t now_ms) {
+    uint64_t held = 0;
+    check_share(c, FRESH);
+    check_share(c, PENDING);
+    for (uint32_t i = 0; i < c->count; i++) {
+        const struct klk_connection *one = &c->by_fd[c->fds[i]];
+        if (!one->is_cut) held += one->held;
+    }
+    c->held = held;
     while (held > c->bytes_max) {
         int fd = largest(c);
         if (fd < 0) break;

@@ -28,8 +28,9 @@ enum klk_cut_reason {
     KLK_CUT_RATE,        /* its address connects too often */
     KLK_CUT_HANDSHAKE,   /* too many bytes before the end of a CURVE handshake */
     KLK_CUT_BYTES,       /* it holds more of an unfinished message than its endpoint allows */
-    KLK_CUT_TOTAL,       /* all hold more than bytes_max, or those without a message more than a
-                          * share of it; it holds most */
+    KLK_CUT_TOTAL,       /* all hold more than bytes_max, those without a message for a second more
+                          * than a share of it, or those without one ever more than the largest
+                          * message; it holds most */
     KLK_CUT_MEMORY,      /* the process has grown by more than memory_max; it holds most */
     KLK_CUT_STALLED,     /* an unfinished message does not grow */
     KLK_CUT_KEYS,        /* its key was revoked, or is unknown as it has sent no message: allowed
@@ -49,6 +50,7 @@ struct klk_endpoint {
     int socket_fd;         /* the ZMQ_FD of the socket that is bound */
     uint32_t frame_bytes;  /* that the encryption adds to each frame; 0: none */
     uint64_t bytes_max;    /* that libzmq may hold of one connection, if no message waits for us */
+    uint64_t message_bytes; /* the largest message */
     int32_t keeps;         /* libzmq keeps what arrives: of PUB and XPUB */
     int32_t reads;         /* its drain reads until nothing is left */
     int64_t unread_ms;     /* when it last did not */
@@ -64,8 +66,8 @@ struct klk_connections {
     uint32_t connections_max;
     uint32_t address_max;  /* connections of one address, and new ones in ten seconds after that */
     uint64_t bytes_max;    /* that libzmq may hold of all connections */
-    uint64_t memory_max;   /* growth of the process while libzmq holds much, beside that, a
-                            * quarter of bytes_max and its own queues */
+    uint64_t memory_max;   /* growth of the process while libzmq holds much, beside that, one
+                            * largest message and its own queues */
     int64_t stall_ms;      /* in which an unfinished message must grow */
 
     /* results */

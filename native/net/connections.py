@@ -39,7 +39,7 @@ class ConnectionLimits(NamedTuple):
     per_address   the same, of one IPv4 address or /64 network of IPv6. An address that had as many
                   may make a tenth of them each second.
     bytes         that libzmq holds of all connections: read from them, but not received
-    memory        growth of the process, beside what is held, a quarter of these bytes and its own
+    memory        growth of the process, beside what is held, one largest message and its own
                   queues, while libzmq holds 1 MiB or more
     stall_ms      in which an unfinished message of 64 KiB or more must grow by 16 KiB
     """
@@ -64,11 +64,13 @@ class Endpoint(NamedTuple):
 
     bytes_max    that libzmq may hold of one connection: of an unfinished message, or of messages
                  that are not received for a second
+    message      its largest message
     curve        it is encrypted
     keeps        libzmq keeps what arrives: subscriptions, at a PUB or XPUB
     """
 
     bytes_max: int
+    message: int
     curve: bool = False
     keeps: bool = False
 
@@ -115,6 +117,7 @@ class Connections:
         row, fd, socket_fd = self.state.endpoints[number], monitor.FD, socket.FD
         with self._locked():
             row.bytes_max, row.keeps = endpoint.bytes_max, endpoint.keeps
+            row.message_bytes = endpoint.message
             row.frame_bytes = CURVE_FRAME_BYTES if endpoint.curve else 0
             row.reads, row.foreign = 0, b""
             row.fd, row.socket_fd = fd, socket_fd

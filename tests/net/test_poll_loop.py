@@ -218,6 +218,21 @@ def test_connections_without_a_message_hold_less_together(listening: Listening) 
     loop.run_until(lambda: loop.held < held_bytes_max(64 << 20, 8192, curve=False))
 
 
+def test_connections_that_never_sent_a_message_hold_one_together(listening: Listening) -> None:
+    """libzmq's thread copies the metadata of each several times, and others wait."""
+    loop = listening(ConnectionLimits(bytes=256 << 20), message_bytes_max=8 << 20)
+    small, large = (loop.try_peer(greeting() + ready(filler=size << 20)) for size in (4, 5))
+    loop.run_until(lambda: "total" in loop.cuts)
+    assert (is_cut(small), is_cut(large, DEADLINE_S)) == (False, True)
+    sender = loop.peer(timeout_s=DEADLINE_S)
+    sender.send(frame(b"first"))
+    loop.run_until(lambda: len(loop.received) == 2)
+    sender.send(frame(bytes(5 << 20), MORE))
+    loop.run_until(lambda: loop.held > 9 << 20)
+    assert not sender.is_cut(0.1)
+    assert loop.cuts == {"total": 1}
+
+
 def test_connections_without_a_message_for_a_while_hold_less_together(
     listening: Listening,
 ) -> None:
