@@ -181,6 +181,7 @@ class LogWriter(Actor):
     """
 
     role = "log_writer"
+    is_urgent = True
 
     def on_start(self) -> None:
         self._group_commit = GroupCommit(self.setup)

@@ -21,6 +21,7 @@ from ...protocols.host.border import LinkLost, Requests, Responses
 from ...protocols.host.status import GroupRole
 from ...protocols.raft.core import Raft, Role
 from ...protocols.raft.messages import AppendAck, AppendJob, HardState, RaftTuning
+from ...protocols.record import RECORD_BYTES_MAX
 from ...protocols.zmqraft.server.commits import CommitNotice, NotifyScope
 from ...protocols.zmqraft.server.denials import answer_denied
 from ...protocols.zmqraft.server.peer import Peer
@@ -46,6 +47,7 @@ from ...storage.log.segment import Identity
 from ...version import __version__
 from ..runtime.actor import Actor
 from ..runtime.setup import STATE_MACHINE, ActorSetup, participants
+from ..topology.settings import APPEND_BYTES_MAX
 from .links import PeerLinks
 from .log_writer import ACK, JOBS_HWM, GroupCommit, encode_compact, encode_job
 from .machines import broadcast_url
@@ -54,6 +56,9 @@ from .state_machine import APPLIED, pack_notice
 from .steady import DrainedSocket, SteadyLoop, SteadyParts
 
 CLIENTS_HWM = 4096
+# Of an update, or of the entries in one message. A handshake may have as many bytes, whose copies
+# delay what other connections send, heartbeats, too.
+MESSAGE_BYTES_MAX = max(RECORD_BYTES_MAX, APPEND_BYTES_MAX) + (1 << 20)
 CLIENTS_FRAMES = 1 << 13  # That one wake receives at `url`.
 ANSWERS_MS_MAX = 1  # Of requests at `url` in one wake; the rest waits for the next wake.
 BAD_MESSAGES = ("malformed", "strangers", "dropped")  # Counters of the status.
@@ -80,6 +85,7 @@ class RaftPeer(Actor):
     """
 
     role = "raft_peer"
+    is_urgent = True
 
     def on_start(self) -> None:
         identity = Identity(self.setup.cluster, self.setup.node)
@@ -123,7 +129,8 @@ class RaftPeer(Actor):
     def _listen_on(self, key: str, hwm: int) -> zmq.Socket[bytes]:
         return self.bind_url(
             zmq.ROUTER, getattr(self.settings.node, key), key,
-            hwm=hwm, linger_ms=LINGER_MS, router_mandatory=True,
+            hwm=hwm, message_bytes_max=MESSAGE_BYTES_MAX, linger_ms=LINGER_MS,
+            router_mandatory=True,
         )  # fmt: skip
 
     # ---- start, when the log is recovered ----

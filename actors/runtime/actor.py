@@ -16,7 +16,7 @@ import zmq
 from ...native.net.connections import ConnectionLimits
 from ...native.net.messages import Arena
 from ...net.clock import monotonic_ms
-from ...net.libc import allow_tracer
+from ...net.libc import allow_tracer, shorten_turns
 from ...net.sockets import (
     Socket,
     SocketOptions,
@@ -66,6 +66,7 @@ class Actor(ProcessLoop):
     """
 
     role = ""
+    is_urgent = False  # Heartbeats wait for it: it shall run soon after an event (shorten_turns()).
     sockets_max = 1023  # At a time; the files that may be open may be enough for fewer.
 
     def __init__(self, setup: ActorSetup, host: Host | None = None) -> None:
@@ -274,6 +275,8 @@ class Actor(ProcessLoop):
             if self.settings.security is not None:
                 self.context.set(zmq.IO_THREADS, curve_threads())
             allow_tracer(supervisor_pid())
+            if self.is_urgent:
+                shorten_turns()  # Before libzmq makes its threads.
             self._open_signals((*STOP_SIGNALS, signal.SIGIO))
             self._open_stop_signal()
         self.watch(self._stop_fd, self._on_stop_fd)

@@ -1,4 +1,4 @@
-"""Freed memory that stays in the process, and news of a directory."""
+"""Freed memory that stays in the process, turns at the processor, and news of a directory."""
 
 import platform
 import resource
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kelek.net.libc import DirectoryWatch
+from kelek.net.libc import SCHED_SETATTR, DirectoryWatch
 
 BUFFERS, BUFFER_BYTES, TIMES = 5, 2 << 20, 20
 PROGRAM = f"""
@@ -34,6 +34,40 @@ def faults(*arguments: str) -> int:
 def test_large_buffers_are_reused_without_page_faults() -> None:
     pages = BUFFERS * BUFFER_BYTES // resource.getpagesize()
     assert faults() - faults("keep") > TIMES * pages // 4
+
+
+TURNS = """
+import ctypes, os, platform, threading
+from kelek.net.libc import SCHED_SETATTR, TURN_NS, _SCHED_ATTR, shorten_turns
+
+def turn():
+    attributes = ctypes.create_string_buffer(_SCHED_ATTR.size)
+    number = SCHED_SETATTR[platform.machine()] + 1  # sched_getattr(2).
+    assert ctypes.CDLL(None).syscall(number, 0, attributes, _SCHED_ATTR.size, 0) == 0
+    found = _SCHED_ATTR.unpack(attributes.raw)
+    turns.append((found[1], found[3], found[5] == TURN_NS))
+
+turns = []
+os.nice(3)
+assert shorten_turns()
+turn()
+thread = threading.Thread(target=turn)
+thread.start()
+thread.join()
+print(turns)
+"""
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() not in SCHED_SETATTR,
+    reason="the number of the system call is not known",
+)
+def test_turns_are_short_and_the_priority_stays() -> None:
+    """Of later threads, too. Before Linux 6.12 nothing changes."""
+    release = tuple(map(int, platform.release().split("-")[0].split(".")[:2]))
+    command = [sys.executable, "-c", TURNS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == f"{[(0, 3, release >= (6, 12))] * 2}\n"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux alone has inotify")
