@@ -270,6 +270,20 @@ def attackers(targets: dict[str, list[str]], peers: int) -> Iterator[dict[int, s
 
 
 @contextlib.contextmanager
+def burners(count: int) -> Iterator[dict[int, str]]:
+    """Processes as those of attackers, which only compute."""
+    running = [run_peers("burn", 0, "127.0.0.1", []) for _ in range(count)]
+    try:
+        for each in running:
+            assert each.stdout.readline() == b"0 0\n"
+        yield {each.pid: f"burner {number}" for number, each in enumerate(running)}
+    finally:
+        for each in running:
+            each.kill()
+            each.communicate()
+
+
+@contextlib.contextmanager
 def sink(ports: list[str]) -> Iterator[dict[int, str]]:
     """A process that reads what attackers send to these ports, and forgets it."""
     process = run_peers("sink", 0, "127.0.0.1", ports)

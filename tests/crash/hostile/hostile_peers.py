@@ -8,8 +8,9 @@ priority. What the cluster computes for it is real.
 
 Each thread keeps to a rate, as an attack at the speed of this machine measures its scheduler:
 KELEK_HOSTILE_MB MB/s, KELEK_HOSTILE_MESSAGES messages/s. It may begin with a READY of 60 MiB at
-once, which it repeats when its rate allows. The kind `sink` listens on the ports instead, reads
-all, and ends no connection: it shows what the attack costs a machine without the cluster.
+once, or of 16 MiB where that is refused, which it repeats when its rate allows. The kind `sink`
+listens on the ports instead, reads all, and ends no connection: it shows what the attack costs a
+machine without the cluster. The kind `burn` has no connection and computes without end.
 """
 
 import contextlib
@@ -34,7 +35,7 @@ MESSAGES_S = float(os.environ.get("KELEK_HOSTILE_MESSAGES", "100"))
 FRAMES_S = 20_000 if IS_LONG else 1_000_000  # Of messages that never end.
 RECONNECT_S = 0.2 if IS_LONG else 0.5
 STOLEN_S = 1
-METADATA_BYTES = 60 << 20
+METADATA_BYTES = 60 << 20, 16 << 20  # The second is accepted where messages are smaller.
 PART_BYTES = 64 << 10
 STOLEN_ID = b"owner"
 TOPIC_BYTES = 1000
@@ -67,15 +68,20 @@ class Pace:
 
 def large_ready() -> Attack:
     """Metadata, which libzmq keeps as long as the connection."""
-    hello = greeting() + ready(filler=METADATA_BYTES)
+    hellos = [greeting() + ready(filler=size) for size in METADATA_BYTES]
 
     def attack(connect: Connect, pace: Pace) -> None:
-        try:
-            peer = connect(hello)
-            while not peer.is_cut(1):
-                pass
-        finally:
-            pace.spend(1, METADATA_BYTES)
+        for hello in hellos:
+            try:
+                peer = connect(hello)
+            except OSError:
+                NEVER.wait(RECONNECT_S)
+                continue
+            try:
+                while not peer.is_cut(1):
+                    pass
+            finally:
+                pace.spend(1, len(hello))
 
     return attack
 
@@ -240,6 +246,10 @@ def main(kind: str, connections: int, source: str, ports: list[int]) -> None:
     # Below the client. Linux shares the processor among sessions before it looks at priorities of
     # their processes: this one must have the client's session, or it would take of the cluster's.
     os.nice(LOWEST_NICE)
+    if kind == "burn":
+        print(0, 0, flush=True)
+        while True:
+            pass
     attack = KINDS[kind]()
     run = [
         Attacker(attack, port, source)
