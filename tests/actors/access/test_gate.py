@@ -5,11 +5,13 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from socket import create_server
 from unittest.mock import Mock
 
 import pytest
 import zmq
 
+from kelek.actors.access import gate
 from kelek.actors.access.gate import AccessGate
 from kelek.actors.errors import OperatorError
 from kelek.actors.runtime.process_loop import ProcessLoop
@@ -344,6 +346,16 @@ def test_a_start_fails_if_an_unknown_key_gets_in(node: Node) -> None:
     url = open_router.getsockopt_string(zmq.LAST_ENDPOINT)
     with pytest.raises(OperatorError, match="does not refuse unknown keys"):
         node.gate.check(zmq.ROUTER, url, node.key.public_key, "n1.url")
+
+
+def test_a_start_on_a_busy_machine_says_so(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No handshake ends in time."""
+    monkeypatch.setattr(gate, "CHECK_MS", 100)
+    node.open()
+    with create_server(("127.0.0.1", 0)) as silent:
+        url = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(OperatorError, match="does not end a handshake within 0 s; start it"):
+            node.gate.check(zmq.ROUTER, url, node.key.public_key, "n1.url")
 
 
 def test_a_malformed_question_is_counted(node: Node) -> None:
