@@ -29,7 +29,6 @@ for name, grants in CLIENTS.items():
     if not (folder / "keys" / "allowed" / f"{name}.key").exists():
         options = [word for grant in grants for word in ("--grant", grant)]
         run("kelek", "keys", "allow", "keys/allowed", f"keys/{name}.key", *options)
-is_new = not (folder / "var").exists()
 run("supervisor", "start", "--detach")
-if is_new:
-    run("kelek", "table", "open", "7")  # The key `flights` may write it, but open none.
+# The key `flights` may write it, but open none. An open table stays as it is.
+run("kelek", "table", "open", "7")
