@@ -59,7 +59,7 @@ class CurveCase(NamedTuple):
     table: int = REPLICATED
 
 
-def _rows(op: str, batch: int, keys: int, *more: str) -> tuple[str, ...]:
+def row_options(op: str, batch: int, keys: int, *more: str) -> tuple[str, ...]:
     return ("--op", op, "--batch", str(batch), "--keys", str(keys), *more)
 
 
@@ -68,8 +68,12 @@ def _large(size: int, name: str, table: int) -> list[CurveCase]:
     load = Load(2, few, size)
     return [
         CurveCase(f"log, {name}", "zmqraft", load, rare=True),
-        CurveCase(f"put of one, {name}", "zerodb", load, _rows("put", 1, keys), False, True, table),
-        CurveCase(f"get of one, {name}", "zerodb", load, _rows("get", 1, keys), False, True, table),
+        CurveCase(
+            f"put of one, {name}", "zerodb", load, row_options("put", 1, keys), False, True, table
+        ),
+        CurveCase(
+            f"get of one, {name}", "zerodb", load, row_options("get", 1, keys), False, True, table
+        ),
         CurveCase(f"service, {name}", "broker", load, rare=True),
     ]
 
@@ -86,10 +90,10 @@ COLUMNS = ("--columns", "1")
 CASES = [
     CurveCase("log, 8 x 128", "zmqraft", BUSY),
     CurveCase("log, 8 x 128 in packs", "zmqraft", BUSY._replace(pack=16), ("--ident", IDENT), True),
-    CurveCase("put of 100", "zerodb", WIDE, _rows("put", 100, ROWS), True),
-    CurveCase("put of 100, columns", "zerodb", WIDE, _rows("put", 100, ROWS, *COLUMNS), True),
-    CurveCase("get of 100", "zerodb", WIDE, _rows("get", 100, ROWS), True),
-    CurveCase("get of 100, columns", "zerodb", WIDE, _rows("get", 100, ROWS, *COLUMNS), True),
+    CurveCase("put of 100", "zerodb", WIDE, row_options("put", 100, ROWS), True),
+    CurveCase("put of 100, columns", "zerodb", WIDE, row_options("put", 100, ROWS, *COLUMNS), True),
+    CurveCase("get of 100", "zerodb", WIDE, row_options("get", 100, ROWS), True),
+    CurveCase("get of 100, columns", "zerodb", WIDE, row_options("get", 100, ROWS, *COLUMNS), True),
     CurveCase("service, window 32", "broker", Load(4, 25)),
     CurveCase("service, window 32, bundles", "broker", Load(4, 25, bundles=True), goal=True),
     *_large(64 * KIB, "64 KiB", 3),

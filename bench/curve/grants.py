@@ -22,7 +22,7 @@ from typing import NamedTuple
 import zmq
 
 from kelek.bench.curve.clusters import GRANTS, KeyedCluster
-from kelek.bench.curve.curve import BUSY, ROWS, WIDE, CurveCase, _rows
+from kelek.bench.curve.curve import BUSY, ROWS, WIDE, CurveCase, row_options
 from kelek.bench.kelek_cluster import IDENT, NODES
 from kelek.bench.load.loadgen import Generator, Load
 from kelek.bench.machine import BenchError, cpu_s
@@ -68,7 +68,7 @@ def cases() -> list[GrantsCase]:
     put = requests.encode_request(requests.Put(1, keys, [VALUE] * BATCH))
     call = codec.encode(codec.Request(b"echo", b"0123456789ab", [VALUE], 1000, b"k" * 16))
     log = CurveCase("log", "zmqraft", BUSY._replace(pack=PACK), ("--ident", IDENT))
-    rows = CurveCase("put", "zerodb", WIDE, _rows("put", BATCH, ROWS))
+    rows = CurveCase("put", "zerodb", WIDE, row_options("put", BATCH, ROWS))
     plain, bundles = (CurveCase("call", "broker", Load(4, 25, bundles=it)) for it in (False, True))
     broker = broker_guard()
     return [

@@ -72,7 +72,7 @@ class Cluster:
     def start(self, *nodes: str, bootstrap: bool = False) -> None:
         """Returns when all nodes are ready."""
         flags = ["--detach", *["--bootstrap"] * bootstrap]
-        starting = [_begin("start", self._paths[node], "--node", node, *flags) for node in nodes]
+        starting = [begin("start", self._paths[node], "--node", node, *flags) for node in nodes]
         outputs = [process.communicate() for process in starting]  # Of all, even if one fails.
         for process, (output, error) in zip(starting, outputs, strict=True):
             if process.returncode != 0:
@@ -80,17 +80,17 @@ class Cluster:
                 raise cli_errors.CliError(lines[-1] if lines else "supervisor start said nothing")
 
     def stop(self, node: str) -> None:
-        _begin("stop", self._paths[node], "--node", node).communicate()
+        begin("stop", self._paths[node], "--node", node).communicate()
 
     def stop_all(self) -> None:
-        for process in [_begin("stop", path) for path in dict.fromkeys(self._paths.values())]:
+        for process in [begin("stop", path) for path in dict.fromkeys(self._paths.values())]:
             process.communicate()
 
     def processes(self) -> Rows:
         """The processes of all running nodes by `supervisor status`."""
         rows: Rows = []
         paths = dict.fromkeys(self._paths.values())
-        for process in [_begin("status", path, "-o", "json") for path in paths]:
+        for process in [begin("status", path, "-o", "json") for path in paths]:
             output, _ = process.communicate()
             with contextlib.suppress(ValueError, KeyError):
                 rows += json.loads(output)["processes"]
@@ -130,7 +130,7 @@ class Cluster:
 
     def _reload(self, path: str) -> None:
         """The running nodes take the changed topology."""
-        process = _begin("reload", path)
+        process = begin("reload", path)
         output, error = process.communicate()
         if process.returncode != 0:
             fail(error.strip() or output.strip())
@@ -144,7 +144,7 @@ class Cluster:
         urls: dict[str, str] = {}
         for key, others in known.items():
             if all(others):
-                urls[key] = _free_url(max(others), used)
+                urls[key] = free_url(max(others), used)
                 used.add(urls[key])
         return urls
 
@@ -153,7 +153,7 @@ class Cluster:
         shutil.rmtree(self.topology.data_dir / node)
 
 
-def _begin(*words: str) -> "subprocess.Popen[str]":
+def begin(*words: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "kelek.console.admin.supervisor_cli", *words],
         stdin=subprocess.DEVNULL,
@@ -163,7 +163,7 @@ def _begin(*words: str) -> "subprocess.Popen[str]":
     )
 
 
-def _free_url(known: str, used: set[str]) -> str:
+def free_url(known: str, used: set[str]) -> str:
     """An address like a known one, on the next free port."""
     match = re.fullmatch(r"(tcp://(.*):)([0-9]+)", known)
     if match is None:

@@ -33,8 +33,8 @@ class DemoMachines:
     def __init__(self, machines: dict[str, tuple[str, list[str]]]) -> None:
         self._machines = machines
         self._secured = keys.secured
-        cluster._begin = self.begin
-        cluster._free_url = self.new_url
+        cluster.begin = self.begin
+        cluster.free_url = self.new_url
         keys.secured = self.secured
         for module, name in ((demo, "APPLY_S"), (changes, "APPLY_S"), (tables, "BACK_S")):
             setattr(module, name, PATIENCE_S)
