@@ -91,7 +91,7 @@ class Receiver:
             self.router.zap_domain = DOMAIN.encode()
             self.router.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
         self.router.bind("tcp://127.0.0.1:*")
-        self.sender.connect(self.router.last_endpoint.decode())
+        self.sender.connect(self.router.getsockopt_string(zmq.LAST_ENDPOINT))
         self.drain = Drain(
             self.router, message_bytes_max=1 << 20, keys=keys, opens_bundles=case.is_bundled,
             guard=case.guard if keys is not None else None,
