@@ -76,7 +76,8 @@ class DemoCluster:
 
     def check(self) -> None:
         """Checks that the log has every entry once, in order."""
-        shown = self.shell.ok("kelek log entries --topology topology.yaml --after 0 -o json")
+        command = "kelek log entries --topology topology.yaml --after 0 --timeout 60 -o json"
+        shown = self.shell.ok(command)
         entries = [json.loads(line) for line in shown.splitlines()]
         numbers = [int(str(entry["data"])[:7]) for entry in entries]
         assert numbers == list(range(1, self.count + 1))

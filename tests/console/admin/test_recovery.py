@@ -27,7 +27,7 @@ def burnt(
         topology.write_text(text)
         shell.ok("supervisor start --detach --bootstrap")
         for lines in (b"first\n", b"".join(b"%d\n" % number for number in range(999))):
-            loaded = json.loads(shell.ok("kelek log load - -o json", lines))
+            loaded = json.loads(shell.ok("kelek log load - --timeout 60 -o json", lines))
             wait_applied(shell, loaded["commit_index"])  # The others would do without n1.
         shell.ok("supervisor stop")
         for node in ("n2", "n3"):

@@ -77,7 +77,8 @@ def test_what_there_is(farm: FarmServers) -> None:
 
 def by_urls(farm: FarmServers, *numbers: int) -> list[object]:
     urls = [f"--url=tls://127.0.0.1:{farm.ports[number]}" for number in numbers]
-    return [*urls, "--user", "demo", "--secret-file", farm.folder / "demo.secret", "--ca", farm.ca]
+    secret = farm.folder / "demo.secret"
+    return [*urls, "--user", "demo", "--secret-file", secret, "--ca", farm.ca, "--timeout", "60"]
 
 
 def test_a_server_that_is_no_member(farm: FarmServers) -> None:
