@@ -16,7 +16,7 @@ from kelek.actors.topology.topology import Topology
 from kelek.console.cli_errors import CliError
 
 DEMO = "demo"
-SPARK = "3221225471"  # Spark notes its snapshots in this table.
+SPARK = "3221225471-4294967294"  # Spark notes its snapshots in the first, and fills the others.
 GRANTS = ("admin", "log.read", "log.append", f"tables:1-2,{SPARK}:rw", "jobs", "services:*",
           "worker:*", "observer")  # fmt: skip
 TOPOLOGY = "secure.yaml"
