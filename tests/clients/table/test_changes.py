@@ -99,7 +99,7 @@ CHANGES = st.builds(
 def test_previous_values_are_those_of_a_model(
     start: dict[bytes, bytes], made: list[Change]
 ) -> None:
-    """Whoever applies the changes that are told has the range, and knew each value before."""
+    """One that applies the changes has the range, and knew each value before."""
     known, follower, model = WatchedRange(), dict(start), dict(start)
     known.add(start.items())
     for change in made:
