@@ -27,7 +27,7 @@ settings.register_profile(
     "suite",
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],  # It measures time, too.
-    max_examples=int(os.environ.get("KELEK_EXAMPLES", "50")),
+    max_examples=int(os.environ.get("KELEK_EXAMPLES", "100")),
     derandomize=True,  # The same commit always has the same result.
 )
 settings.register_profile(
