@@ -15,7 +15,6 @@ from kelek.protocols.zmqraft.wire.values import REQUEST_CONFIG
 
 IDENT = b"foreign"
 POLL_MS = 50
-TIMEOUT_MS = 60_000
 
 
 def serve(socket: zmq.Socket[bytes], ended: threading.Event) -> None:
@@ -44,12 +43,12 @@ def url() -> Iterator[str]:
 
 
 def test_a_snapshot_is_refused_at_once(url: str) -> None:
-    with kelek.Log([url], IDENT.decode(), timeout_ms=TIMEOUT_MS) as log:
+    with kelek.Log([url], IDENT.decode(), timeout_ms=30_000) as log:
         begun = time.monotonic()
         for where in (url, None):
             with pytest.raises(kelek.SnapshotRefused, match="it is no kelek"):
                 log.make_snapshot(where)
-        assert time.monotonic() - begun < TIMEOUT_MS / 2000
+        assert time.monotonic() - begun < 10
 
 
 def test_the_command_names_peers_that_make_no_snapshot(url: str) -> None:

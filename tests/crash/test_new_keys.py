@@ -24,6 +24,7 @@ from kelek.tests.secure_cluster import COMMAND, NAMES, POLL_S, new_key
 
 STOP_S = 30.0
 TIMEOUT_MS = 60_000
+LINKED_S_MAX = 5.0  # A link comes back after a second, a transfer has a second to succeed.
 EACH_PHASE = 50  # Updates of each writer between two restarts.
 
 
@@ -249,4 +250,6 @@ def test_a_node_with_another_key(cluster: Cluster) -> None:
     with kelek.Log(
         [*server_keys], "up", timeout_ms=TIMEOUT_MS, key=secret, server_keys=server_keys
     ) as log:
-        assert cluster.transferred(log, "n2")  # It needs the votes of n1 and n3.
+        begin_s = time.monotonic()  # n2 needs the votes of n1 and n3.
+        assert cluster.transferred(log, "n2")
+        assert time.monotonic() - begin_s < LINKED_S_MAX

@@ -8,7 +8,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -255,20 +254,11 @@ def test_new_connections_of_an_address_that_held_too_much_may_hold_little(
     before.send(frame(b"first"))
     loop.run_until(lambda: len(loop.received) == 2)
     assert not is_cut(loop.try_peer(greeting() + ready(filler=2 << 20)), 0.1)
-    assert loop.cuts == {}
-
-    def hold_too_much(_: int) -> None:
+    for _ in range(9):  # Each costs a 16th of the connections that the address may make.
         assert is_cut(loop.try_peer(greeting() + ready(filler=6 << 20)), DEADLINE_S)
-
-    deadline_s = time.monotonic() + DEADLINE_S
-    with ThreadPoolExecutor(12) as pool:
-        while "bytes" not in loop.cuts:
-            assert time.monotonic() < deadline_s
-            # Each costs a 16th of the connections that the address may make, until 10 s later.
-            assert len(list(pool.map(hold_too_much, range(12)))) == 12
-            is_cut(loop.try_peer(greeting() + ready(filler=2 << 20)), 1)
-    cuts = loop.cuts
-    assert cuts["total"] >= 9
+    assert is_cut(loop.try_peer(greeting() + ready(filler=2 << 20)), DEADLINE_S)
+    cuts = {"total": 9, "bytes": 1}
+    assert loop.cuts == cuts
     before.send(frame(bytes(2 << 20), MORE))  # It has sent a message before.
     loop.run_until(lambda: loop.held > 2 << 20)
     assert not before.is_cut(0.1)
@@ -462,7 +452,7 @@ def test_a_slow_handshake_ends_after_two_seconds(listening: Listening) -> None:
             break
         peer.send(bytes([byte]))
         loop.run_once(50)
-    assert 1.5 < time.monotonic() - begun_s < 60  # All bytes would take minutes.
+    assert 1.5 < time.monotonic() - begun_s < 10
     loop.check_client()
 
 

@@ -32,9 +32,9 @@ GRANTS = {
     "mailer": "worker:mail",
 }
 TIMEOUT_MS = 60_000
-DENIED_S = TIMEOUT_MS / 2000  # A search for a leader would go on until the timeout.
+DENIED_S = 2.0  # A denial takes some milliseconds; a search for a leader would go on.
 ACTORS = 3 * 5  # With endpoints: raft_peer, state_machine, zerodb_server, job_server, broker.
-REVOKED_MS = 15_000  # How long a revoked client waits for an answer, and an allowed one at most.
+REVOKED_MS = 2000  # How long a revoked client waits for an answer.
 
 
 class ClientsCluster(SecureCluster):
@@ -167,9 +167,7 @@ def test_a_revoked_key_gets_nothing_more(cluster: ClientsCluster) -> None:
                 pass  # Table servers append entries of their own while they start.
             cluster.revoke("gone")
             cluster.wait(lambda: cluster.log().count("key-revoked name=gone") >= ACTORS)
-            change = {"command": "revoke-key", "arguments": {"name": "gone"}}
-            cluster.wait(lambda: len(audited(cluster, **change)) >= 3)
-            revoked = audited(cluster, **change)
+            revoked = audited(cluster, command="revoke-key", arguments={"name": "gone"})
             assert sorted(line["node"] for line in revoked) == ["n1", "n2", "n3"], "a line a node"
             last = both.append(b"after")
             results = await asyncio.gather(
@@ -184,7 +182,7 @@ def test_a_revoked_key_gets_nothing_more(cluster: ClientsCluster) -> None:
             assert [next(found) for _ in written] == [*written]
 
     with cluster.log_of("both") as both:
-        asyncio.run(asyncio.wait_for(main(both), 2 * TIMEOUT_MS / 1000))
+        asyncio.run(asyncio.wait_for(main(both), TIMEOUT_MS / 1000))
         assert b"x" not in {entry.data for entry in both.entries()}
 
 

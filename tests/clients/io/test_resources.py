@@ -4,6 +4,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from kelek.tests.clients.table.table_servers import TableServers
 from kelek.tests.ports import free_udp_port
 
 LIMIT_S = 90
+EXIT_S = 8  # Nodes say goodbye for a second; the machine may be busy.
 
 
 @kelek.service("parts", concurrency=16)  # A dropped client occupies one for 2 to 3 s.
@@ -68,6 +70,7 @@ def test_a_client_without_servers_is_dropped_at_once(kind: str) -> None:
         )
     assert done.returncode == 0, done.stderr
     assert "Exception ignored" not in done.stderr, done.stderr
+    assert time.monotonic() - float(done.stdout) < EXIT_S
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -127,7 +127,7 @@ def test_a_dead_holder_is_followed_in_time(cluster: LocalCluster) -> None:
         first.close()
         killed_s = time.monotonic()
         with kelek.Lock(cluster.table_urls, "drill", ttl_s=ttl_s) as lock:
-            assert time.monotonic() - killed_s < DEADLINE_S
+            assert time.monotonic() - killed_s <= 1.5 * ttl_s
             with kelek.Lock(cluster.table_urls, "other", ttl_s=ttl_s):
                 assert lock.held
 
