@@ -171,14 +171,14 @@ def test_a_hanging_mapper_is_killed_within_a_second(run: Callable[..., MapperRun
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ("(loop br 0) (i32.const 0)", "fuel|longer than|hung"),
+        ("(loop br 0) (i32.const 0)", "fuel|longer than"),
         ("unreachable", "unreachable"),
         ("(i32.const -7)", "gave up with -7"),
         ("(memory.grow (i32.const 60000))", "gave up with -1"),  # The memory is refused.
         ("(i32.const 100000)", "points behind the module's memory"),
         ("(i32.const 2147483647)", "at most"),
         ("(i32.load (i32.const -4))", "out of bounds"),
-        ("(call 2 (i32.const 0) (i32.const 0))", "stack|fuel|longer than|hung"),
+        ("(call 2 (i32.const 0) (i32.const 0))", "stack|fuel"),
     ],
 )
 def test_a_hostile_module_fails_only_its_job(

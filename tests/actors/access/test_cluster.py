@@ -167,7 +167,9 @@ def test_a_revoked_key_gets_nothing_more(cluster: ClientsCluster) -> None:
                 pass  # Table servers append entries of their own while they start.
             cluster.revoke("gone")
             cluster.wait(lambda: cluster.log().count("key-revoked name=gone") >= ACTORS)
-            revoked = audited(cluster, command="revoke-key", arguments={"name": "gone"})
+            change = {"command": "revoke-key", "arguments": {"name": "gone"}}
+            cluster.wait(lambda: len(audited(cluster, **change)) >= 3)
+            revoked = audited(cluster, **change)
             assert sorted(line["node"] for line in revoked) == ["n1", "n2", "n3"], "a line a node"
             last = both.append(b"after")
             results = await asyncio.gather(

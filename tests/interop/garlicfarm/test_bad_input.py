@@ -42,7 +42,7 @@ from kelek.tests.interop.garlicfarm.farm_tls import FarmUser, old_hello, read_he
 
 WAIT_S = 60
 WAITS = 4  # It waits for an invitation.
-SLOW = "election_timeout_ms: [6000, 9000], heartbeat_ms: 200, request_timeout_ms: 6000"
+SLOW = "election_timeout_ms: [2000, 3000], heartbeat_ms: 100, request_timeout_ms: 2000"
 STRANGER = 77
 BOUND = "bound"  # A user bound to the unknown server.
 PIECE = struct.pack(">qqIqqqI", 9, 9, 16, 0, 0, 0, 1) + b"x\1"  # A whole snapshot of one byte.
