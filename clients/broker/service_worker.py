@@ -50,7 +50,7 @@ R = TypeVar("R")
 
 @old_fields(interval_ms="heartbeat_interval_ms")
 class WorkerTuning(NamedTuple):
-    """The times of heartbeat and end, and the headers (WorkerSetup)."""
+    """The times of heartbeat and end, the headers, and what else WorkerSetup says."""
 
     heartbeat_interval_ms: int = values.INTERVAL_MS
     liveness: int = values.LIVENESS
@@ -58,6 +58,7 @@ class WorkerTuning(NamedTuple):
     headers: values.Headers = values.HEADERS
     # Whether to receive remaining time, credit for parts and cancellations; an extension of kelek.
     deadlines: bool = True
+    way_out: str = ""  # What a warning of no connection suggests; empty: a question.
 
 
 TUNING = WorkerTuning()
@@ -210,6 +211,7 @@ class Worker:
                 tuning.headers,
                 tuning.heartbeat_interval_ms,
                 tuning.liveness,
+                tuning.way_out,
             ),
         )
         keys = arguments.load(self._workers.workers)

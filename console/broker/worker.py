@@ -3,7 +3,6 @@
 import importlib
 import os
 import sys
-import threading
 from typing import Any, NamedTuple
 
 import click
@@ -19,9 +18,7 @@ from ...clients.errors import ServiceRefused
 from ...protocols.majordomo.values import WINDOW_MAX
 from ..cli_errors import FAILED, IMPOSSIBLE, CliError
 from ..options import argument, command, option
-from .target import TOPOLOGY, WORKERS, WORKERS_URL, BrokerTarget, resolve_brokers
-
-REACH_S = 2.0
+from .target import TOPOLOGY, WORKERS, WORKERS_URL, resolve_brokers
 
 
 class WorkerRequest(NamedTuple):
@@ -55,11 +52,11 @@ def run(request: WorkerRequest) -> None:
             return  # An error that the function chose as its answer.
         sys.stderr.write(f"kelek: {served.name}: {type(error).__name__}: {error}\n")
 
-    def report_no_broker() -> None:
-        if not worker.counters.get("connected"):
-            sys.stderr.write(f"kelek: {no_broker_line(brokers)}\n")
-
-    tuning = WorkerTuning(heartbeat_interval_ms=brokers.interval_ms, headers=brokers.headers)
+    tuning = WorkerTuning(
+        heartbeat_interval_ms=brokers.interval_ms,
+        headers=brokers.headers,
+        way_out=brokers.start.lstrip(),
+    )
     worker = Worker(
         served,
         brokers.urls,
@@ -68,20 +65,10 @@ def run(request: WorkerRequest) -> None:
         on_failure=on_failure,
         **brokers.keys,
     )
-    timer = threading.Timer(REACH_S, report_no_broker)
-    timer.daemon = True  # It must not delay the end of the worker.
-    timer.start()
     worker.run()
-    timer.cancel()
     counters = worker.counters
     answered, errors = counters.get("answered", 0), counters.get("failed", 0)
     click.echo(f"ended service={served.name} answered={answered} failed={errors}")
-
-
-def no_broker_line(brokers: BrokerTarget) -> str:
-    """A hint for a worker that has no connection."""
-    way_out = brokers.start or " does it run there, and is this its url for workers?"
-    return f"no broker yet at {', '.join(brokers.urls)}: waiting;{way_out}"
 
 
 def find_service(request: WorkerRequest) -> Service[Any, Any]:

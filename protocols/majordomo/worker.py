@@ -29,6 +29,7 @@ class WorkerSetup(NamedTuple):
     heartbeat_interval_ms: int = values.INTERVAL_MS
     # Intervals without a message until the broker is considered lost.
     liveness: int = values.LIVENESS
+    way_out: str = ""  # What a warning of no connection suggests; empty: a question.
 
 
 @dataclass(slots=True, eq=False)
@@ -280,6 +281,7 @@ class Workers:
         self.workers = {url: WorkerMachine(url, setup) for url in urls}
         self.draining = False
         self._service = setup.service.decode()
+        self._way_out = setup.way_out or "does a broker take workers there?"
         self._notice = StallNotice()
 
     def pop_requests(self) -> list[WorkerRequest]:
@@ -321,7 +323,7 @@ class Workers:
         # Of a refused key its own warning says more.
         if self._notice.is_due(waits, now_ms) and not self.counters["refused"]:
             urls = ", ".join(self.workers)
-            text = f"no connection to {urls}; does a broker take workers there?"
+            text = f"no connection to {urls}; {self._way_out}"
             actions.append(Warn(f"service '{self._service}' gets no requests: {text}"))
         return actions
 

@@ -35,7 +35,7 @@ from kelek.tests.console.kelek_runner import fails
         (["log", "entries", "-n", "0"], "'--count'"),
         (["log", "apend", "x"], "no such command 'apend'; did you mean 'append'?"),
         (["log", "qq", "x"], "no such command 'qq'; see `kelek log --help`"),
-        (["table", "get", "one", "k"], "'one' is not a whole number"),
+        (["table", "get", "1st", "k"], "a table's name has 1 to 128 characters"),
         (["log", "load", "/proc/self/mem", "--url", "ipc:///x", "--cluster", "c"], "/mem"),
         (["log", "info", "--url", "tcp://127.0.0.1:1"], "--cluster"),
         (["log", "info", "--url", "127.0.0.1:1", "--cluster", "c"], "tcp://HOST:PORT"),

@@ -38,6 +38,7 @@ REQUESTS: list[Request] = [
     requests.Read(TABLE, [b"k"]),
     requests.Count(TABLE),
     requests.Exists(TABLE, [b"k"]),
+    requests.Lifetimes(TABLE, [b"k"]),
     requests.Scan(TABLE),
     requests.Put(TABLE, [b"k"], [b"bad"]),
     requests.Delete(TABLE, [b"k"]),
@@ -64,7 +65,7 @@ REQUESTS: list[Request] = [
 ALLOWED: dict[str, set[type[Request]]] = {
     "reader": {
         requests.Read, requests.Count, requests.Exists, requests.Scan, requests.SplitPoints,
-        requests.Watch,
+        requests.Watch, requests.Lifetimes,
     },
     "writer": {requests.Session},
     "olga": {requests.JobStatus, requests.ListJobs},

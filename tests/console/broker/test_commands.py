@@ -13,8 +13,6 @@ from click.testing import CliRunner
 
 import kelek
 from kelek.console import cli_errors
-from kelek.console.broker import worker as worker_commands
-from kelek.console.broker.target import BrokerTarget
 from kelek.console.kelek_cli import main
 from kelek.protocols.majordomo.codec import Failure
 from kelek.tests.clients.broker.broker_thread import BrokerThread
@@ -117,11 +115,18 @@ def test_a_worker_without_a_broker_reports_it(host: BrokerThread, tmp_path: Path
     with working(tmp_path, "served:add", "--url", nobody) as worker:
         assert worker.stderr is not None
         said = worker.stderr.readline()
-    assert said.startswith(f"kelek: no broker yet at {nobody}: waiting; does it run there")
-    found = BrokerTarget("t.yaml", ("tcp://a:1", "tcp://b:1"), " start it: supervisor start t.yaml")
-    assert worker_commands.no_broker_line(found) == (
-        "no broker yet at tcp://a:1, tcp://b:1: waiting; start it: supervisor start t.yaml"
+    waits = f"kelek: service 'add' gets no requests: no connection to {nobody}; "
+    assert said == waits + "does a broker take workers there?\n"
+    # With a topology the command that starts the broker is known.
+    topology = (
+        "cluster: c\nnodes: {n1: {url: 'tcp://127.0.0.1:9', peer_url: 'tcp://127.0.0.1:10',\n"
+        f"  broker: {{clients_url: 'ipc://{tmp_path}/c', workers_url: '{nobody}'}}}}}}\n"
     )
+    (tmp_path / "t.yaml").write_text(topology)
+    with working(tmp_path, "served:add", "-t", "t.yaml") as worker:
+        assert worker.stderr is not None
+        said = worker.stderr.readline()
+    assert said.endswith("; start it: supervisor start t.yaml\n"), said
 
 
 def test_a_call_loads_little() -> None:
