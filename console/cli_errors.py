@@ -43,7 +43,7 @@ class Command(click.Command):
     """A click command whose errors are one line on stderr and an exit code."""
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        with _in_one_line(self):
+        with _in_one_line(self, kwargs.get("parent")):
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -180,7 +180,7 @@ def command_name(function: str) -> str:
 
 
 @contextlib.contextmanager
-def _in_one_line(program: click.Command) -> Iterator[None]:
+def _in_one_line(program: click.Command, parent: click.Context | None = None) -> Iterator[None]:
     try:
         try:
             yield
@@ -196,8 +196,10 @@ def _in_one_line(program: click.Command) -> Iterator[None]:
     except click.exceptions.NoArgsIsHelpError:
         raise
     except click.UsageError as error:
-        path = error.ctx.command_path if error.ctx else program.name
-        word = str(path).partition(" ")[0]
+        # The parser's own errors have no context.
+        above = f"{parent.command_path} " if parent else ""
+        path = error.ctx.command_path if error.ctx else f"{above}{program.name}"
+        word = path.partition(" ")[0]
         message = error.format_message().rstrip(".").replace("\n", " ")
         for kind, plain in NUMBERS.items():
             message = message.replace(f"not a valid {kind}", f"not {plain}")

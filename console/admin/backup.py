@@ -102,6 +102,8 @@ def _manifest_of(name: str) -> tuple[str, Manifest]:
 
 def _open(name: str) -> Backup:
     path = Path(name)
+    if not path.exists():
+        raise CliError(f"{name}: there is no such file; check its name")
     return open_backup(Disk(str(path.parent)), path.name)
 
 

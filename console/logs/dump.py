@@ -26,6 +26,7 @@ from .files import log_folders
 LOG_BYTES_MAX = 1 << 20  # Of each log, its end.
 FILES_MAX = 10_000  # Listed of each node's data.
 SECRET_FILE_BYTES_MAX = 64 << 10
+ENDINGS = (".tar", ".tar.gz", ".tgz", ".zip")  # No topology: the user means the archive.
 REMOVED = "[removed]"
 # What looks like a secret: in certificates, PEM files, and key=value or key: value.
 _SECRETS = (
@@ -56,6 +57,8 @@ def dump(
     It has no data of logs and tables, no key files and no password files. What looks like a secret
     in a topology or a log is removed.
     """
+    if options.topology and options.topology.endswith(ENDINGS):
+        raise CliError(f"{options.topology}: not a topology; name the archive with -o FILE")
     found = load(options.topology)
     names = own_nodes(found, options.nodes)
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())

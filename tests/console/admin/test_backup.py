@@ -280,6 +280,9 @@ def test_what_is_damaged_or_not_new_is_refused(lost: Lost, tmp_path: Path) -> No
             assert SINCE in line
             assert "offset" in line
             assert line.endswith("; use another backup")
+    for words in (("backup", "verify"), ("restore", *topology)):
+        code, line = fails(*words, tmp_path / "no.kbk")
+        assert (code, "no.kbk: there is no such file; check its name" in line) == (2, True)
     (tmp_path / SINCE).write_bytes(whole[:-30])
     code, line = fails("restore", tmp_path / SINCE, *topology)
     assert "cut short" in line

@@ -405,6 +405,8 @@ NO_NODE = "--node: unknown node 'nn1'; did you mean 'n1'?"
         ),
         *((f"{command} --node nn1", NO_NODE) for command in ("start", "stop", "status", "logs")),
         ("check .", ".: is a directory; give the path of the file in it"),
+        ("stop --node", "Option '--node' requires an argument; see `supervisor stop --help`"),
+        ("dump x.tar.gz", "x.tar.gz: not a topology; name the archive with -o FILE"),
         ("logs --role raft_pear", "--role: no logs of 'raft_pear'; did you mean 'raft_peer'?"),
     ],
 )
