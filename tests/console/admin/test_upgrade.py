@@ -162,7 +162,8 @@ def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     ):
         upgrades.check_supervisor(topology, one, False)
     monkeypatch.setenv("NOTIFY_SOCKET", "/run/x")
-    with subprocess.Popen(["sh", "-c", "echo; exec sleep 60"], stdout=subprocess.PIPE) as unit:
+    waits = ["sh", "-c", "echo; read line"]  # An exec would empty its environment for a moment.
+    with subprocess.Popen(waits, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as unit:
         assert unit.stdout is not None
         assert unit.stdout.read(1), "it runs, so its environment can be read"
         with pytest.raises(CliError, match="systemd runs its supervisor"):
