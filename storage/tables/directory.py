@@ -31,6 +31,9 @@ LOCAL = "local"
 STATE = "state"
 LEASE = "lease"
 DAMAGE = "damage"
+LOCAL_WAY_OUT = (
+    "only this node had these local tables: move them away, and import what you exported"
+)
 _REPLACING = (f"{REPLICATED}.new", f"{REPLICATED}.old")
 
 Open = Callable[[str, bool], Tables]  # Takes a database's path and whether it is replicated.
@@ -64,7 +67,7 @@ class TableDirectory:
         for name in (*made, *(f"{one}.tmp" for one in made), *_REPLACING):
             self._remove(name)
         self.replicated = self._open_replicated()
-        self.local = open_tables(self._at(LOCAL), False) if with_local else None
+        self.local = self._open_local() if with_local else None
 
     def _at(self, name: str) -> str:
         return os.path.join(self._path, name)
@@ -96,6 +99,12 @@ class TableDirectory:
         opened = self._open_tables(self._at(REPLICATED), True)
         Disk(self._path).remove(DAMAGE)
         return opened
+
+    def _open_local(self) -> Tables:
+        try:
+            return self._open_tables(self._at(LOCAL), False)
+        except Damaged as error:  # No log and no peer has their content.
+            raise Damaged(error.place, error.problem, LOCAL_WAY_OUT) from None
 
     def note_damage(self, damage: str) -> None:
         """Notes that the replicated tables are damaged. The next start begins with empty ones,

@@ -134,6 +134,15 @@ def test_damaged_tables_are_moved_away(tmp_path: Path) -> None:
     restarted.directory.close()
 
 
+def test_damaged_local_tables_are_not_promised_again(tmp_path: Path) -> None:
+    folder = TableFolder(str(tmp_path / "tables"), "table_worker", 1)
+    TableDirectory(folder, open_database, True).close()
+    for path in (tmp_path / "tables" / "table_worker" / "local").glob("MANIFEST-*"):
+        path.write_bytes(b"nothing good" * 10)
+    with pytest.raises(Damaged, match=r"/local: .*; only this node had these local tables"):
+        TableDirectory(folder, open_database, True)
+
+
 def test_tables_with_noted_damage_are_moved_away(tmp_path: Path) -> None:
     node = DirectoryNode(tmp_path)
     node.put(3, b"three")
