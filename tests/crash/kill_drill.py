@@ -43,6 +43,7 @@ STUCK_S = 60.0
 STOP_S = 60.0
 ACKS_BETWEEN = (20, 120)  # Kills.
 POLL_MS = 100
+SYNCS = plain.PARTSYNC, plain.FULLSYNC
 FEW = 12  # An empty table would hide earlier faults.
 SHARED_BYTES = 64 << 20
 
@@ -92,7 +93,8 @@ class DrillWriter:
         self.after = {table: dict(rows) for table, rows in self.held.items()}
         table = self.dice.choice([*self.held])
         kind = self.dice.choice((self.put, self.put, self.put, self.pop, self.delete, self.both))
-        kind_of_sync = self.dice.choice((plain.PARTSYNC, plain.FULLSYNC))
+        syncs = self.drill.local_syncs if self.local else SYNCS
+        kind_of_sync = self.dice.choice(syncs)
         self.frames = kind(table, self.after[table], kind_of_sync)
         self.sent_at = time.monotonic()
         self.client.send(*self.frames)
@@ -171,15 +173,20 @@ def first_tables(start: int) -> Iterator[int]:
 class Drill:
     """The cluster, its writers, and the tables that they have left."""
 
+    local_syncs: tuple[int, ...] = SYNCS  # With which writes of local tables are acknowledged.
+
     def __init__(self, directory: Path, seed: int) -> None:
         self.dice = Random(seed)
-        self.cluster = BenchTables(directory, SETTINGS)
+        self.cluster = self.new_cluster(directory)
         self.context: plain.Context = zmq.Context()
         self.replicated = first_tables(LOCAL.stop)
         self.local = [first_tables(LOCAL.start) for _ in NODES]
         self.left: list[IdleTable] = []
         self.acknowledged = 0
         self.seen: Counter[str] = Counter()
+
+    def new_cluster(self, directory: Path) -> BenchTables:
+        return BenchTables(directory, SETTINGS)
 
     def run(self, kills: int) -> None:
         """Raises Broken."""

@@ -1,0 +1,19 @@
+"""The drill of power losses sees a disk whose syncs do nothing."""
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from kelek.bench.machine import BenchError
+from kelek.tests.crash.kill_drill import Broken
+from kelek.tests.crash.power.power_drill import PowerDrill
+
+LOSSES = 3
+
+
+def test_a_disk_that_lies_is_seen() -> None:
+    with tempfile.TemporaryDirectory(prefix="k", dir="/tmp") as folder:
+        drill = PowerDrill(Path(folder) / "d", 3, lies=True)
+        with pytest.raises((Broken, BenchError)):
+            drill.run(LOSSES)
