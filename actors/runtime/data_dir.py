@@ -5,14 +5,17 @@ import os
 import stat
 from pathlib import Path
 
-from ...storage.disk.disk import FOLDER_MODE
+from ...storage.disk.disk import FOLDER_MODE, sync_folder
 
 GROUP, OTHERS = stat.S_IRWXG, stat.S_IRWXO
 
 
 def make(path: Path) -> None:
-    """Makes a folder that only this user can enter; restricts an existing one."""
+    """Makes a folder that only this user can enter, durably; restricts an existing one."""
+    made = [each for each in (path, *path.parents) if not each.exists()]
     path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+    for each in made:
+        sync_folder(str(each.parent))
     close(path)
 
 

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import mmap
 import os
+import stat
 from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
@@ -159,12 +160,21 @@ class DiskSyncer:
 
 
 def make_folders(path: str) -> None:
-    """As os.makedirs(), but every new folder is private to this user. Raises StorageError."""
-    parent = os.path.dirname(path)
-    if parent and not os.path.isdir(parent):
+    """As os.makedirs(), but every new folder is private to this user, and durable.
+
+    So are the private ones above it and itself: the process that made them may have died before
+    they were. Raises StorageError.
+    """
+    with SystemCall(path, "make the folder"):
+        if os.path.isdir(path) and stat.S_IMODE(os.stat(path).st_mode) != FOLDER_MODE:
+            return  # The user's own.
+    parent = os.path.dirname(path) or "."
+    if parent != path:
         make_folders(parent)
     with SystemCall(path, "make the folder"):
         os.makedirs(path, FOLDER_MODE, exist_ok=True)
+        with suppress(PermissionError):  # We may enter it, but not read it.
+            sync_folder(parent)
 
 
 class Disk:
@@ -175,12 +185,7 @@ class Disk:
 
     def make_folder(self, path: str) -> None:
         full_path = self.full_path(path)
-        with SystemCall(full_path, "make the folder"):
-            made = not os.path.isdir(full_path)
-            if made:
-                make_folders(full_path)
-            if made or path:  # An earlier process may have died before the folder was durable.
-                _sync_folder(os.path.dirname(full_path) or ".")
+        make_folders(full_path)
 
     def lock(self, path: str) -> ExitStack:
         """A flock. The system releases it when the process ends, too."""
@@ -233,7 +238,7 @@ class Disk:
     def sync_folder(self, path: str) -> None:
         full_path = self.full_path(path)
         with SystemCall(full_path, "sync"):
-            _sync_folder(full_path)
+            sync_folder(full_path)
 
     def full_path(self, path: str) -> str:
         return os.path.join(self.root, path) if path else self.root
@@ -251,7 +256,7 @@ def _load(fd: int, size: int) -> memoryview:
     return view[: min(filled, size)]
 
 
-def _sync_folder(full_path: str) -> None:
+def sync_folder(full_path: str) -> None:
     fd = os.open(full_path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

@@ -1,5 +1,7 @@
 """The folder that forgets: what a sync covers stays, the rest may go."""
 
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -41,8 +43,9 @@ def folder(tmp_path: Path) -> ForgetfulFolder:
 
 
 def run(folder: ForgetfulFolder, program: str = PROGRAM) -> None:
+    environment = {**folder.environment(), "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-S", "-c", program]
-    subprocess.run(command, cwd=folder.root, env=folder.environment(), check=False)
+    subprocess.run(command, cwd=folder.root, env=environment, check=False)
 
 
 def states(folder: ForgetfulFolder) -> list[dict[str, bytes]]:
@@ -96,3 +99,40 @@ def test_writes_of_another_process_are_covered_by_a_sync(folder: ForgetfulFolder
     loss = folder.lose_power(Random(1))
     assert loss == (0, 0, 0)
     assert (folder.root / "a").read_bytes() == b"one"
+
+
+MAKE = """
+import os, signal, sys
+from pathlib import Path
+{0}
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+OPEN_DISK = """
+from kelek.storage.disk.disk import Disk
+disk = Disk("data/n1/raft")
+disk.make_folder("log")
+with open("data/n1/raft/log/file", "w") as file:
+    file.write("durable")
+    file.flush()
+    os.fsync(file.fileno())
+disk.sync_folder("log")
+"""
+MAKE_ALL = "for it in 'data', 'data/n1', 'data/n1/raft', 'data/n1/raft/log': os.mkdir(it, 0o700)"
+MAKE_DATA = "from kelek.actors.runtime import data_dir; data_dir.make(Path('data/n1'))"
+
+
+@pytest.mark.parametrize("before", ["", MAKE_ALL, MAKE_DATA])
+def test_the_folders_of_durable_data_are_durable(folder: ForgetfulFolder, before: str) -> None:
+    """Also those that another process made, which was killed before they were."""
+    found = set()
+    for seed in range(6):
+        if before:
+            run(folder, MAKE.format(before))
+        run(folder, MAKE.format(OPEN_DISK))
+        folder.lose_power(Random(seed))
+        path = folder.root / "data/n1/raft/log/file"
+        found.add(path.exists() and path.read_text())
+        shutil.rmtree(folder.root / "data", ignore_errors=True)
+        folder.lose_power(Random(seed))
+        folder.root.mkdir(exist_ok=True)
+    assert found == {"durable"}
