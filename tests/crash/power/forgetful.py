@@ -56,7 +56,14 @@ class ForgetfulFolder:
         self.root.mkdir(parents=True, exist_ok=True)
         self._forget_notes()
         flags = ["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror"]
-        command = [os.environ.get("CC", "cc"), *flags, "-o", self._library, SOURCE, "-ldl"]
+        command = [
+            os.environ.get("CC", "cc"),
+            *flags,
+            "-o",
+            str(self._library),
+            str(SOURCE),
+            "-ldl",
+        ]
         subprocess.run(command, check=True)
 
     def environment(self) -> dict[str, str]:
@@ -130,10 +137,10 @@ def parsed(path: Path) -> Iterator[Note]:
     data = path.read_bytes()
     at = 0
     while at + NOTE.size <= len(data):
-        kind, size, stamp, *numbers = NOTE.unpack_from(data, at)
+        kind, size, stamp, offset, length, old_size = NOTE.unpack_from(data, at)
         at += NOTE.size
         if at + size <= len(data):
-            yield Note(kind, stamp, *numbers, data[at : at + size])
+            yield Note(kind, stamp, offset, length, old_size, data[at : at + size])
         at += size
 
 
