@@ -1,11 +1,11 @@
 # The public names, each on one line: type checkers read this file, and __init__.py at run time.
 
+from .clients.broker.async_broker import AsyncAnswerStream as AsyncAnswerStream
 from .clients.broker.async_broker import AsyncBroker as AsyncBroker
-from .clients.broker.async_broker import AsyncStream as AsyncStream
 from .clients.broker.body import Body as Body
+from .clients.broker.broker import AnswerStream as AnswerStream
 from .clients.broker.broker import Broker as Broker
 from .clients.broker.broker import Future as Future
-from .clients.broker.broker import Stream as Stream
 from .clients.broker.operations import BrokerTuning as BrokerTuning
 from .clients.broker.service_worker import Service as Service
 from .clients.broker.service_worker import Worker as Worker
@@ -47,6 +47,8 @@ from .clients.errors import ServiceRefused as ServiceRefused
 from .clients.errors import SessionEnded as SessionEnded
 from .clients.errors import SnapshotRefused as SnapshotRefused
 from .clients.errors import SnapshotUnsupported as SnapshotUnsupported
+from .clients.errors import StreamConflict as StreamConflict
+from .clients.errors import StreamTrimmed as StreamTrimmed
 from .clients.errors import TableCompacted as TableCompacted
 from .clients.errors import TableError as TableError
 from .clients.errors import TableJobLost as TableJobLost
@@ -80,6 +82,12 @@ from .clients.log.operations import LogTuning as LogTuning
 from .clients.node.async_node import AsyncNode as AsyncNode
 from .clients.node.base import NodeTuning as NodeTuning
 from .clients.node.node import Node as Node
+from .clients.stream.async_stream import AsyncProducer as AsyncProducer
+from .clients.stream.async_stream import AsyncStream as AsyncStream
+from .clients.stream.layout import StreamRecord as StreamRecord
+from .clients.stream.operations import StreamInfo as StreamInfo
+from .clients.stream.stream import Producer as Producer
+from .clients.stream.stream import Stream as Stream
 from .clients.table.async_table import AsyncTable as AsyncTable
 from .clients.table.batch import Batch as Batch
 from .clients.table.batch import BatchResult as BatchResult

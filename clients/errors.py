@@ -234,6 +234,30 @@ class TableCompacted(TableError, Compacted):
         return self.index - 1
 
 
+# ---- streams ----
+
+
+class StreamTrimmed(TableError, Compacted):
+    """Retention has removed records of a stream that a reader wanted.
+
+    offset   of the first record that is lost to the reader
+    first    of the first record that is kept: read on from there
+    """
+
+    def __init__(self, name: str, offset: int, first: int) -> None:
+        super().__init__(
+            f"stream {name}: the records {offset} to {first - 1} are no longer kept; read on with "
+            f"start={first}, or from the first one kept with start='first'"
+        )
+        self.offset = offset
+        self.first = first
+
+
+class StreamConflict(TableError, Conflict):
+    """Another producer was opened with the same id, or the number of a record was used before for
+    another one. Nothing was appended."""
+
+
 # ---- services ----
 
 

@@ -14,7 +14,7 @@ from .body import Body, Content
 from .operations import BrokerOperations, CallOptions, CallParts, answer_of
 
 
-class AsyncBroker(BrokerOperations["asyncio.Future[Body]", "AsyncStream"], AsyncDriver):
+class AsyncBroker(BrokerOperations["asyncio.Future[Body]", "AsyncAnswerStream"], AsyncDriver):
     """Calls services at a broker, for the tasks of one asyncio loop.
 
         async with kelek.AsyncBroker("tcp://127.0.0.1:7300") as broker:
@@ -57,8 +57,8 @@ class AsyncBroker(BrokerOperations["asyncio.Future[Body]", "AsyncStream"], Async
         future.add_done_callback(lambda _: self._cancel(call))
         return future
 
-    def _stream(self, call: Call) -> "AsyncStream":
-        return AsyncStream(self, call)
+    def _stream(self, call: Call) -> "AsyncAnswerStream":
+        return AsyncAnswerStream(self, call)
 
     def _cancel(self, call: Call) -> None:
         was_done = call.done
@@ -82,8 +82,8 @@ def resolve_future(future: "asyncio.Future[Body]", call: Call, client: BrokerCli
         future.set_exception(error)
 
 
-class AsyncStream(CallParts, AsyncIterator[Body]):
-    """The parts of an answer, like kelek.Broker's Stream."""
+class AsyncAnswerStream(CallParts, AsyncIterator[Body]):
+    """The parts of an answer, like kelek.Broker's AnswerStream."""
 
     async def __anext__(self) -> Body:
         part: Body = await anext(self._parts)

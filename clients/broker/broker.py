@@ -12,7 +12,7 @@ from .body import Body, Content
 from .operations import BrokerOperations, CallOptions, CallParts, answer_of
 
 
-class Broker(BrokerOperations["Future", "Stream"], BlockingDriver):
+class Broker(BrokerOperations["Future", "AnswerStream"], BlockingDriver):
     """Calls services at a broker.
 
         with kelek.Broker("tcp://127.0.0.1:7300") as broker:
@@ -66,9 +66,9 @@ class Broker(BrokerOperations["Future", "Stream"], BlockingDriver):
         self._run_once(0, _sent)
         return Future(self, call)
 
-    def _stream(self, call: Call) -> "Stream":
+    def _stream(self, call: Call) -> "AnswerStream":
         self._run_once(0, _sent)
-        return Stream(self, call)
+        return AnswerStream(self, call)
 
     def _result(self, call: Call) -> Operation[Body]:
         yield Wait(lambda: call.done, limited=False)
@@ -112,7 +112,7 @@ class Future:
         self._broker._cancel(self._call)
 
 
-class Stream(CallParts, Iterator[Body]):
+class AnswerStream(CallParts, Iterator[Body]):
     __doc__ = CallParts.__doc__
 
     def __next__(self) -> Body:

@@ -196,7 +196,7 @@ class BrokerOperations(ClientBase, Generic[FutureT, StreamT]):
         timeout_ms: int | None = None,
         request_id: str | bytes | None = None,
     ) -> StreamT:
-        """Calls a service for an answer in parts, an iterator; see Stream and AsyncStream.
+        """Calls a service for an answer in parts; see AnswerStream and AsyncAnswerStream.
 
         The service produces parts as far as you read them. A part that is lost with a connection
         ends the stream with an error.
