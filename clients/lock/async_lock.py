@@ -6,12 +6,12 @@ from typing import Any, Self, TypeVar
 
 from ..io.operations import Asynchronous, Operation, Step
 from ..table.async_table import AsyncTable
-from .operations import ElectionOperations, LockOperations, SemaphoreOperations, SlotHolder
+from .operations import ElectionOperations, LockOperations, SemaphoreOperations, SessionHolder
 
 T = TypeVar("T")
 
 
-class AsyncLockDriver(SlotHolder, Asynchronous):
+class AsyncSessionDriver(SessionHolder, Asynchronous):
     """Runs the steps over an AsyncTable; a task keeps the session while something is held."""
 
     _table: AsyncTable
@@ -25,14 +25,18 @@ class AsyncLockDriver(SlotHolder, Asynchronous):
 
     async def _run(self, operation: Operation[T]) -> T:
         result = await super()._run(operation)
-        if self._slots.slot and (self._keeper is None or self._keeper.done()):
-            self._keeper = asyncio.create_task(self._keep(), name=f"kelek {self.name}")
+        if self._kept.is_needed:
+            self._start_keeping()
         return result
+
+    def _start_keeping(self) -> None:
+        if self._keeper is None or self._keeper.done():
+            self._keeper = asyncio.create_task(self._keep(), name=f"kelek {self.name}")
 
     async def _keep(self) -> None:
         """Keeps the session as long as something is held."""
-        while self._slots.slot:
-            pause_s = await self._table._run(self._keep_if_due())
+        while self._kept.is_needed:
+            pause_s = await self._table._run(self._kept.keep_if_due())
             if pause_s is None:
                 self._lose()
                 return
@@ -43,7 +47,7 @@ class AsyncLockDriver(SlotHolder, Asynchronous):
         if self._keeper is not None:
             self._keeper.cancel()
         if self._table._links is not None:
-            await self._table._run(self._slots.end())
+            await self._table._run(self._kept.end())
         await self._table.aclose()
 
     async def __aenter__(self) -> Self:
@@ -60,7 +64,7 @@ class AsyncLockDriver(SlotHolder, Asynchronous):
             await self.aclose()
 
 
-class AsyncLock(LockOperations, AsyncLockDriver):
+class AsyncLock(LockOperations, AsyncSessionDriver):
     """kelek.Lock for asyncio, with its arguments; on_lost is called in the loop.
 
     async with kelek.AsyncLock("tcp://127.0.0.1:7100", "report") as lock:
@@ -68,7 +72,7 @@ class AsyncLock(LockOperations, AsyncLockDriver):
     """
 
 
-class AsyncSemaphore(SemaphoreOperations, AsyncLockDriver):
+class AsyncSemaphore(SemaphoreOperations, AsyncSessionDriver):
     """kelek.Semaphore for asyncio.
 
     async with kelek.AsyncSemaphore("tcp://127.0.0.1:7100", "downloads", 3):
@@ -76,7 +80,7 @@ class AsyncSemaphore(SemaphoreOperations, AsyncLockDriver):
     """
 
 
-class AsyncElection(ElectionOperations, AsyncLockDriver):
+class AsyncElection(ElectionOperations, AsyncSessionDriver):
     """kelek.Election for asyncio.
 
     async with kelek.AsyncElection("tcp://127.0.0.1:7100", "scheduler") as election:

@@ -7,12 +7,12 @@ from typing import Any, Self, TypeVar
 
 from ..io.operations import Blocking, Operation, Step
 from ..table.table import Table
-from .operations import ElectionOperations, LockOperations, SemaphoreOperations, SlotHolder
+from .operations import ElectionOperations, LockOperations, SemaphoreOperations, SessionHolder
 
 T = TypeVar("T")
 
 
-class LockDriver(SlotHolder, Blocking):
+class SessionDriver(SessionHolder, Blocking):
     """Runs the steps over a Table, which this object and the thread of its keeper share."""
 
     _table: Table
@@ -29,20 +29,23 @@ class LockDriver(SlotHolder, Blocking):
     def _run(self, operation: Operation[T]) -> T:
         with self._mutex:
             result = super()._run(operation)
-        if self._slots.slot:
-            if self._keeper is None:
-                self._keeper = Keeper(self)
-                self._keeper.start()
-            self._keeper.wake.set()
+        if self._kept.is_needed:
+            self._start_keeping()
         return result
+
+    def _start_keeping(self) -> None:
+        if self._keeper is None:
+            self._keeper = Keeper(self)
+            self._keeper.start()
+        self._keeper.wake.set()
 
     def _keep(self) -> float | None:
         """Keeps the session if that is due. Returns how long to pause then, in s; None: until the
         keeper is woken."""
         with self._mutex:
-            if not self._slots.slot:
+            if not self._kept.is_needed:
                 return None
-            pause_s = self._table._run(self._keep_if_due())
+            pause_s = self._table._run(self._kept.keep_if_due())
         if pause_s is None:
             self._lose()
         return pause_s
@@ -53,7 +56,7 @@ class LockDriver(SlotHolder, Blocking):
             self._keeper.stop()
         with self._mutex:
             if self._table._links is not None:
-                self._table._run(self._slots.end())
+                self._table._run(self._kept.end())
             self._table.close()
 
     def __enter__(self) -> Self:
@@ -73,7 +76,7 @@ class LockDriver(SlotHolder, Blocking):
 class Keeper(threading.Thread):
     """Keeps the session while something is held. It ends with the object that it serves."""
 
-    def __init__(self, holder: LockDriver) -> None:
+    def __init__(self, holder: SessionDriver) -> None:
         super().__init__(name=f"kelek {holder.name}", daemon=True)
         self.wake = threading.Event()
         self._ended = False
@@ -95,7 +98,7 @@ class Keeper(threading.Thread):
             del holder
 
 
-class Lock(LockOperations, LockDriver):
+class Lock(LockOperations, SessionDriver):
     """A lock of the cluster: of all objects with this name one holds it, in any process.
 
         with kelek.Lock("tcp://127.0.0.1:7100,tcp://127.0.0.1:7110", "report") as lock:
@@ -117,7 +120,7 @@ class Lock(LockOperations, LockDriver):
     """
 
 
-class Semaphore(SemaphoreOperations, LockDriver):
+class Semaphore(SemaphoreOperations, SessionDriver):
     """As kelek.Lock, for at most `limit` holders at once; all must give the same limit.
 
         with kelek.Semaphore("tcp://127.0.0.1:7100", "downloads", 3):
@@ -127,7 +130,7 @@ class Semaphore(SemaphoreOperations, LockDriver):
     """
 
 
-class Election(ElectionOperations, LockDriver):
+class Election(ElectionOperations, SessionDriver):
     """Of all objects with this name one leads; the others wait in order.
 
         with kelek.Election("tcp://127.0.0.1:7100", "scheduler", owner="host-1") as election:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 from ...net.client_keys import ServerKeys
 from ...net.clock import monotonic_ms
 from ...protocols.failover.limits import NEVER_MS
-from ..errors import LockLost, TableError
+from ..errors import LockLost
 from ..io.keys import KeyPath
 from ..io.operations import Batches, Operation, items, operation
 from ..table.operations import TIMEOUT_MS
+from .session import KeptSession
 from .slots import (
     LOCK_TABLE,
     Holder,
@@ -23,13 +24,42 @@ from .slots import (
 )
 
 if TYPE_CHECKING:
-    from .slots import AnyTable
+    from .session import AnyTable
 
 TTL_S = 10.0
-RETRY_S = 0.1  # Between two attempts to keep a session without success.
 
 
-class SlotHolder:
+class SessionHolder:
+    """An object that holds something of the cluster under a session, and keeps that."""
+
+    _table: "AnyTable"
+    _kept: KeptSession
+
+    def __init__(self, name: str, on_lost: Callable[[], object] | None) -> None:
+        self._name, self._on_lost = name, on_lost
+
+    @abstractmethod
+    def _open(self, *arguments: Any, **settings: Any) -> "AnyTable":
+        """A client of the table that holds the keys, with the arguments of kelek.Table."""
+
+    @abstractmethod
+    def _enter(self) -> Operation[None]:
+        """What a `with` statement does first."""
+
+    @abstractmethod
+    def _exit(self, failed: bool) -> Operation[None]:
+        """What a `with` statement does last. failed: its body raised an error, which counts."""
+
+    def _lose(self) -> None:
+        if self._on_lost is not None:
+            self._on_lost()
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+
+class SlotHolder(SessionHolder):
     """An object of the cluster that this one can hold: its name, table and session."""
 
     _kind = ""
@@ -47,24 +77,18 @@ class SlotHolder:
         key: KeyPath | None = None,
         server_keys: ServerKeys | None = None,
     ) -> None:
-        self._name, self._on_lost = name, on_lost
+        super().__init__(name, on_lost)
         owner = default_owner() if owner is None else owner
         asked = wanted(self._kind, name, self._limit(), ttl_s, owner)
         self._table = self._open(
             urls, table, timeout_ms=timeout_ms, key=key, server_keys=server_keys
         )
-        self._slots = Slots(self._table, asked)
-
-    @abstractmethod
-    def _open(self, *arguments: Any, **settings: Any) -> "AnyTable":
-        """A client of the table that holds the keys, with the arguments of kelek.Table."""
+        self._slots = self._kept = Slots(self._table, asked)
 
     def _enter(self) -> Operation[None]:
-        """What a `with` statement does first."""
         yield from self._acquire(None)
 
     def _exit(self, failed: bool) -> Operation[None]:
-        """What a `with` statement does last. failed: its body raised an error, which counts."""
         if self._slots.slot or not failed:
             try:
                 yield from self._release()
@@ -72,33 +96,9 @@ class SlotHolder:
                 if not failed:
                     raise
 
-    def _keep_if_due(self) -> Operation[float | None]:
-        """Keeps the session if that is due. Returns how long to pause then, in s; None: what was
-        held is lost."""
-        slots = self._slots
-        left_ms = slots.keep_at_ms - monotonic_ms()
-        if left_ms > 0:
-            return left_ms / 1000
-        try:
-            kept = yield from slots.keep()
-        except TableError:
-            if slots.held:
-                return RETRY_S
-            slots.forget()
-            kept = False
-        return slots.ttl_ms / 3000 if kept else None
-
-    def _lose(self) -> None:
-        if self._on_lost is not None:
-            self._on_lost()
-
     def _limit(self) -> int:
         """How many may hold it at once."""
         return 1
-
-    @property
-    def name(self) -> str:
-        return self._name
 
     @property
     def held(self) -> bool:

@@ -19,34 +19,28 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...net.clock import monotonic_ms, suspended_ms
+from ...net.clock import monotonic_ms
 from ...protocols.failover.limits import NEVER_MS
-from ...protocols.zerodb.client.client import Exchange
 from ...protocols.zerodb.wire import answers, requests
-from ...protocols.zerodb.wire.requests import Request
-from ...protocols.zerodb.wire.values import GONE, PARTSYNC, Extension
+from ...protocols.zerodb.wire.values import GONE, Extension
 from ..errors import LockLost, SessionEnded
-from ..io.operations import Batches, Operation, Wait
+from ..io.operations import Batches, Operation
 from ..table.arguments import Range, behind_prefix, milliseconds
 from ..table.batch import Batch
 from ..table.changes import Change, changes_of
 from ..table.operations import decoded
 from ..table.reads import WATCH_MS, TableReads
 from ..table.table import TableWrites
+from .session import TTL_S_MIN, KeptSession
 
 if TYPE_CHECKING:
-    from ..table.async_table import AsyncTable
-    from ..table.table import Table
-
-    AnyTable = Table | AsyncTable
+    from .session import AnyTable
 
 LOCK_TABLE = 0xBFFF_FFFE  # Where locks are, unless the caller names another table.
 NAME_BYTES_MAX = 1024
 OWNER_BYTES_MAX = 64 << 10  # Of the name of a holder, the value of its keys.
 LIMIT_MAX = 10_000
-TTL_S_MIN = 0.5
 SLOT, PLACE = b"\0\0", b"\0\1"
-END_MS = 1000
 ANSWER_MS = 250  # An answer at its deadline may come so much later.
 STALLED_MS = 50  # All that wait behind one that is paused try within so long.
 
@@ -60,11 +54,6 @@ class Holder(NamedTuple):
 
     name: str
     waits: int = 0
-
-
-def boot_ms() -> int:
-    """A clock that goes on while the machine sleeps, as the session's does."""
-    return monotonic_ms() + suspended_ms()
 
 
 def default_owner() -> str:
@@ -166,84 +155,27 @@ class SlotView:
         return sum(each < place for each in self.waiters)
 
 
-class Slots:
+class Slots(KeptSession):
     """One holder: its session, and the slot that it holds under it.
 
     The steps run by the driver of `table`, one method at a time.
     """
 
     def __init__(self, table: "AnyTable", wanted: Wanted) -> None:
-        self._table = table
-        self._prefix, self._limit, self.ttl_ms, self.owner = wanted
+        super().__init__(table, wanted.ttl_ms)
+        self._prefix, self._limit, _, self.owner = wanted
         self._range = Range(self._prefix + b"\0", behind_prefix(self._prefix + b"\0"))
-        self.session = 0
         self.token = 0
         self.slot = b""  # b"": none is held.
-        self._expires_ms = 0  # The session lives until then at least, boot_ms().
         self._place = b""  # In the queue; b"": none.
 
     @property
-    def left_ms(self) -> int:
-        """How long the session lives at least, by this machine's clock."""
-        return self._expires_ms - boot_ms() if self.session else 0
-
-    @property
-    def held(self) -> bool:
-        return bool(self.slot) and self.left_ms > 0
-
-    # ---- the session ----
-
-    @property
-    def keep_at_ms(self) -> int:
-        """When to keep the session, by monotonic_ms(): each third of its time."""
-        return monotonic_ms() + max(self.left_ms - 2 * self.ttl_ms // 3, 0)
-
-    def keep(self) -> Operation[bool]:
-        """Restarts the session's time; False: it has ended, or no answer came in its time."""
-        sent_ms = boot_ms()
-        until_ms = monotonic_ms() + self.left_ms
-        asked = requests.Session(requests.SESSION_KEEP, self.session, 0, PARTSYNC)
-        exchange = yield from self._ask(asked, until_ms)
-        if exchange.done:
-            answer = self._table._answer(exchange)
-            if decoded(answers.SESSION.decode, answer, exchange.sent):
-                self._expires_ms = sent_ms + self.ttl_ms
-                return True
-        self.forget()
-        return False
+    def is_needed(self) -> bool:
+        return bool(self.slot)
 
     def forget(self) -> None:
         """The session has ended, and with it all that was put under it."""
         self.session, self.slot, self._place = 0, b"", b""
-
-    def _fresh_session(self) -> Operation[None]:
-        """A session that lives for half of its time at least."""
-        if self.left_ms > self.ttl_ms // 2:
-            return
-        if self.left_ms > 0 and (yield from self.keep()):
-            return
-        sent_ms = boot_ms()
-        self.session = yield from TableWrites.open_session(self._table, self.ttl_ms / 1000)
-        self._expires_ms = sent_ms + self.ttl_ms
-
-    def abandon(self) -> None:
-        """Asks the cluster to end the session, without waiting for it: what was sent for the slot
-        may take effect later."""
-        if self.session:
-            self._table._begin(self._end_request())
-            self.forget()
-            self._table._on_iterated()
-
-    def end(self) -> Operation[None]:
-        """Ends the session, so that the slot becomes free. Without an answer for END_MS it ends by
-        its time."""
-        if self.session:
-            asked = self._end_request()
-            self.forget()
-            yield from self._ask(asked, monotonic_ms() + END_MS)
-
-    def _end_request(self) -> Request:
-        return requests.Session(requests.SESSION_END, self.session, 0, PARTSYNC)
 
     # ---- the slot ----
 
@@ -411,14 +343,3 @@ class Slots:
         index, entries = decoded(answers.WATCH.decode, answer)
         number, within = self._table.number, self._range
         return index, [each for entry in entries for each in changes_of(entry, number, within)]
-
-    # ---- requests ----
-
-    def _ask(self, request: Request, until_ms: int) -> Operation[Exchange]:
-        """Waits for an answer, no longer than until a time of monotonic_ms()."""
-        exchange = self._table._begin(request, limited=False)
-        try:
-            yield Wait(lambda: exchange.done, False, until_ms)
-        finally:
-            self._table._client.drop(exchange)
-        return exchange

@@ -30,7 +30,7 @@ from .layout import (
 )
 
 if TYPE_CHECKING:
-    from ..lock.slots import AnyTable
+    from ..lock.session import AnyTable
 
 
 SENT_MAX = 4  # Transactions on their way.

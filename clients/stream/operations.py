@@ -43,7 +43,7 @@ from .reader import Start, StreamReader, checked_start
 from .retention import Creation, RetentionChange, Trim, checked_retention, is_due, is_kept
 
 if TYPE_CHECKING:
-    from ..lock.slots import AnyTable
+    from ..lock.session import AnyTable
 
 BATCH_RECORDS = 1000  # Of append_many().
 BATCH_BYTES = 256 << 10

@@ -29,7 +29,7 @@ from .layout import (
 )
 
 if TYPE_CHECKING:
-    from ..lock.slots import AnyTable
+    from ..lock.session import AnyTable
     from .appender import StreamTable
 
 Start = int | str | datetime

@@ -13,7 +13,8 @@ import click
 
 from ...clients.errors import LockLost
 from ...clients.lock.lock import Election, Lock, Semaphore
-from ...clients.lock.slots import LIMIT_MAX, LOCK_TABLE, NAME_BYTES_MAX, TTL_S_MIN, Holder
+from ...clients.lock.session import TTL_S_MIN
+from ...clients.lock.slots import LIMIT_MAX, LOCK_TABLE, NAME_BYTES_MAX, Holder
 from ...protocols.limits import TABLE_MAX
 from ..cli_errors import FAILED, CliError
 from ..options import OUTPUT, Seconds, ServerOptions, argument, command, option

@@ -12,7 +12,7 @@ slow   its clock runs at half the speed, so it believes for too long that it hol
 import sys
 
 import kelek
-from kelek.clients.lock import slots
+from kelek.clients.lock import session
 
 NAME = "drill"
 FENCE = b"fence"
@@ -21,9 +21,9 @@ KINDS = b"alive", b"fenced", b"bare"
 
 
 def slow_down() -> None:
-    boot_ms = slots.boot_ms
+    boot_ms = session.boot_ms
     begun_ms = boot_ms()
-    slots.boot_ms = lambda: begun_ms + (boot_ms() - begun_ms) // 2
+    session.boot_ms = lambda: begun_ms + (boot_ms() - begun_ms) // 2
 
 
 def write(table: kelek.Table, kind: bytes, lock: kelek.Lock, session: int, number: int) -> bool:
