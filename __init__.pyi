@@ -84,6 +84,8 @@ from .clients.node.base import NodeTuning as NodeTuning
 from .clients.node.node import Node as Node
 from .clients.stream.async_stream import AsyncProducer as AsyncProducer
 from .clients.stream.async_stream import AsyncStream as AsyncStream
+from .clients.stream.group import AsyncGroup as AsyncGroup
+from .clients.stream.group import Group as Group
 from .clients.stream.layout import StreamRecord as StreamRecord
 from .clients.stream.operations import StreamInfo as StreamInfo
 from .clients.stream.stream import Producer as Producer

@@ -43,6 +43,10 @@ class SessionHolder:
         """A client of the table that holds the keys, with the arguments of kelek.Table."""
 
     @abstractmethod
+    def _start_keeping(self) -> None:
+        """Makes a thread or task keep the session while something is held."""
+
+    @abstractmethod
     def _enter(self) -> Operation[None]:
         """What a `with` statement does first."""
 

@@ -11,6 +11,7 @@ from ..io.operations import Asynchronous, Operation, Step
 from ..table.arguments import Data
 from ..table.async_table import AsyncTable
 from .appender import PendingAppend, ProducerLink
+from .group import AsyncGroup
 from .layout import Headers, StreamRecord, pack_records
 from .operations import (
     BATCH_BYTES,
@@ -38,8 +39,8 @@ class AsyncStream(StreamOperations["AsyncProducer"], Asynchronous):
 
     _table: AsyncTable
 
-    def _open(self, urls: Any, *, table: int, **settings: Any) -> AsyncTable:
-        self._table = AsyncTable(urls, table, **settings)
+    def _open(self, *arguments: Any, **settings: Any) -> AsyncTable:
+        self._table = AsyncTable(*arguments, **settings)
         return self._table
 
     async def _do(self, step: Step) -> None:
@@ -104,6 +105,11 @@ class AsyncStream(StreamOperations["AsyncProducer"], Asynchronous):
             for body in divided(part, self._codec):
                 await self._run(appends.add(body))
         return await self._run(appends.finish())
+
+    def group(self, name: str, **settings: Any) -> AsyncGroup:
+        """A member of the consumer group of this name, with the settings of kelek.Stream's Group.
+        It joins at the begin of `async with`, or of iteration."""
+        return AsyncGroup(self._urls, self.name, name, **{**self._settings, **settings})
 
     async def aclose(self) -> None:
         """Closes the connections. Sent records may still be appended; tasks that wait get a

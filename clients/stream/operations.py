@@ -271,19 +271,27 @@ class StreamOperations(Generic[ProducerT]):
     ) -> None:
         checked_text("a stream's name", name)
         self._codec = None if codec is None else codec_of(codec)
+        self._urls = urls if isinstance(urls, str) else list(urls)
         self._settings: dict[str, Any] = {
+            "codec": codec,
             "table": table,
             "timeout_ms": timeout_ms,
             "tuning": tuning,
             "key": key,
             "server_keys": server_keys,
         }
-        self._urls = urls if isinstance(urls, str) else list(urls)
-        client = self._open(self._urls, **self._settings)
+        client = self._open(
+            self._urls,
+            table,
+            timeout_ms=timeout_ms,
+            tuning=tuning,
+            key=key,
+            server_keys=server_keys,
+        )
         self._core = StreamClient(name, client, self._codec)
 
     @abstractmethod
-    def _open(self, urls: Any, *, table: int, **settings: Any) -> "AnyTable":
+    def _open(self, *arguments: Any, **settings: Any) -> "AnyTable":
         """A client of the table that holds the streams, with the arguments of kelek.Table."""
 
     @abstractmethod

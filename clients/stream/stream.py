@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 from ..io.operations import Blocking, Operation, Step
 from ..table.table import Table
 from .appender import ProducerLink
+from .group import Group
 from .operations import (
     BATCH_RECORDS,
     Appends,
@@ -40,8 +41,8 @@ class Stream(StreamOperations["Producer"], Blocking):
 
     _table: Table
 
-    def _open(self, urls: Any, *, table: int, **settings: Any) -> Table:
-        self._table = Table(urls, table, **settings)
+    def _open(self, *arguments: Any, **settings: Any) -> Table:
+        self._table = Table(*arguments, **settings)
         return self._table
 
     def _do(self, step: Step) -> None:
@@ -76,6 +77,11 @@ class Stream(StreamOperations["Producer"], Blocking):
         for body in bodies(records, self._codec, batch):
             yield from appends.add(body)
         return (yield from appends.finish())
+
+    def group(self, name: str, **settings: Any) -> Group:
+        """A member of the consumer group of this name, with the settings of Group; see there. It
+        joins at the begin of `with`, or of iteration."""
+        return Group(self._urls, self.name, name, **{**self._settings, **settings})
 
     def close(self) -> None:
         """Closes the connections."""

@@ -1,0 +1,72 @@
+"""kelek.Group and kelek.AsyncGroup: consumers that share the records of a stream."""
+
+from collections.abc import AsyncGenerator, Generator
+from typing import TypeVar
+
+from ..io.operations import Batches
+from ..lock.async_lock import AsyncSessionDriver
+from ..lock.lock import SessionDriver
+from .group_operations import GroupOperations
+from .layout import StreamRecord
+
+T = TypeVar("T")
+
+
+class Group(GroupOperations, SessionDriver):
+    """A member of a consumer group: kelek.Stream.group() makes it, with connections of its own.
+
+        with kelek.Stream("tcp://127.0.0.1:7100", "orders") as orders:
+            with orders.group("billing") as billing:
+                for record in billing:
+                    send_invoice(record.value)
+
+    start         where a new group begins, as of kelek.Stream.read()
+    commit_s      seconds between two commits of what is done; None: commit() alone commits
+    skip_trimmed  go on behind records that retention has removed, instead of StreamTrimmed
+    ttl_s         other members take over so long after this one has died. A thread keeps it alive
+                  while the process lives. At least 0.5
+    member        the name of this member that others see; by default HOST:PROCESS
+    on_lost       called in that thread when the membership is lost, by a pause longer than ttl_s
+
+    The stream's partitions are divided evenly among the members. Records of one key come to one
+    member, in order. A record is done when the loop asks for the next one. After a member has died,
+    another gets again what was not committed: each record comes once at least. A member that was
+    paused can't commit for partitions which another has taken; it goes on with those that it gets.
+    """
+
+    def __iter__(self) -> Generator[StreamRecord, None, None]:
+        return self.records()
+
+    def _batches(self, operation: Batches[T]) -> Generator[list[T], None, None]:
+        """Runs the steps while the keeper's thread waits, and yields without that."""
+        try:
+            while True:
+                with self._mutex:
+                    found = self._next_list(operation)
+                if found is None:
+                    return
+                yield found
+        finally:
+            with self._mutex:
+                operation.close()
+                self._on_iterated()
+
+    def _next_list(self, operation: Batches[T]) -> list[T] | None:
+        for step in operation:
+            if isinstance(step, list):
+                return step
+            self._do(step)
+        return None
+
+
+class AsyncGroup(GroupOperations, AsyncSessionDriver):
+    """A member of a consumer group for asyncio: kelek.AsyncStream.group() makes it. The arguments
+    are those of kelek.Stream's Group; on_lost is called in the loop.
+
+        async with orders.group("billing") as billing:
+            async for record in billing:
+                await send_invoice(record.value)
+    """
+
+    def __aiter__(self) -> AsyncGenerator[StreamRecord, None]:
+        return self.records()
