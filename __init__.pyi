@@ -84,10 +84,12 @@ from .clients.node.base import NodeTuning as NodeTuning
 from .clients.node.node import Node as Node
 from .clients.stream.async_stream import AsyncProducer as AsyncProducer
 from .clients.stream.async_stream import AsyncStream as AsyncStream
+from .clients.stream.core import StreamInfo as StreamInfo
 from .clients.stream.group import AsyncGroup as AsyncGroup
 from .clients.stream.group import Group as Group
+from .clients.stream.group_admin import GroupInfo as GroupInfo
+from .clients.stream.group_admin import GroupMember as GroupMember
 from .clients.stream.layout import StreamRecord as StreamRecord
-from .clients.stream.operations import StreamInfo as StreamInfo
 from .clients.stream.stream import Producer as Producer
 from .clients.stream.stream import Stream as Stream
 from .clients.table.async_table import AsyncTable as AsyncTable

@@ -39,6 +39,15 @@ table = LazyGroup(
         "table.jobs": "copy map jobs",
     },
 )
+stream = LazyGroup(
+    "stream",
+    "Streams of records: list, create, append, read, tail, groups, trim.\n\n"
+    "START is `first`, `last`, `end`, an offset, or a time such as 2026-11-28T18:00.",
+    {
+        "stream.commands": "list create retain append read tail info trim drop",
+        "stream.groups": "groups reset forget",
+    },
+)
 broker = LazyGroup(
     "broker",
     "Brokers: services, workers, queue, bench.",
@@ -103,7 +112,7 @@ main = LazyGroup(
         "top.commands": "top",
         "table.shell": "shell",
     },
-    groups=[log, table, broker, worker, node, farm, keys, backup],
+    groups=[log, table, stream, broker, worker, node, farm, keys, backup],
     context_settings=CONTEXT,
 )
 click.version_option(__version__, message="%(prog)s %(version)s")(main)

@@ -54,6 +54,10 @@ class GroupView:
                 del self._pairs[key]
 
     @property
+    def is_empty(self) -> bool:
+        return not self._pairs
+
+    @property
     def members(self) -> dict[bytes, str]:
         """Their names, by id, in the order of the ids."""
         prefix = member_key(self._prefix, b"")

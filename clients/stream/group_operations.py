@@ -17,9 +17,9 @@ from ..table.arguments import milliseconds
 from ..table.codecs import codec_of
 from ..table.operations import TIMEOUT_MS, TableTuning
 from .assignment import GroupProgress
+from .core import StreamClient
 from .layout import STREAM_TABLE, PartitionState, StreamRecord, checked_text, partition_of
 from .membership import Membership
-from .operations import StreamClient
 from .reader import ChangeWatch, Start, checked_start
 from .retention import Creation
 

@@ -6,14 +6,9 @@ from typing import Any, TypeVar
 from ..io.operations import Blocking, Operation, Step
 from ..table.table import Table
 from .appender import ProducerLink
+from .core import BATCH_RECORDS, Appends, bodies
 from .group import Group
-from .operations import (
-    BATCH_RECORDS,
-    Appends,
-    ProducerOperations,
-    StreamOperations,
-    bodies,
-)
+from .operations import ProducerOperations, StreamOperations
 
 T = TypeVar("T")
 
