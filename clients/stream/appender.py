@@ -4,6 +4,9 @@ once.
 A transaction holds if the head of the stream is the one that its client expects. Each head has a
 random tag, so of several batches in flight none takes effect if one before it did not. Those that
 fail bring the head as it is and are sent again behind it, in order.
+
+Of clients that compete for the next head, those with small transactions would win. So a client that
+has lost twice asks for the turn, a key for which all others wait, and appends all that it has.
 """
 
 import random
@@ -16,8 +19,10 @@ from ...protocols.zerodb.wire import answers, ops, requests
 from ...protocols.zerodb.wire.values import PARTSYNC
 from ..errors import Error, StreamConflict, TableError
 from ..io.operations import Operation, Sleep, Wait
+from ..table.batch import Batch
 from ..table.operations import decoded
 from ..table.reads import TableReads
+from ..table.table import TableWrites
 from .layout import (
     TAG_BYTES,
     BatchBody,
@@ -35,6 +40,9 @@ if TYPE_CHECKING:
 
 SENT_MAX = 4  # Transactions on their way.
 WRITES_MAX = 256  # In one transaction, which takes 1024 operations.
+LOSSES_MAX = 2  # In a row, before a client asks for the turn.
+TURN_TTL_S = 1.0  # A client that has the turn and dies stops the others for so long.
+TURN_PAUSE_MS = 2, 10  # Between two attempts to get it.
 TRANSACTION_BYTES = 512 << 10  # Above 1 MiB a watch reads the values from the table again.
 
 
@@ -235,6 +243,9 @@ class Appender:
         self._sent: deque[SentWrites] = deque()
         self._failed: deque[PendingWrite] = deque()  # To be sent again,
         self._unsent: deque[PendingWrite] = deque()  # and these behind them.
+        self._losses = 0  # In a row, to other clients.
+        self._turn: bytes | None = None  # What this client has put there; None: it has no turn.
+        self._is_taking = False  # A task is about to get the turn.
 
     @property
     def head(self) -> Head | None:
@@ -248,6 +259,8 @@ class Appender:
 
     @property
     def _may_send(self) -> bool:
+        if self._losses >= LOSSES_MAX and self._turn is None:
+            return False
         return self._head is not None and not self._failed and len(self._sent) < SENT_MAX
 
     def begin(self, write: PendingWrite) -> None:
@@ -269,9 +282,12 @@ class Appender:
         """Sends as many queued writes as one transaction takes."""
         stream, head, keys = self.stream, self._head, self.stream.keys
         assert head is not None
-        compares = {keys.head: stream.compare(keys.head, self._data)}
+        compares = {
+            keys.head: stream.compare(keys.head, self._data),
+            keys.turn: stream.compare(keys.turn, self._turn),
+        }
         then: list[ops.Op] = []
-        gets = [keys.head]
+        gets = [keys.head, keys.turn]
         writes: list[PendingWrite] = []
         counts: list[int] = []
         full = head.position + TRANSACTION_BYTES
@@ -290,6 +306,9 @@ class Appender:
             counts.append(len(plan.gets))
         if not writes:
             return
+        if self._turn is not None:
+            then.append(ops.Delete(stream.number, [keys.turn]))
+            self._turn = None
         head = head._replace(tag=random.randbytes(TAG_BYTES))
         data = head.encode()
         request = requests.Transaction(
@@ -305,8 +324,10 @@ class Appender:
         """Waits until a write has taken effect. Raises its error, TableTimeout."""
         while not write.done:
             try:
-                if self._sent:
-                    yield Wait(lambda: write.done or self._has_answer())
+                if self._sent or self._is_taking:
+                    yield Wait(lambda: write.done or self._has_answer() or not self._is_waiting)
+                elif self._losses >= LOSSES_MAX:
+                    yield from self._take_turn()
                 elif self._head is None:
                     yield from self.find()
             except TableError as error:
@@ -317,6 +338,30 @@ class Appender:
                 yield Sleep(0)  # Sends them now.
         if write.error is not None:
             raise write.error
+
+    @property
+    def _is_waiting(self) -> bool:
+        """Whether something that another task waits for, too, has not happened yet."""
+        return bool(self._sent) or self._is_taking
+
+    def _take_turn(self) -> Operation[None]:
+        """Waits until it is this client's turn."""
+        stream, keys = self.stream, self.stream.keys
+        turn = random.randbytes(TAG_BYTES)
+        self._is_taking = True
+        try:
+            while True:
+                batch = Batch(stream.number, ttl_s=TURN_TTL_S)
+                batch.when_absent(keys.turn).put(keys.turn, turn).get(keys.head)
+                result = yield from TableWrites.commit(stream.client, batch)
+                if result.succeeded:
+                    break
+                yield Sleep(random.randint(*TURN_PAUSE_MS))
+        finally:
+            self._is_taking = False
+        self._turn = turn
+        self._data = result.values[0]
+        self._head = stream.head_of(self._data)
 
     def find(self) -> Operation[Head]:
         """The head, which is read if it is not known."""
@@ -345,6 +390,7 @@ class Appender:
                 return
             self._sent.popleft()
             if result.succeeded:
+                self._losses = 0
                 for write in sent.writes:
                     write.on_appended()
             else:
@@ -352,7 +398,8 @@ class Appender:
 
     def _on_conflict(self, sent: SentWrites, found: list[bytes | None]) -> None:
         """Writes did not take effect, so none that was sent behind them does."""
-        data, at = found[0], 1
+        data, at = found[0], 2
+        self._losses = LOSSES_MAX if found[1] is not None else self._losses + 1
         for write, count in zip(sent.writes, sent.gets, strict=True):
             write.on_conflict(found[at : at + count])
             at += count

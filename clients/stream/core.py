@@ -146,7 +146,7 @@ class StreamClient:
     def remove(self) -> Operation[bool]:
         """Removes the stream with its groups and producers; False: there was none."""
         keys = self.stream.keys
-        batch = Batch(self.stream.number).when_present(keys.head).delete(keys.head)
+        batch = Batch(self.stream.number).when_present(keys.head).delete(keys.head, keys.turn)
         for start, end in keys.ranges():
             batch.delete_range(start, end)
         result = yield from TableWrites.commit(self.client, batch)

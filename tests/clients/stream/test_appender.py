@@ -45,7 +45,9 @@ class Network:
         return not (self.sent or self.answered)
 
     def act(self, loss: float) -> None:
-        """A request reaches the table, or an answer its client."""
+        """A request reaches the table, or an answer its client. Turns of dead clients end."""
+        if self.random.random() < 0.01:
+            self.state.delete(TABLE, [StreamKeys(NAME).turn])
         if self.sent and (not self.answered or self.random.random() < 0.5):
             late = self.random.random() < 0.2
             place = self.random.randrange(len(self.sent)) if late else 0
