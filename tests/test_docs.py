@@ -94,7 +94,10 @@ STORIES = [
 
 
 def needs_tables(page: str) -> bool:
-    return any(re.search(r"kelek table|kelek\.(Async)?Table", block.text) for block in blocks(page))
+    return any(
+        re.search(r"kelek (table|stream)|kelek\.(Async)?(Table|Stream)", block.text)
+        for block in blocks(page)
+    )
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,9 @@ GENERATED: dict[str, Callable[[], str]] = {
 }
 # The navigation: sections, each with pages or folders in order. A page that is not named here
 # follows those of its folder.
-RECIPES = ("lock", "election", "queue", "configuration", "event-log", "cache", "spark", "tests")
+RECIPES = (
+    "lock", "election", "queue", "configuration", "stream", "event-log", "cache", "spark", "tests"
+)  # fmt: skip
 NAVIGATION: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Start", ("index.md", "tutorial/")),
     ("Recipes", ("recipes/README.md", *(f"recipes/{name}.md" for name in RECIPES), "recipes/")),
