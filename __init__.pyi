@@ -14,6 +14,7 @@ from .clients.broker.service_worker import service as service
 from .clients.errors import BrokerError as BrokerError
 from .clients.errors import BrokerTimeout as BrokerTimeout
 from .clients.errors import BrokerUnavailable as BrokerUnavailable
+from .clients.errors import ClaimLost as ClaimLost
 from .clients.errors import Compacted as Compacted
 from .clients.errors import Conflict as Conflict
 from .clients.errors import Error as Error
@@ -26,6 +27,8 @@ from .clients.errors import FarmTimeout as FarmTimeout
 from .clients.errors import FarmTooLarge as FarmTooLarge
 from .clients.errors import FarmUnavailable as FarmUnavailable
 from .clients.errors import FarmUntrusted as FarmUntrusted
+from .clients.errors import JobFailed as JobFailed
+from .clients.errors import JobGone as JobGone
 from .clients.errors import KeyUnusable as KeyUnusable
 from .clients.errors import LockLost as LockLost
 from .clients.errors import LogCompacted as LogCompacted
@@ -92,6 +95,11 @@ from .clients.stream.group_admin import GroupMember as GroupMember
 from .clients.stream.layout import StreamRecord as StreamRecord
 from .clients.stream.stream import Producer as Producer
 from .clients.stream.stream import Stream as Stream
+from .clients.queue.job import AsyncJob as AsyncJob
+from .clients.queue.job import Job as Job
+from .clients.queue.job import JobInfo as JobInfo
+from .clients.queue.operations import QueueTuning as QueueTuning
+from .clients.queue.queue import Queue as Queue
 from .clients.table.async_table import AsyncTable as AsyncTable
 from .clients.table.batch import Batch as Batch
 from .clients.table.batch import BatchResult as BatchResult

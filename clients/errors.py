@@ -198,6 +198,28 @@ class LockLost(TableError, Unavailable):
     """A lock, semaphore or election is not held any more: its session has ended."""
 
 
+class JobFailed(TableError, Refused):
+    """A job of a queue failed for good, or was cancelled.
+
+    A worker's function may raise it: the job becomes a dead letter without further tries.
+
+    state   "dead" or "cancelled"
+    """
+
+    def __init__(self, text: str, state: str = "dead") -> None:
+        super().__init__(text)
+        self.state = state
+
+
+class JobGone(TableError, Compacted):
+    """There is no such job, or it has ended and its result is no longer kept."""
+
+
+class ClaimLost(TableError, Unavailable):
+    """The worker does not hold the job any more: it was cancelled, or the worker paused for so long
+    that another one may have it. What the function has put into tables is not stored."""
+
+
 class TableNotAllowed(TableRefused, NotAllowed):
     """The key of this client has no grant for the request, which did nothing."""
 

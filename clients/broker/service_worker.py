@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import Any, Generic, NamedTuple, ParamSpec, Self, TypeVar
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
 
 from ...net.client_keys import ServerKeys
 from ...net.clock import monotonic_ms
@@ -25,6 +25,7 @@ from ...protocols.zre import services
 from ..aliases import old_fields
 from ..errors import ServiceRefused
 from ..io.async_waits import AsyncWaits
+from ..io.catch_errors import CatchErrors
 from ..io.keys import KeyArguments, KeyPath
 from ..io.links import Links, LinkSettings
 from ..io.resources import Guard
@@ -154,21 +155,6 @@ def body_of(request: WorkerRequest) -> Body:
     body = Body.of(request.body, request.deadline_ms)
     body.client, body.request_id = request.client, request.request_id
     return body
-
-
-class _CatchErrors:
-    """Catches the exceptions of a user's function, which become its answer."""
-
-    def __init__(self) -> None:
-        self.error: Exception | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if isinstance(error, Exception):
-            self.error = error
-        return self.error is not None
 
 
 class Worker:
@@ -378,7 +364,7 @@ class Worker:
             return None
         if failure := self._end_reason(request):
             return _Result(request, failure=failure)
-        with _CatchErrors() as caught:
+        with CatchErrors() as caught:
             answer: Any = self.service.function(body_of(request))
             if inspect.isgenerator(answer):
                 return self._run_generator(request, answer)
@@ -430,7 +416,7 @@ class Worker:
                 return
             failure, frames = self._end_reason(request), None
             if failure is None:
-                with _CatchErrors() as caught:
+                with CatchErrors() as caught:
                     answer: Any = self.service.function(body_of(request))
                     if inspect.isasyncgen(answer):
                         failure = await self._run_async_generator(request, answer)
