@@ -39,35 +39,29 @@ class JobInfo(NamedTuple):
 
 def info_of(found: FoundJob, decode: Callable[[bytes], Any], now_ms: int) -> JobInfo:
     """What others see. decode turns a body into a value."""
-    job, record, state, ready, session, dead, end, told = found
-    priority, put_ms, due_ms, body = 0, 0, 0, None
-    if record is not None:
-        priority, put_ms, due_ms, body = record.priority, record.put_ms, record.due_ms, None
-        body = decode(record.body)
-    if ready:
-        due_ms = records.ReadyKey.decode(ready).due_ms
-    if session:
-        name = "running"
-    elif dead:
-        name = "dead"
-    elif end is not None:
-        name = end.state
+    record, end = found.record, found.end
+    session = records.session_of(found.claimed) if found.claimed else 0
+    if record is None:
+        state = records.DONE if end is None else end.state
+    elif session:
+        state = "running"
+    elif found.dead:
+        state = records.DIED
     else:
-        name = "delayed" if due_ms > now_ms else "waiting"
+        state = "delayed" if record.due_ms > now_ms else "waiting"
     progress = None
-    if told:
-        fraction, text, _ = records.unpacked(told, 3)
+    if found.progress:
+        fraction, text, _ = records.unpacked(found.progress, 3)
         progress = fraction, text
-    errors = tuple((at_ms / 1000, text) for at_ms, text in state.errors)
     return JobInfo(
-        job.hex(),
-        name,
-        body,
-        priority,
-        put_ms / 1000,
-        due_ms / 1000,
-        state.attempts,
-        errors,
+        found.job.hex(),
+        state,
+        None if found.body is None else decode(found.body),
+        records.level_of(found.job),
+        record.put_ms / 1000 if record else 0.0,
+        record.due_ms / 1000 if record else 0.0,
+        record.attempts + bool(session) if record else 0,
+        tuple((at_ms / 1000, text) for at_ms, text in record.errors) if record else (),
         progress,
         session,
     )
@@ -86,8 +80,8 @@ class BaseJob:
         self._told = False
         self.id = claim.job.hex()
         self.body = body
-        self.attempt = claim.state.attempts
-        self.priority = claim.record.priority
+        self.attempt = claim.record.attempts
+        self.priority = records.level_of(claim.job)
 
     def put(self, table: int | str, key: Data, value: Data) -> None:
         """Stores a value in a table with the end of the job, in one transaction: if the job fails,

@@ -172,8 +172,8 @@ class QueueOperations:
         now_ms = wall_ms()
         data = checked_body("a job", self._codec.encode(body))
         due_ms = now_ms + options.delay_ms if options.at_ms is None else options.at_ms
-        record = JobRecord(options.priority, now_ms, due_ms, options.tries, options.unique, data)
-        return NewJob(self._ids.new(now_ms), record)
+        record = JobRecord(now_ms, due_ms, options.tries, options.unique, None)
+        return NewJob(self._ids.new(options.priority, due_ms), record, data)
 
     @operation
     def result(self, job: str, *, timeout_s: float | None = None) -> Operation[Any]:
@@ -192,7 +192,10 @@ class QueueOperations:
     def get(self, job: str) -> Operation[JobInfo | None]:
         """What is known of a job; None: there is none, or its result is not kept any more."""
         found = yield from self._store.find(checked_id(job))
-        return None if found is None else info_of(found, self._decode, wall_ms())
+        if found is None:
+            return None
+        found = (yield from self._store.with_bodies([found]))[0]
+        return info_of(found, self._decode, wall_ms())
 
     @operation
     def jobs(self, state: str = "waiting", *, limit: int = 100) -> Operation[list[JobInfo]]:
@@ -200,6 +203,7 @@ class QueueOperations:
         if state not in STATES:
             raise ValueError(f"a state is {', '.join(STATES)}, not {state!r}")
         found = yield from self._store.listed(state, checked_number("limit", limit))
+        found = yield from self._store.with_bodies(found)
         now_ms = wall_ms()
         return [info_of(each, self._decode, now_ms) for each in found]
 
@@ -302,9 +306,7 @@ class QueueOperations:
 
     def _jobs_of(self, claims: Sequence[Claim], tell: Callable[..., Any]) -> list[BaseJob]:
         """What the function gets. Raises what the codec raises."""
-        return [
-            self._job_kind(claim, self._codec.decode(claim.record.body), tell) for claim in claims
-        ]
+        return [self._job_kind(claim, self._codec.decode(claim.body), tell) for claim in claims]
 
     def _outcomes(
         self, claims: Sequence[Claim], jobs: Sequence[BaseJob], found: Any, error: Exception | None

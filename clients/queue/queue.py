@@ -133,6 +133,7 @@ class WorkLoop:
             most = self._prefetch.count * self._work.batch
             self._claims.extend(self._queue._run(self._worker.next_claims(most, False, until_ms)))
         except Timeout as error:
+            self._worker.forget()  # What was sent may claim jobs later: others give them back.
             self._on_error(error)
             time.sleep(RETRY_S)
             return False

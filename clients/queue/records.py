@@ -1,26 +1,28 @@
 """The keys and values of a queue's table.
 
-The table of the queue NAME is `queue.NAME`. A key begins with a letter; JOB has 14 bytes: u48 time
-in ms, 5 random bytes, u24 number, so jobs of one producer are in the order of their puts.
+The table of the queue NAME is `queue.NAME`. A key begins with a letter. JOB is the id of a job, 15
+bytes: u8 9 - priority, u48 ms of its first due time, 5 random bytes of the producer, u24 number. So
+the id says where the job waits at first.
 
-    j JOB                        the job, as it was put (JobRecord); it goes with the job's end
-    r LEVEL DUE JOB              a waiting job, u8 9 - priority and u64 ms (JobState, or empty)
-    l JOB                        the key r of a job that waits again, after a failure
-    c SESSION JOB                a job that a worker has claimed, u64 (JobState)
+    r LEVEL DUE JOB              a waiting job, u8 9 - priority and u64 ms (JobRecord)
+    l JOB                        the key r of a job that waits at another place than the first
+    j JOB                        its body, if that is long; it goes with the job's end
+    c SESSION NUMBER             the jobs that a worker has claimed together, two u64 (Group)
     e JOB                        how a job ended (JobEnd)
-    x JOB                        a dead letter (JobState); its j stays
+    x JOB                        a dead letter (JobRecord)
     u KEY                        the job that has this unique key
     p JOB                        progress: fraction, text, ms
     v SESSION                    a worker: name, ms; until its claims are given back
     w SESSION                    a worker that lives: a key under its session
     s SCHEDULE                   u64 ms: the last time of a schedule that was done
-    t                            the rate's bucket: u64 ms at which it is full
+    t                            the rate's bucket: u64 us at which it is full
 
 Numbers are big endian, values are one byte, VERSION, and msgpack.
 
 Sources: docs/decisions/0045-queues.md; the bucket is the generic cell rate algorithm (ITU-T I.371).
 """
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple, Self
 
 import msgpack
@@ -28,10 +30,10 @@ import msgpack
 from ..errors import TableError
 
 VERSION = b"\x01"
-JOB, READY, MOVED, CLAIM, END, DEAD = b"j", b"r", b"l", b"c", b"e", b"x"
+BODY, READY, MOVED, CLAIM, END, DEAD = b"j", b"r", b"l", b"c", b"e", b"x"
 UNIQUE, PROGRESS, WORKER, ALIVE, SCHEDULE, BUCKET = b"u", b"p", b"v", b"w", b"s", b"t"
 
-ID_BYTES = 14
+ID_BYTES = 15
 PRIORITY_MAX = 9
 ERRORS_MAX = 10  # Of a job, the newest.
 ERROR_CHARACTERS_MAX = 1000
@@ -39,6 +41,7 @@ TIME_MS_MAX = 1 << 47  # The year 6429; later times are mistakes.
 NAME_CHARACTERS_MAX = 100
 UNIQUE_BYTES_MAX = 1024
 BODY_BYTES_MAX = 1 << 20  # Of a job's body, and of a result.
+INLINE_BYTES_MAX = 1024  # Of a body within its record.
 DONE, CANCELLED, DIED = "done", "cancelled", "dead"
 
 
@@ -61,59 +64,63 @@ def unpacked(data: bytes, fields: int) -> list[Any]:
 
 
 class JobRecord(NamedTuple):
-    """A job, as it was put.
+    """A job that has not ended.
 
     put_ms, due_ms   Unix times
-    tries            how often it may fail before it is a dead letter; 0: as the worker says
-    unique           its unique key; empty: none
-    body             as the codec has it
+    tries      how often it may fail before it is a dead letter; 0: as the worker says
+    unique     its unique key; empty: none
+    body       as the codec has it; None: it has a key of its own
+    attempts   how often its function has begun, or may have
+    alone      its worker ended while it held several jobs: it is claimed alone now
+    errors     Unix time in ms and text of the last failures
     """
 
-    priority: int
     put_ms: int
     due_ms: int
     tries: int
     unique: bytes
-    body: bytes
-
-    def encode(self) -> bytes:
-        return _packed(list(self))
-
-    @classmethod
-    def decode(cls, data: bytes) -> Self:
-        return cls(*unpacked(data, 6))
-
-
-class JobState(NamedTuple):
-    """What has happened to a job that has not ended.
-
-    attempts   how often its function has begun, or may have
-    alone      its worker ended while it held several jobs: it is claimed alone now
-    since_ms   Unix time of the claim, or since when it is a dead letter
-    errors     time in ms and text of the last failures
-    """
-
+    body: bytes | None
     attempts: int = 0
     alone: bool = False
-    since_ms: int = 0
     errors: tuple[tuple[int, str], ...] = ()
 
     def encode(self) -> bytes:
-        return b"" if self == FRESH else _packed(list(self))
+        fresh = self[5:] == (0, False, ())
+        return _packed(list(self[:5] if fresh else self))
 
     @classmethod
-    def decode(cls, data: bytes) -> "JobState":
-        if not data:
-            return FRESH
-        attempts, alone, since_ms, errors = unpacked(data, 4)
-        return cls(attempts, alone, since_ms, tuple((at, text) for at, text in errors))
+    def decode(cls, data: bytes) -> Self:
+        made = cls(*unpacked(data, 8))
+        if made.errors:
+            made = made._replace(errors=tuple((at, text) for at, text in made.errors))
+        return made
 
-    def failed(self, now_ms: int, text: str) -> "JobState":
+    def failed(self, now_ms: int, text: str) -> Self:
         errors = (*self.errors, (now_ms, text[:ERROR_CHARACTERS_MAX]))[-ERRORS_MAX:]
-        return self._replace(errors=errors, since_ms=now_ms)
+        return self._replace(errors=errors)
 
 
-FRESH = JobState()
+class Group(NamedTuple):
+    """Jobs that a worker has claimed together and not ended.
+
+    since_ms   Unix time
+    jobs       their records by id, as they waited: the attempt that began is not counted
+    """
+
+    since_ms: int
+    jobs: dict[bytes, bytes]
+
+    def encode(self) -> bytes:
+        return _packed([self.since_ms, self.jobs])
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        return cls(*unpacked(data, 2))
+
+    def without(self, jobs: Iterable[bytes]) -> "Group":
+        gone = {*jobs}
+        left = {job: data for job, data in self.jobs.items() if job not in gone}
+        return Group(self.since_ms, left)
 
 
 class JobEnd(NamedTuple):
@@ -178,6 +185,20 @@ def session_of(key: bytes) -> int:
     return int.from_bytes(key[1:9], "big")
 
 
-def first_ready(job: bytes, record: JobRecord) -> bytes:
+def group_key(session: int, number: int) -> bytes:
+    return number_key(CLAIM, session) + number.to_bytes(8, "big")
+
+
+def level_of(job: bytes) -> int:
+    """The priority of a job, by its id."""
+    return PRIORITY_MAX - job[0]
+
+
+def ready_key(job: bytes, due_ms: int) -> bytes:
+    """Where a job waits."""
+    return ReadyKey(level_of(job), due_ms, job).encode()
+
+
+def first_ready(job: bytes) -> bytes:
     """Where a job waits at first."""
-    return ReadyKey(record.priority, record.due_ms, job).encode()
+    return ready_key(job, int.from_bytes(job[1:7], "big"))

@@ -17,7 +17,7 @@ from ..table.batch import Batch
 from ..table.reads import WATCH_MS, TableReads
 from ..table.table import PACK_BYTES, Puts, columns_of
 from . import records
-from .records import FRESH, JobEnd, JobRecord, JobState, ReadyKey
+from .records import Group, JobEnd, JobRecord
 
 if TYPE_CHECKING:
     from ..lock.session import AnyTable
@@ -33,42 +33,49 @@ class NewJob(NamedTuple):
 
     job: bytes
     record: JobRecord
+    body: bytes
 
     def pairs(self) -> list[Pair]:
-        """What a plain put stores."""
-        stored = records.JOB + self.job, self.record.encode()
-        return [stored, (records.first_ready(self.job, self.record), b"")]
+        """What a put stores."""
+        record = self.record
+        if len(self.body) <= records.INLINE_BYTES_MAX:
+            return [(records.first_ready(self.job), record._replace(body=self.body).encode())]
+        body = records.BODY + self.job, self.body
+        return [body, (records.first_ready(self.job), record.encode())]
 
 
 class JobIds:
-    """New ids of jobs, in the order of their puts."""
+    """New ids of jobs; of equal priority and time in the order of their puts."""
 
     def __init__(self) -> None:
         self._own = os.urandom(5)
-        self._number = int.from_bytes(os.urandom(3), "big")
-        self._last_ms = 0
+        self._number = int.from_bytes(os.urandom(2), "big")
 
-    def new(self, now_ms: int) -> bytes:
-        self._last_ms = max(self._last_ms, now_ms)
+    def new(self, priority: int, due_ms: int) -> bytes:
         self._number += 1
-        if self._number >> 24:  # 16 million in one ms are not possible.
-            self._number, self._last_ms = 0, self._last_ms + 1
-        return self._last_ms.to_bytes(6, "big") + self._own + self._number.to_bytes(3, "big")
+        if self._number >> 24:
+            self._own, self._number = os.urandom(5), 0
+        level = bytes((records.PRIORITY_MAX - priority,))
+        return level + due_ms.to_bytes(6, "big") + self._own + self._number.to_bytes(3, "big")
 
 
 class FoundJob(NamedTuple):
     """A job that an operator looks at.
 
-    ready      its key if it waits; b"": it does not
+    record     None: it has ended, and was no dead letter
+    body       as the codec has it
+    ready      it waits
+    claimed    the key of the group in which a worker has claimed it; b"": none has
+    group      that group
     progress   as stored; b"": none
-    session    of the worker that has claimed it; 0: none has
     """
 
     job: bytes
     record: JobRecord | None
-    state: JobState
-    ready: bytes = b""
-    session: int = 0
+    body: bytes | None = None
+    ready: bool = False
+    claimed: bytes = b""
+    group: Group | None = None
     dead: bool = False
     end: JobEnd | None = None
     progress: bytes = b""
@@ -146,76 +153,71 @@ class JobStore:
         if not (yield from self._table._find()):
             return None
         for _ in range(TRIES_MAX):
-            kinds = (
-                records.JOB,
-                records.MOVED,
-                records.END,
-                records.DEAD,
-                records.PROGRESS,
-            )
-            data, moved, end, dead, progress = yield from self._table._get(
-                [kind + job for kind in kinds]
-            )
-            ended = None if end is None else JobEnd.decode(end)
-            record = None if data is None else JobRecord.decode(data)
-            if record is None or dead is not None:
-                state = JobState.decode(dead or b"")
-                is_there = record is not None or ended is not None
-                died = dead is not None
-                return FoundJob(job, record, state, dead=died, end=ended) if is_there else None
-            ready = moved or records.first_ready(job, record)
-            waits = (yield from self._table._get([ready]))[0]
+            kinds = records.MOVED, records.END, records.DEAD, records.PROGRESS
+            keys = [records.first_ready(job), *(kind + job for kind in kinds)]
+            waits, moved, end, dead, told = yield from self._table._get(keys)
+            if dead is not None:
+                return FoundJob(job, JobRecord.decode(dead), dead=True)
+            if end is not None:
+                return FoundJob(job, None, end=JobEnd.decode(end))
+            if moved is not None:
+                waits = (yield from self._table._get([moved]))[0]
             if waits is not None:
-                return FoundJob(
-                    job, record, JobState.decode(waits), ready, progress=progress or b""
-                )
-            for key in (yield from self.scan_keys(records.CLAIM)):
-                if key.endswith(job) and len(key) == 9 + len(job):
-                    claim = (yield from self._table._get([key]))[0]
-                    if claim is not None:
-                        return FoundJob(
-                            job,
-                            record,
-                            JobState.decode(claim),
-                            session=records.session_of(key),
-                            progress=progress or b"",
-                        )
-        return FoundJob(job, record, FRESH)
+                return FoundJob(job, JobRecord.decode(waits), ready=True)
+            for key, data in (yield from self._groups()):
+                group = Group.decode(data)
+                if job in group.jobs:
+                    record = JobRecord.decode(group.jobs[job])
+                    return FoundJob(job, record, claimed=key, group=group, progress=told or b"")
+        return None
+
+    def _groups(self) -> Operation[list[Pair]]:
+        return (yield from self.scan(records.CLAIM, behind_prefix(records.CLAIM)))
+
+    def with_bodies(self, found: list[FoundJob]) -> Operation[list[FoundJob]]:
+        """The same with their bodies."""
+        long = [each.job for each in found if each.record and each.record.body is None]
+        data: list[bytes | None] = []
+        if long:
+            data = yield from self._table._get([records.BODY + job for job in long])
+        bodies = dict(zip(long, data, strict=True))
+        return [
+            each._replace(body=bodies.get(each.job) if each.job in bodies else each.record.body)
+            if each.record
+            else each
+            for each in found
+        ]
 
     def listed(self, state: str, limit: int) -> Operation[list[FoundJob]]:
         """The first jobs of a state: waiting (due or not), running, dead or ended."""
         if not (yield from self._table._find()):
             return []
-        kinds = {
-            "waiting": records.READY,
-            "running": records.CLAIM,
-            "dead": records.DEAD,
-            "ended": records.END,
-        }
+        if state == "running":
+            return (yield from self._running(limit))
+        kinds = {"waiting": records.READY, "dead": records.DEAD, "ended": records.END}
         kind = kinds[state]
         pairs = yield from self.scan(kind, behind_prefix(kind), limit)
-        jobs = [key[-records.ID_BYTES :] for key, _ in pairs]
-        kept: list[bytes | None] = []
-        if jobs:
-            kept = yield from self._table._get([records.JOB + job for job in jobs])
-        progress: list[bytes | None] = [None] * len(jobs)
-        if jobs and kind == records.CLAIM:
-            progress = yield from self._table._get([records.PROGRESS + job for job in jobs])
         found = []
-        for (key, value), job, data, told in zip(pairs, jobs, kept, progress, strict=True):
-            record = None if data is None else JobRecord.decode(data)
-            if kind == records.END:
-                found.append(FoundJob(job, record, FRESH, end=JobEnd.decode(value)))
-            elif record is not None:  # Else it has ended meanwhile.
-                made = FoundJob(job, record, JobState.decode(value), progress=told or b"")
-                if kind == records.READY:
-                    made = made._replace(ready=key)
-                elif kind == records.CLAIM:
-                    made = made._replace(session=records.session_of(key))
-                else:
-                    made = made._replace(dead=True)
-                found.append(made)
+        for key, data in pairs:
+            job = key[-records.ID_BYTES :]
+            if state == "ended":
+                found.append(FoundJob(job, None, end=JobEnd.decode(data)))
+            else:
+                record = JobRecord.decode(data)
+                found.append(FoundJob(job, record, ready=state == "waiting", dead=state == "dead"))
         return found
+
+    def _running(self, limit: int) -> Operation[list[FoundJob]]:
+        found = []
+        for key, data in (yield from self._groups()):
+            group = Group.decode(data)
+            for job, record in group.jobs.items():
+                found.append(FoundJob(job, JobRecord.decode(record), claimed=key, group=group))
+        found = found[:limit]
+        told: list[bytes | None] = []
+        if found:
+            told = yield from self._table._get([records.PROGRESS + each.job for each in found])
+        return [each._replace(progress=data or b"") for each, data in zip(found, told, strict=True)]
 
     def counts(self) -> Operation[dict[str, int]]:
         """How many jobs and workers there are, by state."""
@@ -230,8 +232,10 @@ class JobStore:
             )
             found["waiting"] += yield from count(table, start=start, end=now)
             found["delayed"] += yield from count(table, start=now, end=end)
-        kinds = records.CLAIM, records.DEAD, records.END, records.ALIVE
-        for name, kind in zip(names[2:], kinds, strict=True):
+        for _, data in (yield from self._groups()):
+            found["running"] += len(Group.decode(data).jobs)
+        kinds = records.DEAD, records.END, records.ALIVE
+        for name, kind in zip(names[3:], kinds, strict=True):
             found[name] = yield from count(table, prefix=kind)
         return found
 
@@ -242,31 +246,28 @@ class JobStore:
         yield from self._table._ensure()
         key = records.END + job
         until_ms = NEVER_MS if timeout_ms is None else monotonic_ms() + timeout_ms
-        index = 0
+        index, look_ms = 0, 0
         while True:
-            data, kept = yield from self._table._get([key, records.JOB + job])
+            data = (yield from self._table._get([key]))[0]
             if data is not None:
                 return self._result_of(job, JobEnd.decode(data))
-            if kept is None:
-                raise JobGone(
-                    f"there is no job {job.hex()}, or it has ended and its result is not kept"
-                )
-            left_ms = until_ms - monotonic_ms()
-            if left_ms <= 0:
+            now_ms = monotonic_ms()
+            if now_ms >= look_ms:
+                look_ms = now_ms + WATCH_MS
+                if (yield from self.find(job)) is None and not (yield from self._table._get([key]))[
+                    0
+                ]:
+                    raise JobGone(
+                        f"there is no job {job.hex()}, or it has ended and its result is not kept"
+                    )
+            if now_ms >= until_ms:
                 raise TableTimeout(f"the job {job.hex()} has not ended in {timeout_ms} ms", "waits")
-            if not index:  # The index after which nothing is missed; then it looks once more.
+            if not index:  # Nothing is missed behind this index; so it looks once more.
                 index = yield from self._table._next_index()
                 continue
-            # Also its record: it goes with the end, even if no result is kept.
-            found = False
-            while not found and monotonic_ms() < until_ms:
-                wait_ms = max(min(until_ms - monotonic_ms(), WATCH_MS), 1)
-                index, changes = yield from self._table._changes_from(
-                    Range(key, key + b"\0"), index, wait_ms, until_ms
-                )
-                found = bool(changes)
-                if not found and wait_ms == WATCH_MS:
-                    break  # Looks whether its record is there still.
+            wait_ms = max(min(until_ms - now_ms, WATCH_MS), 1)
+            within = Range(key, key + b"\0")
+            index, _ = yield from self._table._changes_from(within, index, wait_ms, until_ms)
 
     def _result_of(self, job: bytes, end: JobEnd) -> bytes:
         if end.state == records.DONE:
@@ -283,18 +284,22 @@ class JobStore:
             found = yield from self.find(job)
             if found is None or found.record is None:
                 return False
-            where = found.ready
-            if found.session:
-                where = records.number_key(records.CLAIM, found.session) + job
-            elif found.dead:
+            batch = self.batch()
+            if found.group is not None:
+                batch.when_equal(found.claimed, found.group.encode())
+                put_group(batch, found.claimed, found.group.without([job]))
+            else:
                 where = records.DEAD + job
-            if where:
-                end = JobEnd(records.CANCELLED, wall_ms(), CANCELLED_KEEP_MS)
-                batch = self.batch().when_present(where)
-                batch.delete(where, *keys_of_job(job, found.record, unique=not found.dead))
-                batch.put(records.END + job, end.encode())
-                if (yield from self._table._commit(batch)).succeeded:
-                    return True
+                if found.ready:
+                    where = records.ready_key(job, found.record.due_ms)
+                batch.when_present(where).delete(where)
+            batch.delete(*keys_of_job(job, found.record, records.PROGRESS, records.MOVED))
+            if found.record.unique and not found.dead:
+                batch.delete(records.UNIQUE + found.record.unique)
+            end = JobEnd(records.CANCELLED, wall_ms(), CANCELLED_KEEP_MS)
+            batch.put(records.END + job, end.encode())
+            if (yield from self._table._commit(batch)).succeeded:
+                return True
         return False
 
     def retry(self, job: bytes) -> Operation[bool]:
@@ -302,23 +307,27 @@ class JobStore:
         found = yield from self.find(job)
         if found is None or not found.dead or found.record is None:
             return False
-        now_ms = wall_ms()
-        record = found.record._replace(unique=b"")  # Another job may have it now.
-        state = FRESH._replace(errors=found.state.errors)
-        ready = ReadyKey(record.priority, now_ms, job).encode()
+        # Another job may have its unique key now.
+        again = found.record._replace(unique=b"", due_ms=wall_ms(), attempts=0, alone=False)
+        ready = records.ready_key(job, again.due_ms)
         batch = self.batch().when_present(records.DEAD + job)
         batch.delete(records.DEAD + job, records.END + job)
-        batch.put(records.JOB + job, record.encode()).put(ready, state.encode())
-        batch.put(records.MOVED + job, ready)
+        batch.put(ready, again.encode()).put(records.MOVED + job, ready)
         return (yield from self._table._commit(batch)).succeeded
 
 
-def keys_of_job(job: bytes, record: JobRecord, unique: bool = True) -> list[bytes]:
-    """What goes with a job's end, besides its place."""
-    found = [records.JOB + job, records.MOVED + job, records.PROGRESS + job]
-    if unique and record.unique:
-        found.append(records.UNIQUE + record.unique)
-    return found
+def put_group(batch: Batch, key: bytes, group: Group) -> None:
+    """Stores what is left of a group; without jobs it goes."""
+    if group.jobs:
+        batch.put(key, group.encode())
+    else:
+        batch.delete(key)
+
+
+def keys_of_job(job: bytes, record: JobRecord, *kinds: bytes) -> list[bytes]:
+    """Keys that go with a job's end: its body, and those of these kinds."""
+    body = [records.BODY + job] if record.body is None else []
+    return [*body, *(kind + job for kind in kinds)]
 
 
 def packs(jobs: Iterable[NewJob]) -> Iterable[list[NewJob]]:
@@ -327,7 +336,7 @@ def packs(jobs: Iterable[NewJob]) -> Iterable[list[NewJob]]:
     size = 0
     for new in jobs:
         unique = bool(new.record.unique)
-        more = len(new.record.body)
+        more = len(new.body)
         is_full = len(pack) >= (UNIQUE_JOBS if unique else PUT_JOBS) or size + more > PACK_BYTES
         if pack and (is_full or bool(pack[0].record.unique) != unique):
             yield pack

@@ -1,9 +1,9 @@
 """What a worker of a queue does: claims jobs, acknowledges them, and takes over from the dead.
 
-A claim is a key of the worker's session. A worker that lives has a key under its session, which the
-table deletes when the session ends; then the claims of that worker are given back. The end of a
-job, its result and what its function has put into tables are one transaction, on the condition that
-the claim is still there.
+The jobs that a worker claims together are one key, a group, with the number of its session in it. A
+worker that lives has a key under its session, which the table deletes when the session ends; then
+its groups are given back. The end of a job, its result and what its function has put into tables
+are one transaction, on the condition that the group still has the job.
 
 The steps run by the driver of the queue's table. Times of jobs are Unix times of this machine.
 """
@@ -31,18 +31,18 @@ from ..table.reads import WATCH_MS
 from ..table.table import TableWrites
 from . import records
 from .cron import CronSchedule
-from .records import JobEnd, JobRecord, JobState, ReadyKey
-from .store import JobStore, NewJob, keys_of_job
+from .records import Group, JobEnd, JobRecord, ReadyKey
+from .store import JobStore, NewJob, keys_of_job, put_group
 
 if TYPE_CHECKING:
     from ..lock.session import AnyTable
 
 SCAN_JOBS_MAX = 1000  # Waiting jobs that a worker looks at to claim some.
-CLAIM_JOBS_MAX = 256  # At once.
+CLAIM_JOBS_MAX = 256  # At once,
+CLAIM_BYTES_MAX = 256 << 10  # and their records.
 SETTLE_JOBS_MAX = 128  # Ends of jobs in one transaction,
 SETTLE_OPS_MAX = COMPARES_MAX  # and operations:
 END_OPS = 8  # of each end, besides those of its function.
-BURY_JOBS_MAX = 200  # Claims of a dead worker in one transaction.
 CLAIM_TRIES_MAX = 4  # While other workers take the same jobs.
 STEAL_MS = 100  # A job waits so long for the worker that is its first choice.
 LOOK_MS = 1000  # How often a busy worker looks for jobs in front of those that it has seen.
@@ -52,6 +52,7 @@ CLEAN_PAIRS = 1000
 DEAD_KEEP_MS = 30 * 24 * 3_600_000
 FUNCTION_OPS_MAX = 500  # Puts and deletes of one job's function.
 LOST_WORKER = "its worker ended"
+NO_GROUP = Group(0, {})
 
 
 class WorkerLimits(NamedTuple):
@@ -76,17 +77,17 @@ class WorkerLimits(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A job that this worker has claimed, with the attempt that begins now counted."""
+    """A job that this worker has claimed.
+
+    group    the key of the jobs that were claimed together
+    record   with the attempt that begins now counted
+    body     as the codec has it
+    """
 
     job: bytes
-    session: int
-    ready: ReadyKey
+    group: bytes
     record: JobRecord
-    state: JobState
-
-    @property
-    def key(self) -> bytes:
-        return records.number_key(records.CLAIM, self.session) + self.job
+    body: bytes
 
 
 class Outcome(NamedTuple):
@@ -142,6 +143,8 @@ class JobWorker(KeptSession):
         self._look_ms = self._sweep_ms = self._clean_ms = 0  # When to do it, monotonic_ms().
         self._tick_ms = 0  # The next time of a schedule, wall_ms().
         self._cleaned = b""  # The end up to which old ends were removed.
+        self._groups: dict[bytes, Group] = {}  # What this worker has claimed, by key.
+        self._number = 0  # Of the last group.
         self._wake_ms = NEVER_MS  # When a job that was seen may be claimed, wall_ms().
 
     # ---- the session ----
@@ -185,17 +188,17 @@ class JobWorker(KeptSession):
         self._sweep_ms = 0
 
     def end_worker(self) -> Operation[None]:
-        """Ends the session of a worker that holds nothing."""
+        """Ends the session; what the worker still has is given back by others."""
         if self.session:
-            keys = [
-                records.number_key(kind, self.session) for kind in (records.ALIVE, records.WORKER)
-            ]
-            yield from TableWrites.delete_many(self._table, keys)
+            if not self._groups:
+                kinds = records.ALIVE, records.WORKER
+                keys = [records.number_key(kind, self.session) for kind in kinds]
+                yield from TableWrites.delete_many(self._table, keys)
             yield from self.end()
 
     def is_held(self, claim: Claim) -> bool:
         """Whether its session lives, by this machine's clock."""
-        return claim.session == self.session and self.left_ms > 0
+        return records.session_of(claim.group) == self.session and self.left_ms > 0
 
     # ---- claims ----
 
@@ -253,10 +256,17 @@ class JobWorker(KeptSession):
             blocks = max(len(mine) // most, 1)
             first = random.randrange(blocks) * most
             mine = mine[first:]
-        if mine and JobState.decode(mine[0][1]).alone:
+        if mine and JobRecord.decode(mine[0][1]).alone:
             return [] if holds else mine[:1]
-        together = (pair for pair in mine if not JobState.decode(pair[1]).alone)
-        return [pair for pair, _ in zip(together, range(most), strict=False)]
+        chosen: list[Pair] = []
+        size = 0
+        for pair in mine:
+            size += len(pair[1])
+            if len(chosen) == most or (size > CLAIM_BYTES_MAX and chosen):
+                break
+            if not JobRecord.decode(pair[1]).alone:
+                chosen.append(pair)
+        return chosen
 
     def _is_mine(self, key: bytes) -> bool:
         workers = self._workers
@@ -300,51 +310,32 @@ class JobWorker(KeptSession):
 
     def _take(self, chosen: list[Pair], bucket: "Bucket | None") -> Operation[list[Claim] | None]:
         """Claims waiting jobs in one transaction; None: others were faster."""
-        now_ms = wall_ms()
         batch = self._store.batch().when_alive(self.session)
-        claims = []
         for key, value in chosen:
-            batch.when_equal(key, value)
-            state = JobState.decode(value)
-            state = state._replace(attempts=state.attempts + 1, since_ms=now_ms)
-            ready = ReadyKey.decode(key)
-            claims.append((key, ready, state))
-        keys = [records.number_key(records.CLAIM, self.session) + it.job for _, it, _ in claims]
-        batch.delete(*(key for key, _, _ in claims))
-        states = (state.encode() for _, _, state in claims)
-        batch.put_many(zip(keys, states, strict=True))
+            batch.when_equal(key, value).delete(key)
+        self._number += 1
+        key = records.group_key(self.session, self._number)
+        jobs = {ready[-records.ID_BYTES :]: value for ready, value in chosen}
+        group = Group(wall_ms(), jobs)
+        batch.put(key, group.encode())
         if bucket is not None:
-            bucket.add_to(batch, len(claims))
-        jobs = [records.JOB + ready.job for _, ready, _ in claims]
-        # A record is there as long as its job, so it may be read beside the claim.
-        read = self._table._begin(
-            requests.Read(self._table.number, jobs, Extension(PACKED | STALE))
-        )
-        try:
-            if not (yield from self._table._commit(batch)).succeeded:
-                return None
-            data = yield from self._records(read, jobs)
-        finally:
-            self._table._client.drop(read)
+            bucket.add_to(batch, len(chosen))
+        found = {job: JobRecord.decode(value) for job, value in jobs.items()}
+        if not (yield from self._table._commit(batch)).succeeded:
+            return None
+        self._groups[key] = group
+        long = [job for job, record in found.items() if record.body is None]
+        data = (yield from self._table._get([records.BODY + job for job in long])) if long else []
+        bodies = dict(zip(long, data, strict=True))
         return [
-            Claim(ready.job, self.session, ready, JobRecord.decode(each), state)
-            for (_, ready, state), each in zip(claims, data, strict=True)
-            if each is not None
+            Claim(
+                job,
+                key,
+                record._replace(attempts=record.attempts + 1),
+                (bodies[job] if record.body is None else record.body) or b"",
+            )
+            for job, record in found.items()
         ]
-
-    def _records(self, read: Exchange, jobs: list[bytes]) -> Operation[list[bytes | None]]:
-        """The records of jobs; those that this node's copy lacks, or that exceed an answer, from
-        the cluster."""
-        try:
-            data = yield from self._table._finish_get(read)
-        except TableRefused:
-            data = [None] * len(jobs)
-        missing = [place for place, each in enumerate(data) if each is None]
-        if missing:
-            again = yield from self._table._get([jobs[place] for place in missing])
-            for place, each in zip(missing, again, strict=True):
-                data[place] = each
-        return data
 
     def _wait_for_jobs(self, index: int, until_ms: int) -> Operation[None]:
         """Waits until a job comes or becomes due, or until until_ms."""
@@ -414,68 +405,108 @@ class JobWorker(KeptSession):
         return lost
 
     def _settle(self, part: Sequence[Outcome]) -> Operation[list[Outcome]]:
-        batch = self._store.batch()
-        counts = dict.fromkeys(("done", "failed", "dead"), 0)
-        for outcome in part:
-            batch.when_present(outcome.claim.key)
-            counts[self._add_end(batch, outcome)] += 1
-        try:
-            if (yield from self._table._commit(batch)).succeeded:
-                for name, count in counts.items():
-                    self.counters[name] += count
-                return []
-        except TableRefused as error:
-            if len(part) == 1:
-                if not part[0].ops:
-                    raise
-                # The changes that its function wants are impossible: that is a failure.
-                failed = part[0]._replace(ops=(), error=f"{error}")
-                return (yield from self._settle([failed]))
+        lost: list[Outcome] = []
+        held = [*part]
+        while held:
+            batch = self._store.batch()
+            self._add_groups(batch, [outcome.claim for outcome in held])
+            counts = dict.fromkeys(("done", "failed", "dead"), 0)
+            for outcome in held:
+                counts[self._add_end(batch, outcome)] += 1
+            try:
+                if (yield from self._commit_groups(batch, [it.claim for it in held])):
+                    for name, count in counts.items():
+                        self.counters[name] += count
+                    return lost
+            except TableRefused as error:
+                return lost + (yield from self._settle_apart(held, error))
+            lost += [it for it in held if not self._has(it.claim)]
+            held = [it for it in held if self._has(it.claim)]
+        return lost
+
+    def _settle_apart(self, part: list[Outcome], error: TableRefused) -> Operation[list[Outcome]]:
+        """The cluster refuses what a function wants to change: that is a failure of its job."""
         if len(part) == 1:
-            return [*part]
+            if not part[0].ops:
+                raise error
+            part = [part[0]._replace(ops=(), error=f"{type(error).__name__}: {error}")]
         lost: list[Outcome] = []
         for outcome in part:
             lost += yield from self._settle([outcome])
         return lost
 
+    def _has(self, claim: Claim) -> bool:
+        """Whether its group has the job, as far as this worker knows."""
+        return claim.group in self._groups and claim.job in self._groups[claim.group].jobs
+
+    def _add_groups(self, batch: Batch, claims: Sequence[Claim]) -> None:
+        """Takes claims out of their groups, on the condition that those are as they were."""
+        gone: dict[bytes, list[bytes]] = {}
+        for claim in claims:
+            gone.setdefault(claim.group, []).append(claim.job)
+        for key, jobs in gone.items():
+            group = self._groups.get(key, NO_GROUP)
+            batch.when_equal(key, group.encode())
+            put_group(batch, key, group.without(jobs))
+
+    def _commit_groups(self, batch: Batch, claims: Sequence[Claim]) -> Operation[bool]:
+        """Applies a transaction that takes claims out of their groups; False: some are no longer
+        there. It notes what is left."""
+        keys = [*{claim.group: None for claim in claims}]
+        result = yield from self._table._commit(batch)
+        if result.succeeded:
+            for key in keys:
+                gone = [claim.job for claim in claims if claim.group == key]
+                self._note_group(key, self._groups[key].without(gone))
+            return True
+        data = yield from self._table._get(keys)
+        for key, each in zip(keys, data, strict=True):
+            self._note_group(key, NO_GROUP if each is None else Group.decode(each))
+        return False
+
+    def _note_group(self, key: bytes, group: Group) -> None:
+        self._groups[key] = group
+        if not group.jobs:
+            del self._groups[key]
+
     def _add_end(self, batch: Batch, outcome: Outcome) -> str:
         """Adds the operations of a job's end to a transaction. Returns what it counts as."""
-        claim, now_ms = outcome.claim, wall_ms()
-        record, keep_ms = claim.record, self._limits.keep_ms
+        job, record, now_ms = outcome.claim.job, outcome.claim.record, wall_ms()
         if outcome.error is not None:
-            state = claim.state.failed(now_ms, outcome.error)
-            return self._add_failure(batch, claim, state, outcome.final)
-        keys = [claim.key, records.JOB + claim.job]
-        if claim.state.attempts > 1 or claim.state.alone or claim.state.errors:
-            keys.append(records.MOVED + claim.job)
+            failed = record.failed(now_ms, outcome.error)
+            return self._add_failure(batch, job, failed, outcome.final)
+        batch.delete(*keys_of_job(job, record))
+        if records.first_ready(job) != records.ready_key(job, record.due_ms):
+            batch.delete(records.MOVED + job)
         if outcome.told:
-            keys.append(records.PROGRESS + claim.job)
+            batch.delete(records.PROGRESS + job)
         if record.unique:
-            keys.append(records.UNIQUE + record.unique)
-        batch.delete(*keys)
-        if keep_ms:
-            end = JobEnd(records.DONE, now_ms, keep_ms, outcome.result)
-            batch.put(records.END + claim.job, end.encode())
+            batch.delete(records.UNIQUE + record.unique)
+        if self._limits.keep_ms:
+            end = JobEnd(records.DONE, now_ms, self._limits.keep_ms, outcome.result)
+            batch.put(records.END + job, end.encode())
         batch.ops += outcome.ops
         return "done"
 
-    def _add_failure(self, batch: Batch, claim: Claim, state: JobState, final: bool) -> str:
+    def _add_failure(self, batch: Batch, job: bytes, record: JobRecord, final: bool) -> str:
         """A job that waits for its next try, or is a dead letter."""
-        job, record, now_ms = claim.job, claim.record, wall_ms()
-        if final or state.attempts >= (record.tries or self._limits.tries):
-            batch.delete(claim.key, *keys_of_job(job, record)[1:])
-            text = state.errors[-1][1].encode()
-            end = JobEnd(records.DIED, now_ms, DEAD_KEEP_MS, text)
-            batch.put(records.DEAD + job, state.encode()).put(records.END + job, end.encode())
+        now_ms = wall_ms()
+        if final or record.attempts >= (record.tries or self._limits.tries):
+            batch.delete(records.MOVED + job, records.PROGRESS + job)
+            if record.unique:
+                batch.delete(records.UNIQUE + record.unique)
+            end = JobEnd(records.DIED, now_ms, DEAD_KEEP_MS, record.errors[-1][1].encode())
+            batch.put(records.DEAD + job, record.encode()).put(records.END + job, end.encode())
             return "dead"
-        due_ms = now_ms + self._backoff_ms(state.attempts)
-        self._add_waiting(batch, claim, state, due_ms)
+        self._add_waiting(batch, job, record, now_ms + self._backoff_ms(record.attempts))
         return "failed"
 
-    def _add_waiting(self, batch: Batch, claim: Claim, state: JobState, due_ms: int) -> None:
-        ready = ReadyKey(claim.record.priority, due_ms, claim.job).encode()
-        batch.delete(claim.key, records.PROGRESS + claim.job)
-        batch.put(ready, state.encode()), (records.MOVED + claim.job, ready)
+    def _add_waiting(self, batch: Batch, job: bytes, record: JobRecord, due_ms: int) -> None:
+        ready = records.ready_key(job, due_ms)
+        batch.delete(records.PROGRESS + job)
+        batch.put(ready, record._replace(due_ms=due_ms).encode())
+        if ready != records.first_ready(job):
+            batch.put(records.MOVED + job, ready)
 
     def _backoff_ms(self, attempts: int) -> int:
         """Doubles with each attempt; up to a tenth more, so that jobs that failed together do not
@@ -485,19 +516,27 @@ class JobWorker(KeptSession):
 
     def give_back(self, claims: Sequence[Claim]) -> Operation[None]:
         """Claims whose functions have not begun wait again, as before."""
-        for first in range(0, len(claims), BURY_JOBS_MAX):
-            for claim in claims[first : first + BURY_JOBS_MAX]:
-                batch = self._store.batch().when_present(claim.key)
-                state = claim.state._replace(attempts=claim.state.attempts - 1)
-                self._add_waiting(batch, claim, state, claim.ready.due_ms)
-                yield from self._table._commit(batch)
+        held = [claim for claim in claims if self._has(claim)]
+        while held:
+            batch = self._store.batch()
+            self._add_groups(batch, held)
+            for job, _, record, _ in held:
+                before = record._replace(attempts=record.attempts - 1)
+                self._add_waiting(batch, job, before, record.due_ms)
+            if (yield from self._commit_groups(batch, held)):
+                return
+            held = [claim for claim in held if self._has(claim)]
 
     def tell(self, claim: Claim, fraction: float, text: str) -> Operation[bool]:
         """Stores a job's progress; False: the claim is lost."""
-        batch = self._store.batch().when_present(claim.key)
-        data = records.encode_progress(fraction, text, wall_ms())
-        batch.put(records.PROGRESS + claim.job, data)
-        return (yield from self._table._commit(batch)).succeeded
+        while self._has(claim):
+            batch = self._store.batch()
+            batch.when_equal(claim.group, self._groups[claim.group].encode())
+            data = records.encode_progress(fraction, text, wall_ms())
+            batch.put(records.PROGRESS + claim.job, data)
+            if (yield from self._commit_groups(batch, [claim._replace(job=b"")])):
+                return True
+        return False
 
     # ---- workers that have ended ----
 
@@ -511,41 +550,33 @@ class JobWorker(KeptSession):
                 yield from self._bury(session)
 
     def _bury(self, session: int) -> Operation[None]:
-        """Gives back all claims of a worker whose session has ended; they cannot become more."""
+        """Gives back all groups of a worker whose session has ended; they cannot become more."""
         alive = records.number_key(records.ALIVE, session)
         prefix = records.number_key(records.CLAIM, session)
-        while True:
-            pairs = yield from self._store.scan(prefix, behind_prefix(prefix), BURY_JOBS_MAX)
-            batch = self._store.batch().when_absent(alive)
-            if not pairs:
-                batch.delete(records.number_key(records.WORKER, session))
-                yield from self._table._commit(batch)
-                return
-            jobs = [key[len(prefix) :] for key, _ in pairs]
-            data = yield from self._table._get([records.JOB + job for job in jobs])
-            for (key, value), job, kept in zip(pairs, jobs, data, strict=True):
-                batch.when_present(key)
-                if kept is None:  # It was cancelled meanwhile: the transaction fails.
-                    batch.delete(key)
-                    continue
-                state, record = JobState.decode(value), JobRecord.decode(kept)
-                claim = Claim(job, session, ReadyKey(record.priority, 0, job), record, state)
-                self._add_lost(batch, claim, several=len(pairs) > 1)
-            if (yield from self._table._commit(batch)).succeeded:
-                self.counters["taken_over"] += len(pairs)
-            else:
+        groups = yield from self._store.scan(prefix, behind_prefix(prefix))
+        left = sum(len(Group.decode(data).jobs) for _, data in groups)
+        for key, data in groups:
+            group = Group.decode(data)
+            batch = self._store.batch().when_absent(alive).when_equal(key, data).delete(key)
+            for job, record in group.jobs.items():
+                self._add_lost(batch, job, JobRecord.decode(record), several=left > 1)
+            if not (yield from self._table._commit(batch)).succeeded:
                 return  # Another worker does it.
+            self.counters["taken_over"] += len(group.jobs)
+        batch = self._store.batch().when_absent(alive)
+        batch.delete(records.number_key(records.WORKER, session))
+        yield from self._table._commit(batch)
 
-    def _add_lost(self, batch: Batch, claim: Claim, several: bool) -> None:
+    def _add_lost(self, batch: Batch, job: bytes, record: JobRecord, several: bool) -> None:
         """A job that its worker held alone may have killed it: that counts as a failure. Of several
         jobs one may have, so each is tried alone once more, and this time does not count."""
-        now_ms = wall_ms()
+        record = record._replace(alone=True)
         if several:
-            state = claim.state._replace(attempts=claim.state.attempts - 1, alone=True)
-            self._add_waiting(batch, claim, state, now_ms)
+            self._add_waiting(batch, job, record, record.due_ms)
         else:
-            state = claim.state._replace(alone=True).failed(now_ms, LOST_WORKER)
-            self._add_failure(batch, claim, state, final=False)
+            failed = record.failed(wall_ms(), LOST_WORKER)
+            failed = failed._replace(attempts=failed.attempts + 1)
+            self._add_failure(batch, job, failed, final=False)
 
     # ---- schedules, and old results ----
 
@@ -588,7 +619,7 @@ class JobWorker(KeptSession):
             keys = [records.END + job for job, _ in old]
             for job, state in old:
                 if state == records.DIED:
-                    keys += [kind + job for kind in (records.DEAD, records.JOB, records.MOVED)]
+                    keys += [kind + job for kind in (records.DEAD, records.BODY)]
             yield from TableWrites.delete_many(self._table, keys)
             self._cleaned = pairs[-1][0] + b"\0" if len(pairs) == CLEAN_PAIRS else b""
             if 2 * len(old) < len(pairs) or not self._cleaned:
