@@ -85,6 +85,12 @@ from .clients.log.operations import LogTuning as LogTuning
 from .clients.node.async_node import AsyncNode as AsyncNode
 from .clients.node.base import NodeTuning as NodeTuning
 from .clients.node.node import Node as Node
+from .clients.queue.async_queue import AsyncQueue as AsyncQueue
+from .clients.queue.job import AsyncJob as AsyncJob
+from .clients.queue.job import Job as Job
+from .clients.queue.job import JobInfo as JobInfo
+from .clients.queue.operations import QueueTuning as QueueTuning
+from .clients.queue.queue import Queue as Queue
 from .clients.stream.async_stream import AsyncProducer as AsyncProducer
 from .clients.stream.async_stream import AsyncStream as AsyncStream
 from .clients.stream.core import StreamInfo as StreamInfo
@@ -95,11 +101,6 @@ from .clients.stream.group_admin import GroupMember as GroupMember
 from .clients.stream.layout import StreamRecord as StreamRecord
 from .clients.stream.stream import Producer as Producer
 from .clients.stream.stream import Stream as Stream
-from .clients.queue.job import AsyncJob as AsyncJob
-from .clients.queue.job import Job as Job
-from .clients.queue.job import JobInfo as JobInfo
-from .clients.queue.operations import QueueTuning as QueueTuning
-from .clients.queue.queue import Queue as Queue
 from .clients.table.async_table import AsyncTable as AsyncTable
 from .clients.table.batch import Batch as Batch
 from .clients.table.batch import BatchResult as BatchResult

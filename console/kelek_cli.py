@@ -56,9 +56,15 @@ broker = LazyGroup(
         "broker.bench": "bench",
     },
 )
+queue = LazyGroup(
+    "queue",
+    "Queues of jobs: info, list, show, put, cancel, retry, dead; docs/guides/queues.md.\n\n"
+    "NAME is the name of a kelek.Queue. Its workers: kelek worker run MODULE:QUEUE.",
+    {"queue.commands": "info list show put cancel retry dead"},
+)
 worker = LazyGroup(
     "worker",
-    "Workers of services: run.",
+    "Workers of services and queues: run.",
     {"broker.worker": "run"},
 )
 node = LazyGroup(
@@ -112,7 +118,7 @@ main = LazyGroup(
         "top.commands": "top",
         "table.shell": "shell",
     },
-    groups=[log, table, stream, broker, worker, node, farm, keys, backup],
+    groups=[log, table, stream, queue, broker, worker, node, farm, keys, backup],
     context_settings=CONTEXT,
 )
 click.version_option(__version__, message="%(prog)s %(version)s")(main)

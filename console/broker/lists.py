@@ -43,7 +43,10 @@ def workers(request: ListRequest) -> None:
 
 @command
 def queue(request: ListRequest) -> None:
-    """Lists the services with waiting requests, the longest wait first."""
+    """Lists the services with waiting requests, the longest wait first.
+
+    Jobs of a kelek.Queue, and both together: kelek queue info.
+    """
     rows = [
         row
         for row in fetch_all_rows(request, values.OWN_SERVICES, "name")

@@ -1,8 +1,12 @@
-"""The command `kelek worker run`."""
+"""The command `kelek worker run`: a worker of a service, or of a queue."""
 
+import asyncio
+import contextlib
 import importlib
 import os
+import signal
 import sys
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import click
@@ -14,10 +18,13 @@ from ...clients.broker.service_worker import (
     WorkerTuning,
     service,
 )
-from ...clients.errors import ServiceRefused
+from ...clients.errors import ServiceRefused, TableError
+from ...clients.queue.async_queue import AsyncQueue
+from ...clients.queue.operations import QueueOperations
 from ...protocols.majordomo.values import WINDOW_MAX
 from ..cli_errors import FAILED, IMPOSSIBLE, CliError
 from ..options import argument, command, option
+from ..queue.processes import PROCESSES_MAX, end_with_parent, is_child, run_processes
 from .target import TOPOLOGY, WORKERS, WORKERS_URL, resolve_brokers
 
 
@@ -30,17 +37,70 @@ class WorkerRequest(NamedTuple):
     window: int | None = option("--window", type=click.IntRange(1, WINDOW_MAX), metavar="N",
                                 help="Requests that the broker may send before an "
                                      "answer.")  # fmt: skip
+    processes: int = option("--processes", type=click.IntRange(1, PROCESSES_MAX), metavar="N",
+                            default=1, show_default=True,
+                            help="Run so many; one that dies is started again.")  # fmt: skip
+    reload: bool = option("--reload", is_flag=True,
+                          help="Start them again when a .py file below this folder "
+                               "changes.")  # fmt: skip
     target: str = argument(metavar="MODULE:FUNCTION")
 
 
 @command
 def run(request: WorkerRequest) -> None:
-    """Serves with a function, or with a function decorated by @kelek.service.
+    """Serves with a function, with one decorated by @kelek.service, or works for a kelek.Queue.
 
-    MODULE is looked up in this folder first. SIGTERM or an interrupt finishes the requests in
-    progress, then ends; a second one ends at once.
+    MODULE is looked up in this folder first. SIGTERM or an interrupt finishes the requests or jobs
+    in progress, then ends; a second one ends at once. A queue has its cluster's urls itself.
     """
-    served = find_service(request)
+    if (request.processes > 1 or request.reload) and not is_child():
+        run_processes(request.processes, request.reload)
+        return
+    if is_child():
+        end_with_parent()
+    found = find_object(request.target)
+    if isinstance(found, QueueOperations):
+        run_queue(request, found)
+    else:
+        run_service(request, service_of(request, found))
+
+
+def run_queue(request: WorkerRequest, queue: Any) -> None:
+    """Works for a kelek.Queue or kelek.AsyncQueue until a signal comes."""
+    for option_name, value in (("--url", request.urls), ("--name", request.name)):
+        if value:
+            raise CliError(f"{option_name}: it is of services; a queue says that itself")
+
+    def on_error(error: Exception) -> None:
+        sys.stderr.write(f"kelek: {queue.name}: {type(error).__name__}: {error}\n")
+
+    click.echo(f"working queue={queue.name} pid={os.getpid()}")
+    sys.stdout.flush()
+    try:
+        if isinstance(queue, AsyncQueue):
+            asyncio.run(run_async(queue, on_error))
+        else:
+            with queue:
+                queue.run(on_error=on_error)
+    except (TableError, RuntimeError) as error:
+        raise CliError(f"{queue.name}: {error}", FAILED) from error
+    counts = " ".join(f"{name}={count}" for name, count in queue.counters.items())
+    click.echo(f"ended queue={queue.name} {counts}")
+
+
+async def run_async(queue: AsyncQueue, on_error: Callable[[Exception], object]) -> None:
+    """Works until a signal comes; a second one cancels the coroutines."""
+    task = asyncio.create_task(queue.run(on_error=on_error))
+    signals = iter((queue.stop, task.cancel))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, lambda: next(signals, task.cancel)())
+    async with queue:
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+def run_service(request: WorkerRequest, served: Service[Any, Any]) -> None:
     brokers = resolve_brokers(request.topology, request.urls, WORKERS_URL)
 
     def on_begun() -> None:
@@ -71,9 +131,8 @@ def run(request: WorkerRequest) -> None:
     click.echo(f"ended service={served.name} answered={answered} failed={errors}")
 
 
-def find_service(request: WorkerRequest) -> Service[Any, Any]:
-    """The service at MODULE:NAME, or the function there with --name."""
-    target = request.target
+def find_object(target: str) -> Any:
+    """What is at MODULE:NAME. Raises CliError."""
     module_name, colon, path = target.partition(":")
     if not colon or not module_name or not path:
         raise CliError(f"{target}: write MODULE:FUNCTION")
@@ -91,6 +150,12 @@ def find_service(request: WorkerRequest) -> Service[Any, Any]:
         if not hasattr(found, part):
             raise CliError(f"{target}: {module_name} has no {path}")
         found = getattr(found, part)
+    return found
+
+
+def service_of(request: WorkerRequest, found: Any) -> Service[Any, Any]:
+    """The service that was found, or a function with --name. Raises CliError."""
+    target = request.target
     name, concurrency, window = request.name, request.concurrency, request.window
     if isinstance(found, Service):
         name, concurrency = name or found.name, concurrency or found.concurrency

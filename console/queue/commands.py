@@ -1,0 +1,265 @@
+"""`kelek queue`: the jobs of queues (kelek.Queue), for operators."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from typing import Annotated, Any, NamedTuple
+
+import click
+
+from ...clients.queue.job import JobInfo
+from ...clients.queue.operations import TABLE_PREFIX, TRIES_MAX, checked_id, table_of
+from ...clients.queue.queue import Queue
+from ...clients.queue.records import PRIORITY_MAX, TIME_MS_MAX
+from ...clients.table.codecs import CODECS
+from ...protocols.failover.limits import REACH_MS
+from ...protocols.majordomo.values import OWN_SERVICES
+from ..broker.lists import ListRequest, fetch_all_rows
+from ..cli_errors import FAILED, CliError
+from ..options import OUTPUT, Seconds, ServerOptions, argument, command, option
+from ..render import show_json, show_rows
+from ..table.target import open_table, report_table_errors, resolve_tables
+
+LIST_MAX = 1_000_000
+BODY_CHARACTERS = 60  # Of a body in a list.
+NAME = argument(metavar="NAME")
+JOB = argument(metavar="JOB")
+JOBS = argument(metavar="JOB...", nargs=-1, required=True)
+QueueOptions = Annotated[ServerOptions, {"output": OUTPUT}]
+CODEC = option("--codec", type=click.Choice([*CODECS]), default="msgpack", show_default=True,
+               help="How the queue's bodies are stored.")  # fmt: skip
+LIMIT = option("--limit", type=click.IntRange(1, LIST_MAX), metavar="N", default=100,
+               show_default=True, help="At most so many jobs.")  # fmt: skip
+KEYS = ("id", "state", "priority", "attempts", "due", "body")
+DEAD_KEYS = ("id", "priority", "attempts", "error", "body")
+
+
+class NewJobRequest(NamedTuple):
+    """A job that the command line puts."""
+
+    delay_s: float = option("--delay", type=Seconds(0, TIME_MS_MAX / 1e6), metavar="SECONDS",
+                            default=0.0, help="It is due so long from now.")  # fmt: skip
+    priority: int = option("--priority", type=click.IntRange(0, PRIORITY_MAX), metavar="N",
+                           default=5, show_default=True,
+                           help="0 to 9, the highest first.")  # fmt: skip
+    unique: str = option("--unique", metavar="KEY", default="",
+                         help="Put none while a job with this key waits or runs.")  # fmt: skip
+    tries: int = option("--tries", type=click.IntRange(0, TRIES_MAX), metavar="N", default=0,
+                        help="Failures that make it a dead letter (default: the "
+                             "worker's).")  # fmt: skip
+
+
+@command
+def list_(
+    options: QueueOptions,
+    name: str = NAME,
+    state: str = option(
+        "--state",
+        type=click.Choice(["waiting", "running", "dead", "ended"]),
+        default="waiting",
+        show_default=True,
+        help="waiting: also those not due yet.",
+    ),
+    limit: int = LIMIT,
+    codec: str = CODEC,
+) -> None:
+    """Lists the jobs of the queue NAME, in the order in which workers take them."""
+    with opened(options, name, codec) as queue:
+        show_jobs(options.output, queue.jobs(state, limit=limit), KEYS)
+
+
+@command
+def dead(options: QueueOptions, name: str = NAME, limit: int = LIMIT, codec: str = CODEC) -> None:
+    """Lists the dead letters of the queue NAME, with their last failure."""
+    with opened(options, name, codec) as queue:
+        show_jobs(options.output, queue.jobs("dead", limit=limit), DEAD_KEYS)
+
+
+@command
+def show(options: QueueOptions, name: str = NAME, job: str = JOB, codec: str = CODEC) -> None:
+    """Shows a job: its state, body, failures and progress."""
+    with opened(options, name, codec) as queue:
+        found = queue.get(checked_job(job))
+        if found is None:
+            raise CliError(f"{name}: there is no job {job}, or its end is no longer kept", FAILED)
+        row = row_of(found)
+        row["errors"] = [{"at": time_text(at), "text": text} for at, text in found.errors]
+        if options.output == "json":
+            show_json(row)
+            return
+        errors = row.pop("errors")
+        for key, value in row.items():
+            if value is not None:
+                click.echo(f"{key:10} {value}")
+        for error in errors:
+            click.echo(f"failure    {error['at']} {error['text']}")
+
+
+@command
+def put(
+    options: QueueOptions,
+    request: NewJobRequest,
+    name: str = NAME,
+    body: str = argument(metavar="BODY"),
+    codec: str = CODEC,
+) -> None:
+    """Puts a job into the queue NAME, and prints its id. BODY is JSON; other text is a string."""
+    value: Any = body
+    with suppress(ValueError):
+        value = json.loads(body)
+    if codec in ("text", "bytes"):
+        value = body if codec == "text" else body.encode()
+    with opened(options, name, codec) as queue:
+        job = queue.put(
+            value,
+            delay_s=request.delay_s,
+            priority=request.priority,
+            unique=request.unique,
+            tries=request.tries,
+        )
+    if options.output == "json":
+        show_json({"id": job})
+    else:
+        click.echo(job)
+
+
+@command
+def cancel(options: QueueOptions, name: str = NAME, jobs: tuple[str, ...] = JOBS) -> None:
+    """Ends jobs that wait or run, and removes dead letters.
+
+    A function that runs is not interrupted; its result is not stored.
+    """
+    with opened(options, name) as queue:
+        for job in jobs:
+            if not queue.cancel(checked_job(job)):
+                raise CliError(f"{name}: job {job} has ended, or there is none", FAILED)
+
+
+@command
+def retry(
+    options: QueueOptions,
+    name: str = NAME,
+    jobs: tuple[str, ...] = argument(metavar="[JOB]...", nargs=-1),
+    all_: bool = option("--all", "all_", is_flag=True, help="All dead letters."),
+) -> None:
+    """Makes dead letters waiting jobs again, with all their tries."""
+    if bool(jobs) == all_:
+        raise CliError("give a JOB, or --all")
+    with opened(options, name) as queue:
+        if all_:
+            count = 0
+            while found := queue.jobs("dead", limit=1000):
+                count += sum(queue.retry(job.id) for job in found)
+            click.echo(f"{count} jobs wait again")
+            return
+        for job in jobs:
+            if not queue.retry(checked_job(job)):
+                raise CliError(f"{name}: job {job} is no dead letter", FAILED)
+
+
+@command
+def info(
+    options: QueueOptions, names: tuple[str, ...] = argument(metavar="[NAME]...", nargs=-1)
+) -> None:
+    """Counts the jobs of queues by state: of all queues, and of the brokers' durable services.
+
+    The counts of a durable service are those of the first broker that answers; `kelek broker queue`
+    lists each broker's.
+    """
+    known = names or queue_names(options)
+    rows: list[dict[str, Any]] = []
+    for name in known:
+        with opened(options, name) as queue:
+            rows.append({"queue": name, **queue.info()})
+    if not names and not options.urls:
+        rows += durable_services(options)
+    keys = ("queue", "waiting", "delayed", "running", "dead", "ended", "workers")
+    show_rows(options.output, rows, keys)
+
+
+def queue_names(options: ServerOptions) -> list[str]:
+    """The queues of the cluster, by the names of their tables."""
+    with open_table(None, options) as table:
+        names = sorted(table.names())
+    return [
+        name.removeprefix(TABLE_PREFIX)
+        for name in names
+        if name.startswith(TABLE_PREFIX) and len(name) > len(TABLE_PREFIX)
+    ]
+
+
+def durable_services(options: ServerOptions) -> list[dict[str, Any]]:
+    """The durable services of the topology's brokers, as queues. None without brokers."""
+    request = ListRequest(options.topology, (), min(options.timeout_ms, REACH_MS), "json")
+    found: dict[str, dict[str, Any]] = {}
+    with suppress(CliError):
+        for row in fetch_all_rows(request, OWN_SERVICES, "name"):
+            if "durable" in row:
+                counts = {"waiting": row["durable"], "running": row["working"]}
+                found.setdefault(
+                    row["name"], {"queue": row["name"], **counts, "workers": row["workers"]}
+                )
+    return [*found.values()]
+
+
+@contextmanager
+def opened(options: ServerOptions, name: str, codec: str = "msgpack") -> Iterator[Queue]:
+    """The queue of a command; its errors end the command with one line."""
+    try:
+        table = table_of(name)
+    except ValueError as error:
+        raise CliError(str(error)) from error
+    target = resolve_tables(options)
+    with report_table_errors(target, table):
+        queue = Queue(
+            target.urls.values(), name, codec=codec, timeout_ms=options.timeout_ms, **target.keys
+        )
+        with queue:
+            yield queue
+
+
+def checked_job(job: str) -> str:
+    """Raises CliError."""
+    try:
+        checked_id(job)
+    except ValueError as error:
+        raise CliError(str(error)) from error
+    return job
+
+
+def show_jobs(output: str, jobs: list[JobInfo], keys: tuple[str, ...]) -> None:
+    rows = [row_of(job) for job in jobs]
+    if output == "text":
+        for row in rows:
+            body = str(row["body"])
+            row["body"] = body if len(body) <= BODY_CHARACTERS else f"{body[:BODY_CHARACTERS]}..."
+    show_rows(output, rows, keys)
+
+
+def row_of(job: JobInfo) -> dict[str, Any]:
+    """A job as JSON can have it."""
+    row: dict[str, Any] = {
+        "id": job.id,
+        "state": job.state,
+        "priority": job.priority,
+        "attempts": job.attempts,
+        "put": time_text(job.put_s),
+        "due": time_text(job.due_s),
+        "session": job.session or None,
+        "progress": None,
+        "error": job.errors[-1][1] if job.errors else None,
+        "body": job.body,
+    }
+    if job.progress is not None:
+        row["progress"] = f"{job.progress[0]:.0%} {job.progress[1]}".rstrip()
+    try:
+        json.dumps(job.body)
+    except (TypeError, ValueError):
+        row["body"] = repr(job.body)
+    return row
+
+
+def time_text(at_s: float) -> str | None:
+    """A Unix time in UTC; None: there is none."""
+    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds") if at_s else None
