@@ -12,7 +12,8 @@ from ..io.catch_errors import CatchErrors
 from ..io.keys import KeyPath
 from ..io.operations import Operation, operation
 from ..lock.operations import TTL_S
-from ..lock.slots import TTL_S_MIN, default_owner
+from ..lock.session import TTL_S_MIN
+from ..lock.slots import default_owner
 from ..table.arguments import checked_number, milliseconds
 from ..table.codecs import codec_of
 from ..table.operations import TIMEOUT_MS

@@ -225,7 +225,7 @@ def test_batches_large_bodies_and_bad_results(queue: kelek.Queue) -> None:
 def test_a_result_is_waited_for(queue: kelek.Queue, cluster: LocalCluster) -> None:
     @queue.worker
     def work(job: kelek.Job) -> str:
-        return job.body * 2
+        return str(job.body) * 2
 
     job = queue.put("ab", delay_s=0.5)
     with pytest.raises(kelek.Timeout, match="has not ended in 100 ms"):
