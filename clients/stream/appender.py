@@ -11,6 +11,7 @@ has lost twice asks for the turn, a key for which all others wait, and appends a
 
 import random
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...net.clock import wall_ms
@@ -104,6 +105,21 @@ class PendingWrite:
         """It has not taken effect and will not, as it was sent."""
 
 
+def plan_batch(
+    stream: StreamTable, head: Head, body: BatchBody, now_ms: int
+) -> tuple[Head, ops.Op]:
+    """The head behind a batch, and the put of the batch."""
+    time_ms = max(now_ms, head.time_ms)
+    after = head._replace(
+        next=head.next + body.length,
+        position=head.position + body.size,
+        time_ms=time_ms,
+        first_ms=time_ms if head.first == head.next else head.first_ms,
+    )
+    key = stream.keys.batch(after.next - 1)
+    return after, stream.put(key, encode_batch(body, head, time_ms))
+
+
 class ProducerLink:
     """The record of a producer.
 
@@ -145,16 +161,9 @@ class PendingAppend(PendingWrite):
     def plan(self, stream: StreamTable, head: Head) -> Plan | None:
         if self.producer is not None and self._is_repeat(self.producer):
             return None
-        body, keys = self.body, stream.keys
-        time_ms = max(wall_ms(), head.time_ms)
-        after = head._replace(
-            next=head.next + body.length,
-            position=head.position + body.size,
-            time_ms=time_ms,
-            first_ms=time_ms if head.first == head.next else head.first_ms,
-        )
+        body = self.body
         self._first = head.next
-        batch = stream.put(keys.batch(after.next - 1), encode_batch(body, head, time_ms))
+        after, batch = plan_batch(stream, head, body, wall_ms())
         if self.producer is None:
             return Plan(after, [batch])
         link = self.producer
@@ -218,6 +227,38 @@ class PendingAppend(PendingWrite):
     def on_broken(self) -> None:
         if self.producer is not None:
             self.producer.state = self.producer.durable
+
+
+class EpochAppend(PendingAppend):
+    """All batches of one run of a job, in one step: one record of the producer, whatever is in it.
+
+    epoch   of the run, from 1; a run that is not above the last one is a repeat
+    """
+
+    def __init__(self, bodies: Sequence[BatchBody], producer: ProducerLink, epoch: int) -> None:
+        super().__init__(bodies[0], producer, epoch, is_numbered=True)
+        self._bodies = bodies
+
+    def plan(self, stream: StreamTable, head: Head) -> Plan | None:
+        link = self.producer
+        assert link is not None
+        if self.sequence <= link.state.sequence:
+            return None
+        after, now_ms = head, wall_ms()
+        then: list[ops.Op] = []
+        for body in self._bodies:
+            after, batch = plan_batch(stream, after, body, now_ms)
+            then.append(batch)
+        compare = stream.compare(link.key, link.state.encode())
+        self._first = head.next
+        self._state = ProducerState(link.state.epoch, self.sequence, 1, head.next)
+        link.state = self._state
+        then.append(stream.put(link.key, self._state.encode()))
+        return Plan(after, then, [compare], [link.key])
+
+    def on_appended(self) -> None:
+        super().on_appended()
+        self.appended = sum(body.length for body in self._bodies)
 
 
 class SentWrites:

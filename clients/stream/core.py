@@ -143,6 +143,11 @@ class StreamClient:
             if (yield from TableWrites.commit(self.client, batch)).succeeded:
                 return ProducerLink(producer_id, key, state)
 
+    def forget_producers(self, ids: Iterable[str]) -> Operation[None]:
+        """Forgets producers that append no more."""
+        keys = [self.stream.keys.producer(each) for each in ids]
+        yield from TableWrites.delete_many(self.client, keys)
+
     def remove(self) -> Operation[bool]:
         """Removes the stream with its groups and producers; False: there was none."""
         keys = self.stream.keys

@@ -241,21 +241,35 @@ def batch_info(data: bytes) -> BatchInfo:
     return BatchInfo(*fields)
 
 
+class BatchColumns(NamedTuple):
+    """The records of a batch, in columns; None: none of them has one."""
+
+    values: list[bytes]
+    keys: list[bytes | None] | None
+    headers: list[Headers | None] | None
+
+
+def unpack_columns(data: bytes) -> BatchColumns:
+    """Raises RemoteProtocolError."""
+    length = batch_info(data).length
+    columns = BatchColumns(*_unpacked(memoryview(data)[_BATCH.size :], 3))
+    given = [columns.values, *(each for each in columns[1:] if each is not None)]
+    if not all(isinstance(each, list) and len(each) == length for each in given):
+        raise RemoteProtocolError(f"a batch without its {length} records")
+    return columns
+
+
 def unpack_records(data: bytes, codec: Codec | None = None, start: int = 0) -> list[StreamRecord]:
     """The records of a batch from an offset on.
 
     Raises RemoteProtocolError, and what the codec raises.
     """
-    first, time_ms, _, count = batch_info(data)
-    values, keys, headers = _unpacked(memoryview(data)[_BATCH.size :], 3)
-    given = [column for column in (values, keys, headers) if column is not None]
-    if not all(isinstance(column, list) and len(column) == count for column in given):
-        raise RemoteProtocolError(f"a batch without its {count} records")
-    skipped = max(start - first, 0)
+    first, time_ms, _, length = batch_info(data)
+    values, keys, headers = unpack_columns(data)
     found = []
-    for at in range(skipped, count):
+    for at in range(max(start - first, 0), length):
         value = values[at] if codec is None else codec.decode(values[at])
-        key = None if keys is None else keys[at]
+        key: Any = None if keys is None else keys[at]
         if codec is not None and key is not None:
             key = key.decode()
         more = (headers[at] if headers is not None else None) or {}

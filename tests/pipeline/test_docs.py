@@ -13,6 +13,7 @@ import kelek
 from kelek.pipeline.farm.options import FarmReadOptions
 from kelek.pipeline.log.options import LogReadOptions, LogWriteOptions
 from kelek.pipeline.options import options_of
+from kelek.pipeline.stream.options import StreamReadOptions, StreamWriteOptions
 from kelek.pipeline.table.options import TableReadOptions, TableWriteOptions
 from kelek.pipeline.zre.options import ZreReadOptions, ZreTableOptions
 from kelek.tests.secure_cluster import SecureCluster
@@ -76,6 +77,7 @@ def test_the_example_with_keys(spark: Any, capfd: pytest.CaptureFixture[str]) ->
 TABLES_OF_OPTIONS: dict[str, dict[str, type]] = {
     "table, reading": {"": TableReadOptions},
     "table, writing": {"": TableWriteOptions},
+    "stream": {"reads": StreamReadOptions, "writes": StreamWriteOptions},
     "log": {"reads": LogReadOptions, "writes": LogWriteOptions},
     "zre": {"": ZreReadOptions},
     "zre, a table": {"": ZreTableOptions},
