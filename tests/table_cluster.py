@@ -30,12 +30,12 @@ class TableCluster:
         self.folder = Path(tempfile.mkdtemp(prefix="k", dir="/tmp"))
         ports = iter(free_ports(3 * len(NAMES)))
         self.urls: dict[str, str] = {}
-        self.logs: dict[str, str] = {}
+        self.log_urls: dict[str, str] = {}
         self.brokers: dict[str, tuple[str, str]] = {}  # Urls of clients and workers.
         lines = []
         for name in NAMES:
             url, peer_url, tables_url = (f"tcp://127.0.0.1:{next(ports)}" for _ in range(3))
-            self.urls[name], self.logs[name] = tables_url, url
+            self.urls[name], self.log_urls[name] = tables_url, url
             keys = f'url: "{url}", peer_url: "{peer_url}", zerodb: {{url: "{tables_url}"}}'
             if broker:
                 clients, workers = (f"tcp://127.0.0.1:{port}" for port in free_ports(2))
@@ -76,13 +76,6 @@ class TableCluster:
     def table(self, number: int, *names: str) -> kelek.Table:
         urls = [self.urls[name] for name in names or self.urls]
         return kelek.Table(urls, number, timeout_ms=int(1000 * DEADLINE_S))
-
-    def leader(self) -> str:
-        """The node that leads."""
-        with kelek.Log(list(self.logs.values()), "lost", timeout_ms=int(1000 * DEADLINE_S)) as log:
-            leader = log.config().leader
-        assert leader is not None
-        return leader
 
     def leases(self, name: str) -> list[str]:
         """The snapshots on a node's disk."""
