@@ -141,13 +141,13 @@ def retry(
     options: QueueOptions,
     name: str = NAME,
     jobs: tuple[str, ...] = argument(metavar="[JOB]...", nargs=-1),
-    all_: bool = option("--all", "all_", is_flag=True, help="All dead letters."),
+    all_dead: bool = option("--all", is_flag=True, help="All dead letters."),
 ) -> None:
     """Makes dead letters waiting jobs again, with all their tries."""
-    if bool(jobs) == all_:
+    if bool(jobs) == all_dead:
         raise CliError("give a JOB, or --all")
     with opened(options, name) as queue:
-        if all_:
+        if all_dead:
             count = 0
             while found := queue.jobs("dead", limit=1000):
                 count += sum(queue.retry(job.id) for job in found)

@@ -28,7 +28,8 @@ def end_with_parent() -> None:
     """Makes this process end as by SIGTERM when the one that has started it is gone."""
 
     def watch() -> None:
-        sys.stdin.buffer.read()  # Its end is that of the pipe.
+        while os.read(0, 1):  # Its end is that of the pipe.
+            pass
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, name="parent", daemon=True).start()
