@@ -95,7 +95,7 @@ STORIES = [
 
 def needs_tables(page: str) -> bool:
     return any(
-        re.search(r"kelek (table|stream)|kelek\.(Async)?(Table|Stream)", block.text)
+        re.search(r"kelek (table|stream|queue)|kelek\.(Async)?(Table|Stream|Queue)", block.text)
         for block in blocks(page)
     )
 

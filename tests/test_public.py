@@ -113,7 +113,7 @@ def test_every_error_is_a_kelek_error() -> None:
             assert not name.endswith(kind) or issubclass(one, classes[kind]), name
 
 
-@pytest.mark.parametrize("name", ["Log", "Table", "Broker", "Farm", "Node"])
+@pytest.mark.parametrize("name", ["Log", "Table", "Queue", "Broker", "Farm", "Node"])
 def test_asyncio_clients_have_the_same_methods_arguments_and_properties(name: str) -> None:
     blocking, asynchronous = getattr(kelek, name), getattr(kelek, f"Async{name}")
     names = {each for each in dir(blocking) if not each.startswith("_")} - {"close"}

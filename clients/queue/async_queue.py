@@ -12,7 +12,7 @@ from ..io.operations import Asynchronous, Step
 from ..table.async_table import AsyncTable
 from .job import AsyncJob, BaseJob
 from .operations import QueueOperations
-from .worker import Claim, JobWorker, Outcome
+from .worker import Claim, JobOutcome, JobWorker
 
 RETRY_S = 1.0
 
@@ -70,7 +70,7 @@ class AsyncWorkLoop:
         most = self._work.concurrency * self._work.batch
         self._most = min(most, max(queue._tuning.prefetch_max, self._work.batch))
         self._calls: set[asyncio.Task[None]] = set()
-        self._outcomes: list[Outcome] = []  # Not acknowledged.
+        self._outcomes: list[JobOutcome] = []  # Not acknowledged.
         self._has_outcomes = asyncio.Event()
         self._idle_since_s = 0.0
 

@@ -51,7 +51,7 @@ def info_of(found: FoundJob, decode: Callable[[bytes], Any], now_ms: int) -> Job
         state = "delayed" if record.due_ms > now_ms else "waiting"
     progress = None
     if found.progress:
-        fraction, text, _ = records.unpacked(found.progress, 3)
+        fraction, text, _ = records.unpacked(found.progress, 3, 3)
         progress = fraction, text
     return JobInfo(
         found.job.hex(),

@@ -22,7 +22,7 @@ from .cron import CronSchedule
 from .job import BaseJob, Job, JobInfo, info_of
 from .records import JobRecord
 from .store import JobIds, JobStore, NewJob
-from .worker import CLAIM_JOBS_MAX, Claim, JobWorker, Outcome, Schedule, WorkerLimits
+from .worker import CLAIM_JOBS_MAX, Claim, JobOutcome, JobWorker, Schedule, WorkerLimits
 
 if TYPE_CHECKING:
     from ..lock.session import AnyTable
@@ -311,7 +311,7 @@ class QueueOperations:
 
     def _outcomes(
         self, claims: Sequence[Claim], jobs: Sequence[BaseJob], found: Any, error: Exception | None
-    ) -> list[Outcome]:
+    ) -> list[JobOutcome]:
         """What became of the claims of one call."""
         results: list[bytes] = [b""] * len(claims)
         if error is None:
@@ -320,9 +320,9 @@ class QueueOperations:
             error = caught.error
         if error is not None:
             text, final = text_of(error), isinstance(error, JobFailed)
-            return [Outcome(claim, error=text, final=final) for claim in claims]
+            return [JobOutcome(claim, error=text, final=final) for claim in claims]
         return [
-            Outcome(claim, data, ops=tuple(job._changes.ops), told=job._told)
+            JobOutcome(claim, data, ops=tuple(job._changes.ops), told=job._told)
             for claim, job, data in zip(claims, jobs, results, strict=True)
         ]
 

@@ -16,7 +16,7 @@ from ..io.operations import Blocking, Operation, Step
 from ..table.table import Table
 from .job import BaseJob
 from .operations import Prefetch, QueueOperations
-from .worker import Claim, JobWorker, Outcome
+from .worker import Claim, JobOutcome, JobWorker
 
 T = TypeVar("T")
 TICK_S = 0.05  # How often the keeper looks, while functions run.
@@ -101,7 +101,7 @@ class WorkLoop:
         most = queue._tuning.prefetch_max
         self._prefetch = Prefetch(max(most // self._work.batch, 1))
         self._claims: deque[Claim] = deque()  # Claimed and not begun.
-        self._outcomes: list[Outcome] = []  # Not acknowledged.
+        self._outcomes: list[JobOutcome] = []  # Not acknowledged.
         self._begun_s = 0.0  # When the function began that runs now.
         self._busy, self._ended = threading.Event(), threading.Event()
 

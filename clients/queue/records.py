@@ -23,6 +23,7 @@ Sources: docs/decisions/0045-queues.md; the bucket is the generic cell rate algo
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, NamedTuple, Self
 
 import msgpack
@@ -50,17 +51,16 @@ def _packed(values: Any) -> bytes:
     return VERSION + data
 
 
-def unpacked(data: bytes, fields: int) -> list[Any]:
-    """Raises TableError."""
+def unpacked(data: bytes, least: int, most: int) -> list[Any]:
+    """The fields of a value; a later version may add some. Raises TableError."""
     if not data.startswith(VERSION):
         raise TableError(f"a newer kelek wrote this queue: version {data[:1].hex() or 'none'}")
-    try:
-        found: list[Any] = msgpack.unpackb(data[1:])
-    except ValueError as error:
-        raise TableError(f"the queue's table holds a value that is not of a queue: {error}") from (
-            error
-        )
-    return found[:fields]  # A later version may add some.
+    found: Any = None
+    with suppress(ValueError):
+        found = msgpack.unpackb(data[1:])
+    if not isinstance(found, list) or len(found) < least:
+        raise TableError(f"the queue's table holds a value that is not of a queue: {data[:40]!r}")
+    return found[:most]
 
 
 class JobRecord(NamedTuple):
@@ -90,10 +90,8 @@ class JobRecord(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        made = cls(*unpacked(data, 8))
-        if made.errors:
-            made = made._replace(errors=tuple((at, text) for at, text in made.errors))
-        return made
+        *fields, errors = [*unpacked(data, 5, 8), *cls._field_defaults.values()][:8]
+        return cls._make([*fields, tuple((at_ms, text) for at_ms, text in errors)])
 
     def failed(self, now_ms: int, text: str) -> Self:
         errors = (*self.errors, (now_ms, text[:ERROR_CHARACTERS_MAX]))[-ERRORS_MAX:]
@@ -115,7 +113,7 @@ class Group(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        return cls(*unpacked(data, 2))
+        return cls(*unpacked(data, 2, 2))
 
     def without(self, jobs: Iterable[bytes]) -> "Group":
         gone = {*jobs}
@@ -142,7 +140,7 @@ class JobEnd(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        return cls(*unpacked(data, 4))
+        return cls(*unpacked(data, 4, 4))
 
 
 def encode_progress(fraction: float, text: str, now_ms: int) -> bytes:

@@ -90,7 +90,7 @@ class Claim(NamedTuple):
     body: bytes
 
 
-class Outcome(NamedTuple):
+class JobOutcome(NamedTuple):
     """What became of a claim.
 
     result   as the codec has it
@@ -395,17 +395,17 @@ class JobWorker(KeptSession):
 
     # ---- ends of jobs ----
 
-    def settle(self, outcomes: Sequence[Outcome]) -> Operation[list[Outcome]]:
+    def settle(self, outcomes: Sequence[JobOutcome]) -> Operation[list[JobOutcome]]:
         """Stores what became of claims. Returns those whose claim this worker had lost: of them
         nothing is stored."""
-        lost: list[Outcome] = []
+        lost: list[JobOutcome] = []
         for part in parts(outcomes):
             lost += yield from self._settle(part)
         self.counters["lost"] += len(lost)
         return lost
 
-    def _settle(self, part: Sequence[Outcome]) -> Operation[list[Outcome]]:
-        lost: list[Outcome] = []
+    def _settle(self, part: Sequence[JobOutcome]) -> Operation[list[JobOutcome]]:
+        lost: list[JobOutcome] = []
         held = [*part]
         while held:
             batch = self._store.batch()
@@ -424,13 +424,15 @@ class JobWorker(KeptSession):
             held = [it for it in held if self._has(it.claim)]
         return lost
 
-    def _settle_apart(self, part: list[Outcome], error: TableRefused) -> Operation[list[Outcome]]:
+    def _settle_apart(
+        self, part: list[JobOutcome], error: TableRefused
+    ) -> Operation[list[JobOutcome]]:
         """The cluster refuses what a function wants to change: that is a failure of its job."""
         if len(part) == 1:
             if not part[0].ops:
                 raise error
             part = [part[0]._replace(ops=(), error=f"{type(error).__name__}: {error}")]
-        lost: list[Outcome] = []
+        lost: list[JobOutcome] = []
         for outcome in part:
             lost += yield from self._settle([outcome])
         return lost
@@ -469,7 +471,7 @@ class JobWorker(KeptSession):
         if not group.jobs:
             del self._groups[key]
 
-    def _add_end(self, batch: Batch, outcome: Outcome) -> str:
+    def _add_end(self, batch: Batch, outcome: JobOutcome) -> str:
         """Adds the operations of a job's end to a transaction. Returns what it counts as."""
         job, record, now_ms = outcome.claim.job, outcome.claim.record, wall_ms()
         if outcome.error is not None:
@@ -634,12 +636,12 @@ class Bucket:
 
     def __init__(self, stored: bytes | None, rate: float, burst: int, now_ms: int) -> None:
         self._stored = stored
-        self._step_us = 1e6 / rate
+        self._step_us = max(round(1e6 / rate), 1)
         now_us = now_ms * 1000
         self._full_us = max(int.from_bytes(stored or b"", "big"), now_us)
         free_us = now_us + burst * self._step_us - self._full_us
-        self.tokens = max(int(free_us // self._step_us), 0)
-        self.wait_ms = 0 if self.tokens else int((self._step_us - free_us) / 1000) + 1
+        self.tokens = max(free_us // self._step_us, 0)
+        self.wait_ms = 0 if self.tokens else (self._step_us - free_us) // 1000 + 1
 
     def add_to(self, batch: Batch, count: int) -> None:
         """Takes tokens in a transaction, which fails if another worker took some meanwhile."""
@@ -647,13 +649,13 @@ class Bucket:
             batch.when_absent(records.BUCKET)
         else:
             batch.when_equal(records.BUCKET, self._stored)
-        full_us = int(self._full_us + count * self._step_us)
+        full_us = self._full_us + count * self._step_us
         batch.put(records.BUCKET, full_us.to_bytes(8, "big"))
 
 
-def parts(outcomes: Sequence[Outcome]) -> Iterator[list[Outcome]]:
+def parts(outcomes: Sequence[JobOutcome]) -> Iterator[list[JobOutcome]]:
     """Outcomes for one transaction each."""
-    part: list[Outcome] = []
+    part: list[JobOutcome] = []
     size = 0
     for outcome in outcomes:
         more = len(outcome.ops) + END_OPS

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,7 @@ def cluster() -> Iterator[TableCluster]:
         cluster.stop()
 
 
-class Drill:
+class QueueDrill:
     """A queue, its workers and what they have written."""
 
     def __init__(self, cluster: TableCluster, folder: Path, stack: ExitStack) -> None:
@@ -86,15 +87,15 @@ class Drill:
 
 
 @pytest.fixture
-def drill(cluster: TableCluster, tmp_path: Path) -> Iterator[Drill]:
+def drill(cluster: TableCluster, tmp_path: Path) -> Iterator[QueueDrill]:
     folder = tmp_path / f"q{random.Random(str(tmp_path)).randrange(10**9)}"
     folder.mkdir()
     with ExitStack() as stack:
-        yield Drill(cluster, folder, stack)
+        yield QueueDrill(cluster, folder, stack)
 
 
 @pytest.mark.parametrize("prefetch", [1, 16])
-def test_workers_are_killed_while_they_hold_jobs(drill: Drill, prefetch: int) -> None:
+def test_workers_are_killed_while_they_hold_jobs(drill: QueueDrill, prefetch: int) -> None:
     """Each job takes effect once. Those that ran twice were held by a worker that was killed: with
     a prefetch of 1 that is at most one job a kill."""
     randomly = random.Random(SEED)
@@ -104,7 +105,7 @@ def test_workers_are_killed_while_they_hold_jobs(drill: Drill, prefetch: int) ->
     for _ in range(KILLS):
         victim = randomly.choice(drill.workers)
         path = drill.folder / str(victim.pid)
-        drill.until(lambda path=path: path.exists() and path.stat().st_size)
+        drill.until(partial(has_lines, path))
         threading.Event().wait(randomly.uniform(0, 0.2))
         assert not drill.is_done(), "it holds jobs"
         victim.kill()
@@ -120,7 +121,7 @@ def test_workers_are_killed_while_they_hold_jobs(drill: Drill, prefetch: int) ->
     assert drill.queue.jobs("dead") == []
 
 
-def test_a_job_that_kills_its_worker_is_a_dead_letter(drill: Drill) -> None:
+def test_a_job_that_kills_its_worker_is_a_dead_letter(drill: QueueDrill) -> None:
     """Its neighbours end well, though their worker was killed, too."""
     jobs = drill.queue.put_many([0] * 50 + ["poison"] + [0] * 50)
     poison = jobs[50]
@@ -145,7 +146,7 @@ def test_a_job_that_kills_its_worker_is_a_dead_letter(drill: Drill) -> None:
     assert all(effects[job] == 1 for job in jobs if job != poison)
 
 
-def test_a_late_acknowledgement_is_refused(drill: Drill) -> None:
+def test_a_late_acknowledgement_is_refused(drill: QueueDrill) -> None:
     """A worker is stopped while it holds a job; another has it; then the first one goes on."""
     job = drill.queue.put("hold")
     first = drill.begin()
@@ -167,7 +168,7 @@ def test_a_late_acknowledgement_is_refused(drill: Drill) -> None:
     assert effect.decode().split("/")[1] == str(second.pid)
 
 
-def test_the_leaders_node_is_killed(drill: Drill, cluster: TableCluster) -> None:
+def test_the_leaders_node_is_killed(drill: QueueDrill, cluster: TableCluster) -> None:
     jobs = drill.queue.put_many([JOB_MS] * 400, tries=50)
     for _ in range(2):
         drill.begin()
@@ -181,6 +182,10 @@ def test_the_leaders_node_is_killed(drill: Drill, cluster: TableCluster) -> None
     effects = drill.effects()
     assert all(effects[job] == 1 for job in jobs + more)
     assert drill.queue.jobs("dead") == []
+
+
+def has_lines(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
 
 
 def leader_of(cluster: TableCluster) -> str:

@@ -225,7 +225,7 @@ def test_batches_large_bodies_and_bad_results(queue: kelek.Queue) -> None:
 def test_a_result_is_waited_for(queue: kelek.Queue, cluster: LocalCluster) -> None:
     @queue.worker
     def work(job: kelek.Job) -> str:
-        return str(job.body) * 2
+        return f"{job.body}{job.body}"
 
     job = queue.put("ab", delay_s=0.5)
     with pytest.raises(kelek.Timeout, match="has not ended in 100 ms"):
@@ -365,7 +365,8 @@ def test_the_asyncio_twin(cluster: LocalCluster) -> None:
                 nonlocal most
                 at_once.add(job.id)
                 most = max(most, len(at_once))
-                await asyncio.sleep(0.01)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(asyncio.Event().wait(), 0.01)
                 at_once.discard(job.id)
                 if job.body == 3:
                     await job.progress(0.5)
