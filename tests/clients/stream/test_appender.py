@@ -30,7 +30,7 @@ STEPS_MAX = 20_000
 Steps = Generator[Any, Any, Any]
 
 
-class Network:
+class LossyNetwork:
     """One table, and the requests that have not reached it or not been answered."""
 
     def __init__(self, random: Random) -> None:
@@ -81,7 +81,7 @@ class TableOfNetwork:
     number = TABLE
     has_room = True
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: LossyNetwork) -> None:
         self._network = network
         self._client = self
 
@@ -119,7 +119,7 @@ class TableOfNetwork:
         return found
 
 
-def produce(network: Network, name: str, depth: int) -> Steps:
+def produce(network: LossyNetwork, name: str, depth: int) -> Steps:
     """A process that appends its records, several batches at once; after an error or at random it
     dies, and its successor goes on where it was."""
     random = network.random
@@ -146,7 +146,7 @@ def produce(network: Network, name: str, depth: int) -> Steps:
                 continue
 
 
-def append(network: Network, name: str, depth: int) -> Steps:
+def append(network: LossyNetwork, name: str, depth: int) -> Steps:
     """A client that appends batches of one record, several at once, without a producer."""
     core = StreamClient(NAME, cast(Any, TableOfNetwork(network)), None)
     numbers = iter(range(1, RECORDS + 1))
@@ -169,7 +169,7 @@ def next_part(numbers: Iterator[int], random: Random) -> Iterator[int]:
         yield number
 
 
-def run(network: Network, tasks: list[Steps], loss: float) -> None:
+def run(network: LossyNetwork, tasks: list[Steps], loss: float) -> None:
     """Runs all to their ends; who waits for what is lost gets a timeout."""
     waits: dict[int, Wait] = {}
     left = list(range(len(tasks)))
@@ -200,7 +200,7 @@ def run(network: Network, tasks: list[Steps], loss: float) -> None:
 def test_each_record_is_appended_once_and_in_order(
     seed: int, clients: int, depth: int, loss: float
 ) -> None:
-    network = Network(Random(seed))
+    network = LossyNetwork(Random(seed))
     names = [f"p{number}" for number in range(clients)]
     run(network, [produce(network, name, depth) for name in names], loss)
     while network.sent:  # What was late arrives after all.
@@ -213,7 +213,7 @@ def test_each_record_is_appended_once_and_in_order(
 
 @given(st.integers(0, 1 << 32), st.integers(2, 3), st.integers(1, 6))
 def test_without_producers_each_client_keeps_its_order(seed: int, clients: int, depth: int) -> None:
-    network = Network(Random(seed))
+    network = LossyNetwork(Random(seed))
     run(network, [append(network, f"p{number}", depth) for number in range(clients)], 0)
     found = [record.value.decode() for record in network.records()]
     for number in range(clients):
@@ -221,7 +221,7 @@ def test_without_producers_each_client_keeps_its_order(seed: int, clients: int, 
         assert mine == [f"p{number} {at:04}" for at in range(1, RECORDS + 1)]
 
 
-def finish(network: Network, task: Steps) -> Any:
+def finish(network: LossyNetwork, task: Steps) -> Any:
     """The result of steps over a network that loses nothing."""
     try:
         while True:
@@ -232,7 +232,7 @@ def finish(network: Network, task: Steps) -> Any:
         return end.value
 
 
-def timed_out(network: Network, task: Steps) -> None:
+def timed_out(network: LossyNetwork, task: Steps) -> None:
     """Steps whose request reaches the table, and whose answer is lost."""
     while not isinstance(step := next(task), Wait) or step.is_done():
         continue
@@ -243,7 +243,7 @@ def timed_out(network: Network, task: Steps) -> None:
 
 
 def test_a_repeat_without_a_number_must_be_the_same_record() -> None:
-    network = Network(Random(1))
+    network = LossyNetwork(Random(1))
     core = StreamClient(NAME, cast(Any, TableOfNetwork(network)), None)
     link = finish(network, core.open_producer("p"))
 
@@ -264,7 +264,7 @@ def test_a_repeat_without_a_number_must_be_the_same_record() -> None:
 
 
 def test_a_producer_that_was_replaced_appends_no_more() -> None:
-    network = Network(Random(1))
+    network = LossyNetwork(Random(1))
     core = StreamClient(NAME, cast(Any, TableOfNetwork(network)), None)
     first = finish(network, core.open_producer("p"))
     second = finish(network, core.open_producer("p"))

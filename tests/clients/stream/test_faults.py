@@ -73,7 +73,7 @@ def until(holds: Callable[[], bool]) -> None:
         threading.Event().wait(0.05)
 
 
-class Drill:
+class StreamDrill:
     """The programs that run, and those that were killed."""
 
     def __init__(self, cluster: TableCluster, stack: ExitStack) -> None:
@@ -139,7 +139,7 @@ def committed_offsets(cluster: TableCluster) -> dict[int, list[int]]:
 def test_nothing_is_lost_or_doubled_while_all_are_killed(cluster: TableCluster) -> None:
     randomly = random.Random(SEED)
     with ExitStack() as stack:
-        drill = Drill(cluster, stack)
+        drill = StreamDrill(cluster, stack)
         until(lambda: len(drill.got) > 0)
         for fault in range(FAULTS):
             number = randomly.randrange(PRODUCERS)
