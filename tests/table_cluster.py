@@ -77,6 +77,15 @@ class TableCluster:
         urls = [self.urls[name] for name in names or self.urls]
         return kelek.Table(urls, number, timeout_ms=int(1000 * DEADLINE_S))
 
+    def leader(self) -> str:
+        """The node that leads."""
+        with kelek.Log(
+            list(self.log_urls.values()), "lost", timeout_ms=int(1000 * DEADLINE_S)
+        ) as log:
+            leader = log.config().leader
+        assert leader is not None
+        return leader
+
     def leases(self, name: str) -> list[str]:
         """The snapshots on a node's disk."""
         jobs = self.folder / "var" / name / "jobs"

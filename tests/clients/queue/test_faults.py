@@ -173,7 +173,7 @@ def test_the_leaders_node_is_killed(drill: QueueDrill, cluster: TableCluster) ->
     for _ in range(2):
         drill.begin()
     drill.until(lambda: len(drill.executions()) > 50)
-    node = leader_of(cluster)
+    node = cluster.leader()
     cluster.kill(node)
     more = drill.queue.put_many([JOB_MS] * 50)
     drill.until(lambda: len(drill.executions()) > 250)
@@ -186,11 +186,3 @@ def test_the_leaders_node_is_killed(drill: QueueDrill, cluster: TableCluster) ->
 
 def has_lines(path: Path) -> bool:
     return path.exists() and path.stat().st_size > 0
-
-
-def leader_of(cluster: TableCluster) -> str:
-    """The node whose server is the leader's, by the log's own word."""
-    names = [*cluster.urls]
-    with kelek.Log([cluster.log_urls[name] for name in names], cluster="lost") as log:
-        info = log.info()
-    return info.leader or names[0]
