@@ -176,15 +176,26 @@ class WorkLoop:
     def _settle(self) -> None:
         """Acknowledges what is done; tries again until the cluster answers."""
         while self._outcomes:
-            with self._queue._mutex:
-                outcomes, self._outcomes = self._outcomes, []
-                try:
-                    self._queue._run(self._worker.settle(outcomes))
-                except Timeout as error:
-                    self._outcomes = outcomes + self._outcomes
-                    self._on_error(error)
-                    if self._worker.stopping:
-                        return
+            try:
+                self._settle_once()
+            except Timeout as error:
+                self._on_error(error)
+                if self._worker.stopping:
+                    return
+
+    def _settle_once(self) -> None:
+        """Acknowledges what is done. Raises Timeout, and keeps it then."""
+        with self._queue._mutex:
+            count = len(self._outcomes)
+            self._queue._run(self._worker.settle(self._outcomes[:count]))
+            del self._outcomes[:count]
+
+    def _give_back(self) -> None:
+        """Gives claims to others whose functions have not begun. Raises Timeout, and keeps them
+        then."""
+        with self._queue._mutex:
+            self._queue._run(self._worker.give_back([*self._claims]))
+            self._claims.clear()
 
     def _keep(self) -> None:
         """In the keeper's thread: what is due while a function runs."""
@@ -202,12 +213,9 @@ class WorkLoop:
             if monotonic_ms() >= self._worker.due_at_ms:
                 self._queue._run(self._worker.keep_up())
             if self._outcomes and running_s > TICK_S:
-                outcomes, self._outcomes = self._outcomes, []
-                self._queue._run(self._worker.settle(outcomes))
+                self._settle_once()
             if self._claims and running_s > HOLD_S:
-                claims = [*self._claims]
-                self._claims.clear()
-                self._queue._run(self._worker.give_back(claims))
+                self._give_back()
         except Timeout as error:
             self._on_error(error)
 
@@ -215,8 +223,7 @@ class WorkLoop:
         """Acknowledges and gives back what this worker has, if the cluster answers."""
         try:
             self._settle()
-            if self._claims:
-                self._queue._run(self._worker.give_back([*self._claims]))
+            self._give_back()
             self._queue._run(self._worker.end_worker())
         except Timeout as error:
             self._on_error(error)

@@ -21,7 +21,7 @@ from ...protocols.zerodb.wire.ops import Op
 from ...protocols.zerodb.wire.values import COMPARES_MAX, PACKED, STALE, Extension
 from ..errors import SessionEnded, TableCompacted, TableRefused
 from ..io.catch_errors import CatchErrors
-from ..io.operations import Operation, Sleep
+from ..io.operations import Operation
 from ..lock.session import KeptSession
 from ..table.arguments import Pair, Range, behind_prefix
 from ..table.batch import Batch
@@ -225,6 +225,8 @@ class JobWorker(KeptSession):
                 return []
             tokens, bucket = yield from self._tokens(min(most, CLAIM_JOBS_MAX))
             if not tokens:
+                assert bucket is not None
+                self._wake_ms = wall_ms() + bucket.wait_ms
                 return []
             waiting = yield from self._due(min(2 * tokens * len(self._workers), SCAN_JOBS_MAX))
             chosen = self._choose(waiting, tokens, holds)
@@ -240,6 +242,7 @@ class JobWorker(KeptSession):
                 return claims
             self.counters["conflicts"] += 1
             self._look_ms = 0
+        self._wake_ms = wall_ms() + random.randrange(STEAL_MS)
         return []
 
     def _choose(self, waiting: list[Pair], most: int, holds: bool) -> list[Pair]:
@@ -257,7 +260,10 @@ class JobWorker(KeptSession):
             first = random.randrange(blocks) * most
             mine = mine[first:]
         if mine and JobRecord.decode(mine[0][1]).alone:
-            return [] if holds else mine[:1]
+            if holds:
+                self._wake_ms = wall_ms() + STEAL_MS
+                return []
+            return mine[:1]
         chosen: list[Pair] = []
         size = 0
         for pair in mine:
@@ -388,10 +394,7 @@ class JobWorker(KeptSession):
             return most, None
         stored = (yield from self._table._get([records.BUCKET]))[0]
         bucket = Bucket(stored, self._limits.rate, self._limits.burst, wall_ms())
-        tokens = min(bucket.tokens, most)
-        if not tokens:
-            yield Sleep(min(bucket.wait_ms, WATCH_MS // 20))
-        return tokens, bucket
+        return min(bucket.tokens, most), bucket
 
     # ---- ends of jobs ----
 

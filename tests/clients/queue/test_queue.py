@@ -288,6 +288,52 @@ def test_several_workers_share_the_jobs(cluster: LocalCluster) -> None:
     assert sum(each["done"] for each in counters) == 1000
 
 
+def test_jobs_behind_a_long_one_are_given_to_others(cluster: LocalCluster) -> None:
+    name, go, held = f"q{next(NUMBERS)}", threading.Event(), threading.Event()
+    done: list[str] = []
+
+    def run(mine: str) -> None:
+        with kelek.Queue(cluster.table_urls, name, tuning=QUICK) as queue:
+
+            @queue.worker
+            def work(job: kelek.Job) -> None:
+                if job.body == "long":
+                    held.set()
+                    assert go.wait(DEADLINE_S)
+                elif held.is_set():
+                    done.append(mine)
+
+            queue.run(idle_s=1.0)
+
+    with kelek.Queue(cluster.table_urls, name) as queue, ThreadPoolExecutor() as pool:
+        queue.put_many([*range(100), "long", *range(10)])
+        first = pool.submit(run, "first")
+        assert held.wait(DEADLINE_S)
+        until(lambda: counts(queue)["running"] == 1)
+        assert counts(queue)["waiting"] == 10
+        pool.submit(run, "second").result(DEADLINE_S)
+        assert done == ["second"] * 10
+        go.set()
+        first.result(DEADLINE_S)
+        assert counts(queue) == {"ended": 111}
+
+
+def test_a_rate_is_reached(cluster: LocalCluster) -> None:
+    """The worker waits for the next token, not for the next job."""
+    tuning = kelek.QueueTuning(rate=10)
+    with kelek.Queue(cluster.table_urls, f"q{next(NUMBERS)}", tuning=tuning) as queue:
+
+        @queue.worker
+        def work(job: kelek.Job) -> None:
+            if job.body == 19:
+                queue.stop()
+
+        queue.put_many(range(20))
+        begun_s = time.monotonic()
+        queue.run()
+        assert 1.8 < time.monotonic() - begun_s < 20
+
+
 def test_a_schedule_puts_each_job_once(cluster: LocalCluster) -> None:
     """Two workers, and a last time that lies in the past."""
     name, done = f"q{next(NUMBERS)}", list[Any]()
