@@ -347,15 +347,18 @@ class Appender:
             counts.append(len(plan.gets))
         if not writes:
             return
+        otherwise: list[ops.Op] = [ops.Get(stream.number, [key]) for key in gets]
         if self._turn is not None:
-            then.append(ops.Delete(stream.number, [keys.turn]))
+            done = ops.Delete(stream.number, [keys.turn])
+            then.append(done)
+            otherwise.append(done)  # Its producer was replaced; the others go on.
             self._turn = None
         head = head._replace(tag=random.randbytes(TAG_BYTES))
         data = head.encode()
         request = requests.Transaction(
             [*compares.values()],
             [stream.put(keys.head, data), *then],
-            [ops.Get(stream.number, [key]) for key in gets],
+            otherwise,
             stream.client._write_flags or PARTSYNC,
         )
         self._sent.append(SentWrites(stream.client._begin(request), writes, counts))
