@@ -46,6 +46,8 @@ END_OPS = 8  # of each end, besides those of its function.
 CLAIM_TRIES_MAX = 4  # While other workers take the same jobs.
 STEAL_MS = 100  # A job waits so long for the worker that is its first choice.
 LOOK_MS = 1000  # How often a busy worker looks for jobs in front of those that it has seen.
+WHOLE_MS = 10_000  # How often an idle worker does.
+WHOLE_JOBS = 32  # One that claimed so many jobs looks at all when it is idle.
 LATE_MS = 5000  # A put that comes later than its due time is seen by that look.
 CLEAN_MS = 10_000
 CLEAN_PAIRS = 1000
@@ -145,6 +147,9 @@ class JobWorker(KeptSession):
         self._cleaned = b""  # The end up to which old ends were removed.
         self._groups: dict[bytes, Group] = {}  # What this worker has claimed, by key.
         self._number = 0  # Of the last group.
+        self._index = 0  # Of the next change that a watch tells; 0: it must look at all first.
+        self._whole_ms = 0  # When it looks at all in any case, monotonic_ms().
+        self._due_ms = NEVER_MS  # The next time of a job that is not due, wall_ms().
         self._wake_ms = NEVER_MS  # When a job that was seen may be claimed, wall_ms().
 
     # ---- the session ----
@@ -211,11 +216,15 @@ class JobWorker(KeptSession):
         found = yield from self.claim(most, holds)
         if found or monotonic_ms() >= until_ms:
             return found
-        index = yield from self._table._next_index()
-        self._look_ms = 0
-        found = yield from self.claim(most, holds)
+        if not self._index or monotonic_ms() >= self._whole_ms:
+            # What comes behind this index the watch tells, so all is looked at once alone.
+            self._index = yield from self._table._next_index()
+            self._whole_ms = monotonic_ms() + WHOLE_MS
+            self._due_ms = yield from self._next_due()
+            self._look_ms = 0
+            found = yield from self.claim(most, holds)
         if not found:
-            yield from self._wait_for_jobs(index, until_ms)
+            yield from self._wait_for_jobs(until_ms)
         return found
 
     def claim(self, most: int, holds: bool = False) -> Operation[list[Claim]]:
@@ -239,6 +248,8 @@ class JobWorker(KeptSession):
                 return []
             if claims is not None:
                 self.counters["claimed"] += len(claims)
+                if len(claims) >= WHOLE_JOBS:
+                    self._index = 0  # The watch would tell many changes of the past.
                 return claims
             self.counters["conflicts"] += 1
             self._look_ms = 0
@@ -343,30 +354,41 @@ class JobWorker(KeptSession):
             for job, record in found.items()
         ]
 
-    def _wait_for_jobs(self, index: int, until_ms: int) -> Operation[None]:
+    def _wait_for_jobs(self, until_ms: int) -> Operation[None]:
         """Waits until a job comes or becomes due, or until until_ms."""
-        due_ms = yield from self._next_due()
-        due_ms = min(due_ms, self._wake_ms)
-        if due_ms < NEVER_MS:
-            until_ms = min(until_ms, monotonic_ms() + max(due_ms - wall_ms(), 0) + 1)
         within = Range(records.READY, behind_prefix(records.READY))
-        while (left_ms := until_ms - monotonic_ms()) > 0 and not self.stopping:
+        until_ms = min(until_ms, monotonic_of(self._wake_ms))
+        while not self.stopping:
+            due_ms = monotonic_of(self._due_ms)
+            left_ms = min(until_ms, due_ms) - monotonic_ms()
+            if left_ms <= 0:
+                if due_ms <= monotonic_ms():
+                    self._index = 0  # It looks at all.
+                return
             # Short pauses, as a signal only sets `stopping`.
             wait_ms = min(left_ms, WATCH_MS // 20)
             try:
-                index, changes = yield from self._table._changes_from(
-                    within, index, wait_ms, until_ms
+                self._index, changes = yield from self._table._changes_from(
+                    within, self._index, wait_ms, min(until_ms, due_ms)
                 )
             except TableCompacted:
+                self._index = 0
                 return
             keys = [each.key for each in changes if each.value is not None]
-            for key in keys:
-                level = ReadyKey.decode(key).priority
-                self._first[level] = min(self._first.get(level, key), key)
-            if any(map(self._is_mine, keys)):
+            due = [key for key in keys if self._note_key(key)]
+            if any(map(self._is_mine, due)):
                 return
-            if keys:
+            if due:
                 until_ms = min(until_ms, monotonic_ms() + STEAL_MS)
+
+    def _note_key(self, key: bytes) -> bool:
+        """Notes where a job waits that was put; whether it is due."""
+        level, due_ms, _ = ReadyKey.decode(key)
+        if due_ms > wall_ms():
+            self._due_ms = min(self._due_ms, due_ms)
+            return False
+        self._first[level] = min(self._first.get(level, key), key)
+        return True
 
     def _next_due(self) -> Operation[int]:
         """When the next job is due that is not due yet, wall_ms(); NEVER_MS: there is none."""
@@ -629,6 +651,11 @@ class JobWorker(KeptSession):
             self._cleaned = pairs[-1][0] + b"\0" if len(pairs) == CLEAN_PAIRS else b""
             if 2 * len(old) < len(pairs) or not self._cleaned:
                 return
+
+
+def monotonic_of(time_ms: int) -> int:
+    """A Unix time as one of monotonic_ms(); now, if it has passed."""
+    return NEVER_MS if time_ms == NEVER_MS else monotonic_ms() + max(time_ms - wall_ms() + 1, 0)
 
 
 class Bucket:
