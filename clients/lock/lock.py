@@ -3,32 +3,24 @@
 import threading
 import weakref
 from contextlib import ExitStack
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
-from ..io.operations import Blocking, Operation, Step
+from ..io.operations import Operation
 from ..table.table import Table
 from .operations import ElectionOperations, LockOperations, SemaphoreOperations, SessionHolder
+from .shared_table import SharedTable
 
 T = TypeVar("T")
 
 
-class SessionDriver(SessionHolder, Blocking):
-    """Runs the steps over a Table, which this object and the thread of its keeper share."""
+class SessionDriver(SharedTable, SessionHolder):
+    """Starts the keeper when there is something to keep."""
 
     _table: Table
     _keeper: "Keeper | None" = None
 
-    def _open(self, *arguments: Any, **settings: Any) -> Table:
-        self._mutex = threading.RLock()
-        return Table(*arguments, **settings)
-
-    def _do(self, step: Step) -> None:
-        with self._mutex:
-            self._table._do(step)
-
     def _run(self, operation: Operation[T]) -> T:
-        with self._mutex:
-            result = super()._run(operation)
+        result = super()._run(operation)
         if self._kept.is_needed:
             self._start_keeping()
         return result

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from ...net.clock import monotonic_ms
 from ..errors import Timeout
 from ..io.catch_errors import CatchErrors
-from ..io.operations import Blocking, Operation, Step
+from ..lock.shared_table import SharedTable
 from ..table.table import Table
 from .job import BaseJob
 from .operations import Prefetch, QueueOperations
@@ -24,22 +24,10 @@ HOLD_S = 1.0  # Claims behind a function that runs longer are given to other wor
 RETRY_S = 1.0
 
 
-class QueueDriver(QueueOperations, Blocking):
-    """Runs the steps over a Table, which this object and the thread of its keeper share."""
+class QueueDriver(SharedTable, QueueOperations):
+    """The steps of a queue, which the keeper of its worker runs, too."""
 
     _table: Table
-
-    def _open(self, *arguments: Any, **settings: Any) -> Table:
-        self._mutex = threading.RLock()
-        return Table(*arguments, **settings)
-
-    def _do(self, step: Step) -> None:
-        with self._mutex:
-            self._table._do(step)
-
-    def _run(self, operation: Operation[T]) -> T:
-        with self._mutex:
-            return super()._run(operation)
 
     def close(self) -> None:
         """Closes the connections."""

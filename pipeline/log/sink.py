@@ -4,7 +4,6 @@ import uuid
 from collections.abc import Iterator
 
 import pyarrow
-from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
@@ -12,14 +11,13 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import BinaryType, StringType, StructType, TimestampType
 
-from ..errors import OptionError, PipelineError, SchemaError
+from ..errors import OptionError, SchemaError
+from ..tasks import partition, stream_task
 from .append import append
 from .options import LogWriteOptions
 from .read import connected_log
 from .reqids import Origin
 
-QUERY_ID = "sql.streaming.queryId"  # Local properties that Spark sets for each task.
-BATCH_ID = "streaming.sql.batchId"
 COLUMNS = {"data": (BinaryType, StringType), "time": (TimestampType,)}
 WANTED = "the log takes the columns data (binary or text) and time (current_timestamp())"
 
@@ -59,7 +57,7 @@ class LogWriter(DataSourceArrowWriter):
         self._job = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
-        origin = Origin(self._job, 0, _context().partitionId())
+        origin = Origin(self._job, 0, partition())
         append(self._options, origin, iterator)
         return WriterCommitMessage()
 
@@ -72,16 +70,6 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
-        context = _context()
-        query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
-        if query is None or batch is None:
-            raise PipelineError("Spark has not said which query and batch a task is of")
-        origin = Origin(query, int(batch), context.partitionId())
+        origin = stream_task()
         append(self._options, origin, iterator)
         return WriterCommitMessage()
-
-
-def _context() -> TaskContext:
-    context = TaskContext.get()
-    assert context is not None
-    return context

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow
-from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
@@ -19,12 +18,11 @@ from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructT
 
 from ...clients.stream.layout import BatchBody
 from ..errors import OptionError, PipelineError, SchemaError
+from ..tasks import partition, stream_task
 from .options import StreamWriteOptions
 from .rows import bodies_of
 from .view import connected_stream
 
-QUERY_ID = "sql.streaming.queryId"  # Local properties that Spark sets for each task.
-BATCH_ID = "streaming.sql.batchId"
 TASK_BYTES_MAX = 48 << 20  # Of the rows of one task of one batch.
 TASK_BATCHES_MAX = 500  # A transaction takes 1024 operations.
 DATA = (BinaryType, StringType)
@@ -94,7 +92,7 @@ class StreamWriter(DataSourceArrowWriter):
         self._job = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
-        producer = f"spark/{self._job}/{_context().partitionId()}"
+        producer = f"spark/{self._job}/{partition()}"
         append(self._options, producer, 1, iterator)
         return TaskProducer(producer)
 
@@ -118,16 +116,7 @@ class StreamSinkWriter(DataSourceStreamArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
-        context = _context()
-        query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
-        if query is None or batch is None:
-            raise PipelineError("Spark has not said which query and batch a task is of")
-        producer = f"spark/{query}/{context.partitionId()}"
-        append(self._options, producer, int(batch) + 1, iterator)
+        task = stream_task()
+        producer = f"spark/{task.query}/{task.partition}"
+        append(self._options, producer, task.batch + 1, iterator)
         return WriterCommitMessage()
-
-
-def _context() -> TaskContext:
-    context = TaskContext.get()
-    assert context is not None
-    return context

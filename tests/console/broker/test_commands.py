@@ -111,16 +111,16 @@ def test_a_plain_function_needs_a_name(host: BrokerThread, tmp_path: Path) -> No
 
 
 def test_a_worker_without_a_broker_reports_it(host: BrokerThread, tmp_path: Path) -> None:
-    nobody = f"ipc://{tmp_path}/nobody"
-    with working(tmp_path, "served:add", "--url", nobody) as worker:
+    absent = f"ipc://{tmp_path}/nobody"
+    with working(tmp_path, "served:add", "--url", absent) as worker:
         assert worker.stderr is not None
         said = worker.stderr.readline()
-    waits = f"kelek: service 'add' gets no requests: no connection to {nobody}; "
+    waits = f"kelek: service 'add' gets no requests: no connection to {absent}; "
     assert said == waits + "does a broker take workers there?\n"
     # With a topology the command that starts the broker is known.
     topology = (
         "cluster: c\nnodes: {n1: {url: 'tcp://127.0.0.1:9', peer_url: 'tcp://127.0.0.1:10',\n"
-        f"  broker: {{clients_url: 'ipc://{tmp_path}/c', workers_url: '{nobody}'}}}}}}\n"
+        f"  broker: {{clients_url: 'ipc://{tmp_path}/c', workers_url: '{absent}'}}}}}}\n"
     )
     (tmp_path / "t.yaml").write_text(topology)
     with working(tmp_path, "served:add", "-t", "t.yaml") as worker:
