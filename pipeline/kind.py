@@ -96,7 +96,7 @@ def spark_type(type_: pa.DataType) -> str:
     return SPARK_TYPES[type_]
 
 
-KINDS = ("table", "stream", "log", "zre", "farm")
+KINDS = ("table", "log", "stream", "zre", "farm")
 
 
 def kind_of(given: Given) -> Kind:

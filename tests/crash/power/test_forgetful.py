@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -44,8 +45,9 @@ def folder(tmp_path: Path) -> ForgetfulFolder:
 
 def run(folder: ForgetfulFolder, program: str = PROGRAM) -> None:
     environment = {**folder.environment(), "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-S", "-c", program]
-    subprocess.run(command, cwd=folder.root, env=environment, check=False)
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=folder.root, env=environment, check=False)
+    assert done.returncode in (0, -signal.SIGKILL)
 
 
 def states(folder: ForgetfulFolder) -> list[dict[str, bytes]]:
