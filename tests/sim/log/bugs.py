@@ -21,7 +21,7 @@ LOG_BUGS = (
         "read answered without a round",
         (Patch(READS, "reached = leader.confirmed_round()", "reached = self.round"),),
         expected=STALE,
-        first_seed=2,
+        first_seed=5,
     ),
     PlantedBug(
         "read answered by a round of before",
@@ -50,7 +50,7 @@ LOG_BUGS = (
         "a lease that does not end",
         (Patch(LEASE, "return now_ms < started_ms + LEASE_MS", "return True"),),
         expected=STALE,
-        first_seed=2,
+        first_seed=5,
     ),
     PlantedBug(
         "a lost connection ends the promise to the leader",
@@ -73,7 +73,7 @@ LOG_BUGS = (
         "a lease goes on during a transfer",
         (Patch(CORE, "self._leading.gives_leases = False", "pass"),),
         expected=STALE,
-        first_seed=11,
+        first_seed=19,
     ),
     PlantedBug(
         "entries served by a leader that is not confirmed",
@@ -126,7 +126,7 @@ LOG_BUGS = (
     PlantedBug(
         "acknowledged before it is synced",
         (Patch(WRITER, "if self.log.start_sync():", "if True:"),),
-        first_seed=4,
+        first_seed=6,
     ),
     PlantedBug(
         "volatile vote",
