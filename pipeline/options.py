@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
 from ..clients.aliases import warn_renamed
@@ -171,6 +172,15 @@ TEXT = OptionType(str, "text")
 TEXTS = OptionType(_parse_list, '`["a", "b"]`')
 SIZE = OptionType(_parse_size, "bytes, from 1, like `64k`, `8m`")
 FLAG = OptionType(_parse_flag, "`true`, `false`")
+
+
+def zoned_time(value: str) -> datetime | None:
+    """A time with its zone, as ISO 8601; None: it is none."""
+    try:
+        time = datetime.fromisoformat(value.strip())
+    except ValueError:
+        return None
+    return None if time.tzinfo is None else time
 
 
 def whole(least: int, most: int) -> OptionType:

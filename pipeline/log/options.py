@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Self
 
 from ...protocols.raft.messages import NUMBER_MAX
 from ...protocols.zre import services
-from ..options import FLAG, SIZE, TIME_MS, Addressed, OptionType, Secured, one_of, option, whole
+from ..options import (
+    FLAG,
+    SIZE,
+    TIME_MS,
+    Addressed,
+    OptionType,
+    Secured,
+    one_of,
+    option,
+    whole,
+    zoned_time,
+)
 from .offset import LogOffset, Offset
 
 if TYPE_CHECKING:
@@ -28,11 +39,8 @@ def parse_after(value: str, least: int = 0) -> StartPosition:
         return word
     if word.isdecimal() and least <= int(word) <= NUMBER_MAX:
         return int(word)
-    try:
-        time = datetime.fromisoformat(value.strip())
-    except ValueError:
-        time = None
-    if time is None or time.tzinfo is None:
+    time = zoned_time(value)
+    if time is None:
         raise ValueError(
             f"earliest, latest, an index from {least} on, or a time with its zone like "
             f"2026-01-31T12:00:00Z, not {value!r}"

@@ -6,7 +6,7 @@ from datetime import datetime
 from ...clients.stream.layout import OFFSET_MAX, STREAM_TABLE
 from ...protocols.limits import TABLE_MAX
 from ...protocols.zre import services
-from ..options import FLAG, TEXT, TIME_MS, OptionType, Secured, one_of, option, whole
+from ..options import FLAG, TEXT, TIME_MS, OptionType, Secured, one_of, option, whole, zoned_time
 
 FIRST, LAST, END = "first", "last", "end"
 OFFSETS, KEYS = "offsets", "keys"
@@ -21,11 +21,8 @@ def parse_start(value: str) -> StartPosition:
         return word
     if word.isdecimal() and int(word) <= OFFSET_MAX:
         return int(word)
-    try:
-        time = datetime.fromisoformat(value.strip())
-    except ValueError:
-        time = None
-    if time is None or time.tzinfo is None:
+    time = zoned_time(value)
+    if time is None:
         raise ValueError(
             f"first, last, end, an offset, or a time with its zone like 2026-01-31T12:00:00Z, not "
             f"{value!r}"

@@ -111,7 +111,7 @@ def test_a_plain_function_needs_a_name(host: BrokerThread, tmp_path: Path) -> No
 
 
 def test_a_worker_without_a_broker_reports_it(host: BrokerThread, tmp_path: Path) -> None:
-    absent = f"ipc://{tmp_path}/nobody"
+    absent = f"ipc://{tmp_path}/absent"
     with working(tmp_path, "served:add", "--url", absent) as worker:
         assert worker.stderr is not None
         said = worker.stderr.readline()
@@ -202,7 +202,7 @@ def test_a_module_that_is_not_there_is_a_wrong_argument_as_a_function_is() -> No
 
 
 def test_an_unreachable_server_is_reported_soon(tmp_path: Path) -> None:
-    code, line = fails("call", "x", "--url", f"ipc://{tmp_path}/nobody", "--timeout", "0.2")
+    code, line = fails("call", "x", "--url", f"ipc://{tmp_path}/absent", "--timeout", "0.2")
     assert code == cli_errors.FAILED
     assert "does a broker run there?" in line
 
