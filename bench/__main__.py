@@ -24,7 +24,7 @@ from kelek.bench.pipeline import log as pipeline_log
 from kelek.bench.pipeline import memory as pipeline_memory
 from kelek.bench.pipeline import pipeline
 from kelek.bench.tables import memory as tables_memory
-from kelek.bench.tables import stream, tables
+from kelek.bench.tables import soak, stream, tables
 from kelek.bench.zre import zre
 
 # Questions with goals, beside `log`.
@@ -57,6 +57,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "all": partial(everything.main, QUESTIONS),
     "log": log.main,
     "segment": segment.main,
+    "soak": soak.main,
     **{one.name: partial(question.main, one) for one in [*QUESTIONS, *ALONE]},
 }
 

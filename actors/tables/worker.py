@@ -267,10 +267,12 @@ class TableWorker(Actor):
             "leases": self._opened_leases,
             **worker.requests.counts,
         }
+        problem = worker.problem
         if directory.local is not None:
             status["local_tables"] = len(directory.local.tables())
-        if worker.problem:
-            status["read_only"] = worker.problem
+            problem = problem or directory.local.problem
+        if problem:
+            status["read_only"] = problem
         if directory.damaged:
             status["replaced"] = directory.damaged
         return status

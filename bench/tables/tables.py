@@ -64,12 +64,12 @@ class BenchTables(Kelek):
         leader = NODES.index(self.leader())
         until = time.monotonic() + self.start_s_max
         for url in self.table_urls:
-            while not self._takes(url):
+            while not self.takes_writes(url):
                 if time.monotonic() > until:
                     raise BenchError(f"{url} takes no write; {self.last_words()}")
         return leader
 
-    def _takes(self, url: str) -> bool:
+    def takes_writes(self, url: str) -> bool:
         with self.client_socket(url) as socket:
             socket.send_multipart([PUT, REPLICATED.to_bytes(4, "little"), b"up", b"1"])
             return bool(socket.poll(ANSWER_MS)) and socket.recv_multipart()[0][3] == 0

@@ -64,7 +64,8 @@ from .walk import Row, TableFile, Walk, file_pieces, files_of
 SPARE_MIN = 16  # Prepared empty column families: creating one takes 20 to 150 ms.
 SINGLES_MAX = 8  # Created one by one in a batch, before many are prepared.
 BUFFERED = ("num-entries-active-mem-table", "num-immutable-mem-table")
-STUCK_S = 20.0  # With free space, until recover() opens the database again.
+STUCK_S = 20.0  # With free space after a full disk, until recover() opens the database again.
+FAILED_S = 1.0  # The same after another error, with which RocksDB never resumes.
 FREE_BYTES_MIN = 16 << 20  # On the disk, to open or to flush.
 STALL_S_MAX = 1.0  # Of a write that waits for flushes and compactions.
 SETTLE_S_MAX = 10.0  # Before a flush.
@@ -451,7 +452,7 @@ class RocksTables:
 
     def recover(self) -> bool:
         """RocksDB resumes some seconds after there is space again. Otherwise it is opened again,
-        which may lose what is not durable."""
+        once the disk takes writes; that may lose what is not durable."""
         if not self.problem:
             return True
         try:
@@ -463,7 +464,8 @@ class RocksTables:
             now = time.monotonic()
             if self._free() < FREE_BYTES_MIN or self._stuck_since is None:
                 self._stuck_since = now
-            if now - self._stuck_since > STUCK_S and not self._scanned():
+            limit_s = STUCK_S if isinstance(error, StorageFull) else FAILED_S
+            if now - self._stuck_since >= limit_s and not self._scanned() and self._disk_writes():
                 self._stuck_since = now
                 self._shut()
             return False
@@ -478,6 +480,19 @@ class RocksTables:
         probe.delete(b"probe", self.families[SYSTEM].handle)
         with Guard(self.path):
             self.database().write(probe, self._write_options[True])
+
+    def _disk_writes(self) -> bool:
+        """Whether a file can be written there. Else an open database at least answers reads."""
+        path = os.path.join(self.path, "probe")
+        try:
+            with open(path, "wb") as file:
+                file.write(b"probe")
+                file.flush()
+                os.fsync(file.fileno())
+            os.unlink(path)
+        except OSError:
+            return False
+        return True
 
     def _settle(self) -> None:
         """Waits until RocksDB accepts writes; raises its error if it does not."""

@@ -11,6 +11,7 @@ and hold the same bytes at the same applied index.
 
 import argparse
 import itertools
+import math
 import os
 import signal
 import sys
@@ -32,12 +33,13 @@ from kelek.tests.interop.zerodb import zerodb_plain as plain
 
 WORKERS = 2
 WRITERS_EACH = 2  # Per node; another writer uses its local tables.
-LOCAL = range(1, 101)
+LOCAL = range(1, 801)
 SETTINGS = f"""
 zerodb: {{workers: {WORKERS}, local_tables: {list(LOCAL)}, request_timeout_ms: 4000}}
 raft: {{election_timeout_ms: [400, 600]}}
 log: {{snapshot_entries: 400}}
 """
+PAUSE_S = 0.3  # After a refusal.
 GIVE_UP_S = 6.0  # Longer than the server's timeout.
 STUCK_S = 60.0
 STOP_S = 60.0
@@ -83,9 +85,12 @@ class DrillWriter:
     def take_new_tables(self) -> None:
         numbers = self.drill.local[self.node] if self.local else self.drill.replicated
         first = next(numbers)
+        if self.local and first + WORKERS not in LOCAL:
+            raise Broken("a writer of local tables has left all of them")
         self.held: Held = {first: {}, first + WORKERS: {}}
+        self.after = self.held
         self.client = self.drill.connect(self.node)
-        self.send()
+        self.sends_at = 0.0
 
     # ---- one request ----
 
@@ -97,6 +102,7 @@ class DrillWriter:
         kind_of_sync = self.dice.choice(syncs)
         self.frames = kind(table, self.after[table], kind_of_sync)
         self.sent_at = time.monotonic()
+        self.sends_at = math.inf
         self.client.send(*self.frames)
 
     def pairs(self) -> list[plain.Pair]:
@@ -152,6 +158,7 @@ class DrillWriter:
         else:
             self.drill.seen[f"refused: {plain.text(rest[0])}"] += 1
             self.leave()
+            self.sends_at = time.monotonic() + PAUSE_S  # There are not many tables.
 
     def leave(self) -> None:
         """Leaves the tables: the request may or may not be applied."""
@@ -160,7 +167,9 @@ class DrillWriter:
         self.take_new_tables()
 
     def on_time(self, now: float) -> None:
-        if now > self.sent_at + GIVE_UP_S:
+        if now >= self.sends_at:
+            self.send()
+        elif self.sends_at == math.inf and now > self.sent_at + GIVE_UP_S:
             self.drill.seen["no answer"] += 1
             self.leave()
 

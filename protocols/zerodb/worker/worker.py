@@ -460,8 +460,11 @@ class Worker:
             return
         self._recover_due_ms = now_ms + RECOVER_MS
         databases = self.requests.databases
-        if databases.local is not None and databases.local.problem:
-            databases.local.recover()
+        local = databases.local
+        if local is not None and local.problem:
+            self._parts.log.log_rarely("read-only", reason=local.problem)
+            if local.recover():
+                self._parts.log.log("writable-again", tables="local")
         if self.problem and databases.replicated.recover():
             self._parts.log.log("writable-again", applied_index=databases.replicated.applied[0])
             self.problem = ""
