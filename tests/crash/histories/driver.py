@@ -4,8 +4,9 @@
 
 Each node has a host of its own (a network namespace) with clients that use this node alone: those
 of a leader that is cut off see what it still answers. Faults come one after the other: a process or
-a node is killed, paused or cut off; two nodes do not see each other while the rest sees both; a
-cable is pulled again and again. In the end the calls on each key must be linearizable (linear.py).
+a node is killed, paused or cut off, or does not reach the others while they reach it, or sends
+slowly; two nodes do not see each other while the rest sees both; a cable is pulled again and again.
+In the end the calls on each key must be linearizable (linear.py).
 With --stale the clients ask for stale reads: the check must find them.
 """
 
@@ -100,12 +101,19 @@ class HistoryNodes:
         command = [*self.hosts.within(number), *CLIENT, url, *map(str, words)]
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
-    def block(self, one: int, other: int, does: bool = True) -> None:
-        """Two nodes do not reach each other; others reach both."""
-        for here, there in ((one, other), (other, one)):
-            route = ["ip", "route", "add" if does else "del", "blackhole"]
-            command = [*self.hosts.within(here), *route, self.hosts.address(there)]
-            subprocess.run(command, check=True, capture_output=True)
+    def block(self, here: int, there: int, does: bool = True) -> None:
+        """What one node sends to another does not arrive; what the other sends does."""
+        route = ["ip", "route", "add" if does else "del", "blackhole", self.hosts.address(there)]
+        self._on_host(here, route)
+
+    def slow_down(self, number: int, does: bool = True) -> None:
+        """A node sends 64 kB/s, and up to half a second late."""
+        shape = ["root", "tbf", "rate", "512kbit", "burst", "8kb", "latency", "500ms"]
+        change = ["add", "dev", "eth0", *shape] if does else ["del", "dev", "eth0", "root"]
+        self._on_host(number, ["tc", "qdisc", *change])
+
+    def _on_host(self, number: int, command: list[str]) -> None:
+        subprocess.run([*self.hosts.within(number), *command], check=True, capture_output=True)
 
     def close(self) -> None:
         for number in self._supervisors:
@@ -160,7 +168,7 @@ class HistoryDriver:
     def _make_faults(self, until_s: float) -> None:
         kinds = [
             self.kill_process, self.kill_node, self.pause, self.pause, self.cut, self.bridge,
-            self.flap,
+            self.flap, self.one_way, self.slow,
         ]  # fmt: skip
         while time.monotonic() < until_s - 3:
             make = self.dice.choice(kinds)
@@ -199,10 +207,30 @@ class HistoryDriver:
             self._wait(0.05, 0.2)
 
     def bridge(self, number: int) -> None:
-        other = (number + self.dice.randrange(1, self.count)) % self.count
+        """Two nodes do not reach each other; others reach both."""
+        other = self._other(number)
         self.nodes.block(number, other)
+        self.nodes.block(other, number)
         self._wait(0.5, 2)
         self.nodes.block(number, other, False)
+        self.nodes.block(other, number, False)
+
+    def one_way(self, number: int) -> None:
+        """What a node sends does not reach the others; what they send reaches it."""
+        others = [it for it in range(self.count) if it != number]
+        for other in others:
+            self.nodes.block(number, other)
+        self._wait(0.5, 2)
+        for other in others:
+            self.nodes.block(number, other, False)
+
+    def slow(self, number: int) -> None:
+        self.nodes.slow_down(number)
+        self._wait(0.5, 3)
+        self.nodes.slow_down(number, False)
+
+    def _other(self, number: int) -> int:
+        return (number + self.dice.randrange(1, self.count)) % self.count
 
     def checked(self) -> HistoryResult:
         histories: dict[str, list[Call]] = {}
