@@ -36,6 +36,7 @@ from .setup import EXIT_BROKEN, EXIT_DAMAGED, EXIT_SETUP, EXIT_STOPPED, ActorSet
 from .units import REMOVE, RESTART, STOP, STOP_KILL_MS, Member, Unit, stop_members
 
 BACKOFF_MS = (0, 100, 200, 400, 800, 1600, 3200, 5000, 5000)  # Then the unit is given up.
+RETRY_MS = 30_000  # How often a unit is tried again that was ready before it was given up.
 HEALTH_MS = 5000  # After this time without a failure the backoff begins anew.
 SILENT_MS = 2000  # Without a report for this time an actor is shown as silent: it may hang.
 STOP_NEXT_MS = 2000  # How long one stop rank may hold up the next.
@@ -555,6 +556,8 @@ class Supervisor(ProcessLoop):
             self._give_up(unit, "can't start", unit.fault_code)
         elif unit.failures > len(BACKOFF_MS):
             self._give_up(unit, f"failed {unit.failures} times in a row", EXIT_BROKEN)
+            if unit.proved and unit.fault_code != EXIT_DAMAGED and not self.stopping:
+                unit.restart_ms = now_ms + RETRY_MS  # Its disk may have been mended.
         else:
             delay_ms = BACKOFF_MS[unit.failures - 1]
             unit.restart_ms = now_ms + delay_ms
@@ -626,6 +629,7 @@ class Supervisor(ProcessLoop):
         for unit in self.units:
             if unit.restart_ms is not None and now_ms >= unit.restart_ms:
                 unit.restarts += 1
+                unit.given_up = ""
                 self._start_unit(unit)
             elif unit.order and unit.children:
                 self._continue_order(unit, now_ms)

@@ -38,6 +38,7 @@ def node_plan(name: str, wanted: dict[str, Any]) -> NodePlan:
 def main() -> int:
     wanted = json.loads(sys.argv[1])
     os.environ["FAULTS"] = json.dumps(wanted.get("faults", {}))
+    supervisor.RETRY_MS = wanted.get("retry_ms", supervisor.RETRY_MS)
     supervisor.BACKOFF_MS = tuple(wanted.get("backoff_ms", supervisor.BACKOFF_MS))
     plans = [node_plan(name, wanted) for name in wanted["nodes"]]
     options = StartOptions(

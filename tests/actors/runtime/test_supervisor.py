@@ -181,6 +181,20 @@ def test_other_units_keep_running_after_one_is_given_up(start: Start) -> None:
     assert running.wait_exit() == 0
 
 
+def test_a_unit_that_was_ready_is_tried_again_later(start: Start) -> None:
+    """Its disk may have been mended meanwhile."""
+    running = start(nodes=["n1", "n2"], backoff_ms=[0], retry_ms=300)
+    running.wait_event("all-ready")
+    os.kill(running.pids("machine")[0], signal.SIGKILL)
+    running.wait_event("ready", role="machine", node="n1")
+    os.kill(running.pids("machine")[0], signal.SIGKILL)
+    running.wait_event("gave-up", node="n1", unit="machine")
+    running.wait_event("ready", role="machine", node="n1")
+    rows = query_status(running.options["run_dir"])
+    assert {row["state"] for row in rows} == {"ready"}
+    assert not [row for row in rows if "reason" in row]
+
+
 def test_the_reason_of_a_broken_unit_is_logged(start: Start) -> None:
     running = start(faults={"peer": "broken"})
     assert running.wait_event("exited", role="peer")["code"] == "1"
