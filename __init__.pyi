@@ -58,6 +58,7 @@ from .clients.errors import TableJobLost as TableJobLost
 from .clients.errors import TableNameConflict as TableNameConflict
 from .clients.errors import TableNotAllowed as TableNotAllowed
 from .clients.errors import TableRefused as TableRefused
+from .clients.errors import TableSchemaError as TableSchemaError
 from .clients.errors import TableTimeout as TableTimeout
 from .clients.errors import TableTooLarge as TableTooLarge
 from .clients.errors import TableUnavailable as TableUnavailable
@@ -111,6 +112,7 @@ from .clients.table.jobs import RangeJob as RangeJob
 from .clients.table.map import Map as Map
 from .clients.table.operations import TableTuning as TableTuning
 from .clients.table.table import Table as Table
+from .clients.table.typed.schema import TableSchema as TableSchema
 from .clients.table.updates import KeyLifetime as KeyLifetime
 from .clients.tracing import disable_tracing as disable_tracing
 from .clients.tracing import enable_tracing as enable_tracing

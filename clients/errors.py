@@ -232,6 +232,10 @@ class TableNameConflict(TableError, Conflict):
     """The name that a table should get is taken, or no table has the name that should change."""
 
 
+class TableSchemaError(TableError, ValueError):
+    """Columns or values do not fit the schema of a table, or it has none."""
+
+
 class TableJobLost(TableError, Unavailable):
     """The server of a range job was lost, or the job ended early. Its remaining chunks are lost."""
 

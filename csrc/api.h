@@ -10,7 +10,7 @@
  * (updates and linearizable reads at the leader), tables/ops.c (packed operations),
  * tables/mapper.c (input and output of mappers), tables/requests.c (requests of tables).
  * Other headers: log/latency.h, net/{guard,connections,beacons,zre,farm}.h,
- * broker/{exchange,serve,budget,bundles}.h, tables/{columns,runs,sst}.h. */
+ * broker/{exchange,serve,budget,bundles}.h, rows/rows.h, tables/{columns,runs,sst}.h. */
 #ifndef KLK_API_H
 #define KLK_API_H
 #include <stddef.h>

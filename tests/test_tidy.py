@@ -573,6 +573,7 @@ def test_every_c_function_is_documented() -> None:
         "latency",
         "api",
         "columns",
+        "rows",
         "runs",
         "sst",
         "budget",
@@ -639,6 +640,8 @@ klk_columns_join native/tables/test_columns.py::test_joined_columns_equal_their_
 klk_columns_part native/tables/test_columns.py::test_split_frames_equal_their_twins
 klk_entries_add native/log/test_entries.py::test_messages_of_entries_are_their_twins
 klk_requests_\w+ native/tables/test_requests.py::test_requests_are_read_as_the_twin_does
+klk_rows_\w+ native/tables/test_rows.py::test_rows_equal_their_twins
+klk_keys_\w+ native/tables/test_rows.py::test_keys_equal_their_twins
 klk_runs_cut native/tables/test_ops.py::test_a_block_is_cut_as_the_twin_does
 klk_sizes_\w+ native/tables/test_ops.py::test_sizes_are_cut_as_the_twin_does
 klk_offsets_format native/tables/test_ops.py::test_a_column_is_cut_as_the_twin_does

@@ -56,6 +56,12 @@ def batch_of(answer: Answer, request: requests.Scan | requests.ClientData) -> Pa
     return Page([pyarrow.RecordBatch.from_arrays(arrays, COLUMNS)], len(arrays[0]), resume)
 
 
+def batch_of_pair(key: bytes, value: bytes) -> pyarrow.RecordBatch:
+    """One pair as a record batch."""
+    arrays = [pyarrow.array([item], pyarrow.binary()) for item in (key, value)]
+    return pyarrow.RecordBatch.from_arrays(arrays, COLUMNS)
+
+
 def _arrays_of(frames: Sequence[bytes]) -> list[pyarrow.Array]:
     """Keys and values of alternating frames. Raises RemoteProtocolError."""
     if not isinstance(frames, Message):

@@ -1,4 +1,4 @@
-"""The names of tables: how a client finds the number of a name, and changes names.
+"""The catalogue of tables: how a client finds the number of a name, and changes it.
 
 Requests carry numbers alone. The catalogue is a table (protocols/zerodb/wire/catalogue.py), which
 clients read like any other; they change it by a compare-and-set that the server checks.
@@ -11,6 +11,7 @@ from ...protocols.zerodb.wire import answers, requests
 from ...protocols.zerodb.wire.catalogue import (
     COUNTER,
     NameChange,
+    SchemaChange,
     decode_number,
     name_key,
 )
@@ -62,10 +63,17 @@ def make_number(client: "TableOperations", name: str) -> Operation[int]:
 
 
 def change_names(client: "TableOperations", change: NameChange) -> Operation[bool]:
-    """Changes the catalogue; False: it is not as the change expects. Raises TableUnsupported."""
+    """Changes names; False: they are not as the change expects. Raises TableUnsupported."""
     server = yield from client._served()
     if not server.features & FEATURE_NAMES:
         raise TableUnsupported(f"the server at {server.url} does not support names of tables")
+    return (yield from change_catalogue(client, change))
+
+
+def change_catalogue(
+    client: "TableOperations", change: NameChange | SchemaChange
+) -> Operation[bool]:
+    """Changes the catalogue; False: it is not as the change expects."""
     flags = client._write_flags or PARTSYNC
     asked = requests.Transaction(change.compares(), change.operations(), [], flags)
     return (yield from client._fetch(asked, answers.TRANSACTION))[0]

@@ -26,9 +26,11 @@ from ...protocols.zerodb.wire.answers import Answer, AnswerLayout
 from ...protocols.zerodb.wire.catalogue import (
     NAME_KEYS,
     NameChange,
+    SchemaChange,
     decode_names,
     name_key,
     number_key,
+    schema_key,
 )
 from ...protocols.zerodb.wire.requests import Request
 from ...protocols.zerodb.wire.values import (
@@ -74,7 +76,7 @@ from .arguments import (
 )
 from .batch import Batch
 from .codecs import codec_of
-from .names import catalogue_values, change_names, find_number, make_number
+from .names import catalogue_values, change_catalogue, change_names, find_number, make_number
 from .pages import pairs_of
 
 T = TypeVar("T")
@@ -159,6 +161,7 @@ class TableOperations(ClientBase):
         self._naming: deque[object] = deque()  # Calls that wait for the number of the name.
         self._write_flags = sync_flags(sync)
         self._read_flags = PACKED | STALE if stale else PACKED
+        self._schema: Any = None  # A TableSchema, once it is known.
         self.codec = None if codec is None else codec_of(codec)
         self._own_jobs: dict[int, str] = {}  # APID -> url: each server numbers its own jobs.
         keys = arguments.load(self._client.setup.urls)
@@ -180,7 +183,8 @@ class TableOperations(ClientBase):
 
     @operation
     def truncate(self) -> Operation[None]:
-        """Deletes all pairs and the table's options. The next open() or put() creates it anew."""
+        """Deletes all pairs and the table's options; its schema stays. The next open() or put()
+        creates it anew."""
         self._flush()
         if (yield from self._find()):
             yield from self._ask(requests.TruncateTable(self._number))
@@ -311,7 +315,7 @@ class TableOperations(ClientBase):
 
     @operation
     def drop(self) -> Operation[bool]:
-        """Deletes all pairs, the options and the name; False: no table has the name.
+        """Deletes all pairs, the options, the schema and the name; False: no table has the name.
 
         The number is never used for another name. Stop the writers before: one that has the table
         open would fill a table without a name.
@@ -320,9 +324,17 @@ class TableOperations(ClientBase):
         if not (yield from self._find()):
             return False
         number = self._number
-        while before := (yield from catalogue_values(self, [number_key(number)]))[0]:
-            if (yield from change_names(self, NameChange(number, before.decode()))):
+        keys = [number_key(number), schema_key(number)]
+        while True:
+            before, schema = yield from catalogue_values(self, keys)
+            if not before:
                 break
+            if schema:
+                removal = SchemaChange(number, before.decode(), schema)
+                yield from change_catalogue(self, removal)
+            elif (yield from change_names(self, NameChange(number, before.decode()))):
+                break
+        self._schema = None
         yield from self._ask(requests.TruncateTable(number))
         if self._name:
             self._number = NO_TABLE

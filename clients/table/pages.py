@@ -54,6 +54,14 @@ def arrow() -> ModuleType:
     return arrow
 
 
+def typed() -> ModuleType:
+    """The module of typed rows, which needs pyarrow. Raises TableError."""
+    arrow()
+    from .typed import rows
+
+    return rows
+
+
 def after(page: Page, asked: ScanQuery) -> ScanQuery | None:
     """The rest of a query after a page; None: nothing is left."""
     start, end = asked.range

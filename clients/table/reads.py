@@ -1,7 +1,7 @@
 """The methods of kelek.Table and kelek.AsyncTable that read."""
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...net.clock import monotonic_ms
 from ...protocols.failover.limits import NEVER_MS
@@ -14,10 +14,7 @@ from ..io.operations import Batches, Operation, Sleep, batches, items, operation
 from .arguments import Data, Range, checked_keys, checked_number, checked_range
 from .changes import Change, KnownChange, WatchedRange, changes_of, first_index
 from .operations import TableOperations, decoded
-from .pages import Page, ScanQuery, after, arrow, has_more, keys_of, pairs_of
-
-if TYPE_CHECKING:
-    import pyarrow
+from .pages import Page, ScanQuery, after, has_more, keys_of, pairs_of
 
 PAGE_BYTES = 1 << 20  # Of a scan; a server adds at most one pair to it.
 PAGE_PAIRS = 1000  # Of a scan in the specification's framing.
@@ -159,16 +156,6 @@ class TableReads(TableOperations):
     def _keys(self, answer: Answer, request: requests.Scan) -> Page:
         page = keys_of(answer, request)
         return page._replace(content=[*map(self._key, page.content)])
-
-    @items
-    def to_arrow(
-        self, *, prefix: Data | None = None, start: Data = b"", end: Data = b""
-    ) -> Batches["pyarrow.RecordBatch"]:
-        """The range as Arrow record batches with the binary columns key and value.
-
-        Raises TableError when pyarrow is not installed.
-        """
-        return self._pages(ScanQuery(checked_range(prefix, start, end)), arrow().batch_of)
 
     def _pages(
         self, asked: ScanQuery, decode: Callable[[Answer, requests.Scan], Page]

@@ -25,8 +25,8 @@ from .arguments import (
 )
 from .batch import Batch, BatchResult
 from .jobs import TableJobs
-from .operations import TableOperations
-from .pages import arrow
+from .pages import arrow, typed
+from .typed.operations import TypedTable
 from .updates import TableUpdates
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ Columns = tuple[Sequence[bytes], Sequence[bytes]]  # Keys and their values.
 Progress = Callable[[int], object]
 
 
-class TableWrites(TableOperations):
+class TableWrites(TypedTable):
     """Puts, deletes, batches and sessions."""
 
     @operation
@@ -60,6 +60,29 @@ class TableWrites(TableOperations):
         Raises TableError when pyarrow is not installed.
         """
         return self._put_packs(arrow().packs_of(batches, bytes_max), ttl_s, progress)
+
+    @operation
+    def put_rows(
+        self,
+        rows: Any,
+        *,
+        ttl_s: float | None = None,
+        bytes_max: int = PACK_BYTES,
+        progress: Progress | None = None,
+    ) -> Operation[int]:
+        """Stores rows of a table with a schema, pipelined; returns their count once all are
+        acknowledged.
+
+        rows   dicts by column, or a table, record batches or a reader of pyarrow, and so of Polars
+               and DuckDB. A column that is left out is null
+
+        A row replaces the one with the same key. Raises TableSchemaError with the row, the column
+        and the value that does not fit; the rows of the batches before it may be stored.
+        """
+        convert = typed()
+        schema = yield from self._current_schema()
+        pairs = convert.pairs_of_rows(schema, rows)
+        return (yield from self._put_packs(arrow().packs_of(pairs, bytes_max), ttl_s, progress))
 
     def _put_packs(
         self, packs: Iterable[Columns], ttl_s: float | None, progress: Progress | None

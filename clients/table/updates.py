@@ -15,7 +15,7 @@ from ..errors import TableTimeout
 from ..io.operations import Operation, operation
 from .arguments import Data, check_value_size, checked_key, checked_value
 from .batch import Batch
-from .reads import TableReads
+from .typed.operations import TypedTable
 
 _NUMBER = re.compile(rb"-?[0-9]{1,1000}")
 
@@ -32,7 +32,7 @@ class KeyLifetime(NamedTuple):
     session: int
 
 
-class TableUpdates(TableReads):
+class TableUpdates(TypedTable):
     """Values that depend on the values before. In one step of the log each: no write of another
     client comes between."""
 

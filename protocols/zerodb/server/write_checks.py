@@ -18,7 +18,7 @@ from ...access.zap import AllowedKey
 from ...zmqraft.client.client import LogClientMachine, PendingRead
 from ..wire import ops, requests, values
 from ..wire.answers import is_acknowledged_first
-from ..wire.catalogue import NameChange, change_of
+from ..wire.catalogue import NameChange, SchemaChange, change_of
 from ..wire.requests import Request, RequestError, error_code, type_of
 from ..wire.values import CATALOGUE_TABLE, NEW_TABLES_MAX, TABLES_MAX
 from ..wire.worker_pipe import Message
@@ -85,13 +85,13 @@ class WriteChecks:
             context.outbox.counters["client_limit_refused"] += 1
             text = f"the key has {KEY_SESSIONS_MAX} sessions already; end one"
             raise UnacknowledgedError(type_of(request), values.ERROR, text, request.extension)
-        names = change_of(operations) if CATALOGUE_TABLE in tables and not local else None
-        problem = names and self._name_problem(names, client)
+        change = change_of(operations) if CATALOGUE_TABLE in tables and not local else None
+        problem = change and self._catalogue_problem(change, client)
         if problem:
             raise UnacknowledgedError(
                 type_of(request), values.NOT_ALLOWED, problem, request.extension
             )
-        reserved = self.ownership.reserved(tables) if names is None else []
+        reserved = self.ownership.reserved(tables) if change is None else []
         if reserved:
             owner = request.extension.owner
             if existence.must_ask_owner(self.ownership.is_known(owner, reserved), reserved):
@@ -104,7 +104,7 @@ class WriteChecks:
                 )
             noted = self.ownership.noted(owner, operations)
             is_for_all, operations = len(noted) > len(operations), noted
-        if tables and not (local or names or setup.open_on_the_fly):
+        if tables and not (local or change or setup.open_on_the_fly):
             if existence.must_wait(operations, tables, now_ms):
                 existence.add(WaitingWrite(tables, sum(map(len, frames)), resume))
                 return None
@@ -120,15 +120,19 @@ class WriteChecks:
         first = not prefix or is_acknowledged_first(frames[0])
         return AdmittedWrite(operations, min(tables, default=0), bool(local), is_for_all, first)
 
-    def _name_problem(self, names: NameChange, client: AllowedKey | None) -> str:
-        """Why a client's key must not change names so, or an empty text."""
+    def _catalogue_problem(
+        self, change: NameChange | SchemaChange, client: AllowedKey | None
+    ) -> str:
+        """Why a client's key must not change the catalogue so, or an empty text."""
         if client is None:
             return ""
-        if names.before or not names.is_new:
+        is_schema = isinstance(change, SchemaChange)
+        if isinstance(change, NameChange) and (change.before or not change.is_new):
             return "" if client.grants.may(Right.ADMIN) else "a table's name needs the grant admin"
-        if client.grants.may_use_table(names.number, True):
+        if client.grants.may_use_table(change.number, True):
             return ""
-        return f"the key has no grant to write table {names.number}, the next one for a name"
+        which = "whose schema it is" if is_schema else "the next one for a name"
+        return f"the key has no grant to write table {change.number}, {which}"
 
     def _check_one_batch(self, request: Request, tables: set[int], local: set[int]) -> None:
         """A batch is atomic only within one worker, and either in the log or outside of it."""

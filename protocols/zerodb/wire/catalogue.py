@@ -1,11 +1,13 @@
-"""The catalogue: the names of tables, as keys of the reserved table CATALOGUE_TABLE.
+"""The catalogue: names and schemas of tables, as keys of the reserved table CATALOGUE_TABLE.
 
     n NAME     number of the table
     t NUMBER   its name
     c          the last number that the catalogue gave to a name
+    s NUMBER   the schema of the table, which servers do not look at
 
 Numbers are u32 big endian. Each change is one transaction of a fixed form, so servers can check it
-without a look at the table (docs/decisions/0043-table-names.md).
+without a look at the table (docs/decisions/0043-table-names.md,
+0046-typed-tables.md).
 """
 
 import re
@@ -24,7 +26,9 @@ from .values import (
 _NAME = re.compile(rf"[A-Za-z_][A-Za-z0-9_.-]{{0,{TABLE_NAME_BYTES_MAX - 1}}}", re.ASCII)
 NAME_KEYS = b"n"  # The prefix of the keys of names.
 COUNTER = b"c"
+SCHEMA_KEYS = b"s"
 NUMBER_BYTES = 4
+SCHEMA_BYTES_MAX = 64 << 10
 
 
 def is_table_name(name: str) -> bool:
@@ -38,6 +42,10 @@ def name_key(name: str) -> bytes:
 
 def number_key(number: int) -> bytes:
     return b"t" + encode_number(number)
+
+
+def schema_key(number: int) -> bytes:
+    return SCHEMA_KEYS + encode_number(number)
 
 
 def encode_number(number: int) -> bytes:
@@ -109,13 +117,48 @@ class NameChange(NamedTuple):
         return 0 <= self.number < RESERVED_FIRST and (bool(self.before) or not named)
 
 
+class SchemaChange(NamedTuple):
+    """A table with a name gets a schema, another one, or loses it.
+
+    number   of the table
+    name     that it has
+    before   the schema that it has; b"": none
+    after    the schema that it gets; b"": none
+    """
+
+    number: int
+    name: str
+    before: bytes = b""
+    after: bytes = b""
+
+    def compares(self) -> list[ops.Compare]:
+        """What must hold, so that of several clients one succeeds."""
+        return [
+            _compare(schema_key(self.number), self.before),
+            _compare(number_key(self.number), self.name.encode()),
+        ]
+
+    def operations(self) -> list[ops.Op]:
+        if self.after:
+            return [ops.Put(CATALOGUE_TABLE, [schema_key(self.number)], [self.after])]
+        return [ops.Delete(CATALOGUE_TABLE, [schema_key(self.number)])]
+
+    @property
+    def is_allowed(self) -> bool:
+        """Whether any client may ask for such a change."""
+        if not is_table_name(self.name) or self.before == self.after:
+            return False
+        return 0 <= self.number < RESERVED_FIRST and len(self.after) <= SCHEMA_BYTES_MAX
+
+
 def _compare(key: bytes, value: bytes = b"") -> ops.Compare:
     """The key has this value; empty: it is absent."""
     return ops.Compare(CATALOGUE_TABLE, key, ops.EQUAL if value else ops.ABSENT, value)
 
 
-def change_of(operations: Sequence[ops.Op]) -> NameChange | None:
-    """The change that the operations of a write make. None: they are no change of names alone.
+def change_of(operations: Sequence[ops.Op]) -> NameChange | SchemaChange | None:
+    """The change that the operations of a write make. None: they are no change of the catalogue
+    alone.
 
     The second branch may only read.
     """
@@ -124,18 +167,31 @@ def change_of(operations: Sequence[ops.Op]) -> NameChange | None:
     op = operations[0]
     if not 1 <= len(op.compares) <= 3 or not all(isinstance(it, ops.Get) for it in op.otherwise):
         return None
-    first = op.compares[0]
-    keys = [compare.key for compare in op.compares]
     try:
-        change = NameChange(
-            int.from_bytes(first.key[1:], "big"),
-            first.operand.decode(),
-            keys[1][len(NAME_KEYS) :].decode() if len(keys) > 1 else "",
-            len(keys) > 2,
-        )
+        is_schema = op.compares[0].key[:1] == SCHEMA_KEYS
+        change = _schema_change(op) if is_schema else _name_change(op)
         is_exact = change.is_allowed and op == ops.Transaction(
             CATALOGUE_TABLE, op.reqid, change.compares(), change.operations(), op.otherwise
         )
     except (UnicodeDecodeError, OverflowError):
         return None
     return change if is_exact else None
+
+
+def _name_change(op: ops.Transaction) -> NameChange:
+    first = op.compares[0]
+    keys = [compare.key for compare in op.compares]
+    return NameChange(
+        int.from_bytes(first.key[1:], "big"),
+        first.operand.decode(),
+        keys[1][len(NAME_KEYS) :].decode() if len(keys) > 1 else "",
+        len(keys) > 2,
+    )
+
+
+def _schema_change(op: ops.Transaction) -> SchemaChange:
+    first, name = op.compares[0], op.compares[-1].operand.decode()
+    after = b""
+    if len(op.then) == 1 and isinstance(op.then[0], ops.Put) and len(op.then[0].values) == 1:
+        after = op.then[0].values[0]
+    return SchemaChange(int.from_bytes(first.key[1:], "big"), name, first.operand, after)

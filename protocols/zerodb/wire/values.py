@@ -88,7 +88,8 @@ FEATURE_JOBS = 0x20000  # Data jobs are listed and ended.
 FEATURE_SHARED_LEASES = 0x40000  # Leases of snapshots on all nodes.
 FEATURE_NAMES = 0x80000  # Tables have names.
 FEATURE_LIFETIMES = 0x100000  # The time that keys have left is read.
-FEATURES = 0x1FFF07  # All of them.
+FEATURE_SCHEMAS = 0x200000  # Named tables have schemas.
+FEATURES = 0x3FFF07  # All of them.
 
 # Flags of the extension.
 STALE = 0x01  # Read what this node has, without asking the leader.
@@ -117,7 +118,7 @@ TEXT_BYTES_MAX = 1024  # Of an error text or a server's name.
 
 # Reserved tables have numbers from here on (docs/protocols/zerodb.md, "Reserved tables").
 RESERVED_FIRST = 0xC000_0000
-CATALOGUE_TABLE = 0xFFFF_FFFB  # The names of tables (catalogue.py).
+CATALOGUE_TABLE = 0xFFFF_FFFB  # Names and schemas of tables (catalogue.py).
 NO_TABLE = 0xFFFF_FFFC  # Never written: clients read it in place of a table without a number.
 OWNER_TABLE = 0xFFFF_FFFD  # The owners of reserved tables, by table number.
 BROKER_TABLE = 0xFFFF_FFFE  # Durable requests, unless the topology names another table.

@@ -11,7 +11,7 @@ from kelek.tests.clients.curve_gate import CurveGate
 from kelek.tests.clients.router_thread import RouterThread
 from kelek.tests.protocols.zerodb.wire import messages
 
-FEATURES = 0x9FFFF
+FEATURES = 0x29FFFF
 CHUNK_PAIRS = 3
 
 

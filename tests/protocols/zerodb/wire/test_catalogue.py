@@ -6,7 +6,9 @@ from hypothesis import strategies as st
 
 from kelek.protocols.zerodb.wire import ops
 from kelek.protocols.zerodb.wire.catalogue import (
+    SCHEMA_BYTES_MAX,
     NameChange,
+    SchemaChange,
     change_of,
     decode_names,
     is_table_name,
@@ -30,15 +32,19 @@ CHANGES = [
     NameChange(7, "users", "people"),
     NameChange(NAMED_FIRST + 7, "users", "people"),
     NameChange(NAMED_FIRST + 7, "users"),
+    SchemaChange(NAMED_FIRST, "users", b"", b"{}"),
+    SchemaChange(7, "users", b"{}", b"x" * SCHEMA_BYTES_MAX),
+    SchemaChange(NAMED_FIRST + 7, "users", b"{}"),
 ]
+Change = NameChange | SchemaChange
 
 
-def transaction(change: NameChange, reqid: bytes = NO_REQID) -> ops.Transaction:
+def transaction(change: Change, reqid: bytes = NO_REQID) -> ops.Transaction:
     return ops.Transaction(CATALOGUE_TABLE, reqid, change.compares(), change.operations(), [])
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_change_is_recognised(change: NameChange) -> None:
+def test_a_change_is_recognised(change: Change) -> None:
     packed = ops.unpack(ops.pack([transaction(change, b"r" * 12)]))
     assert change_of(packed) == change
     get: list[ops.Op] = [ops.Get(CATALOGUE_TABLE, [b"c"])]
@@ -61,14 +67,20 @@ def test_a_change_is_recognised(change: NameChange) -> None:
         NameChange(NAMED_FIRST, after="users"),  # It may be the next one of the counter.
         NameChange(RESERVED_FIRST, after="users"),
         NameChange(CATALOGUE_TABLE, "users", "people"),
+        SchemaChange(7, "", b"", b"{}"),
+        SchemaChange(7, "a b", b"", b"{}"),
+        SchemaChange(7, "users"),
+        SchemaChange(7, "users", b"{}", b"{}"),
+        SchemaChange(7, "users", b"", b"x" * (SCHEMA_BYTES_MAX + 1)),
+        SchemaChange(RESERVED_FIRST, "users", b"", b"{}"),
     ],
 )
-def test_a_change_that_no_client_may_make(change: NameChange) -> None:
+def test_a_change_that_no_client_may_make(change: Change) -> None:
     assert change_of([transaction(change)]) is None
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_other_transactions_are_no_changes(change: NameChange) -> None:
+def test_other_transactions_are_no_changes(change: Change) -> None:
     right = transaction(change)
     put = ops.Put(CATALOGUE_TABLE, [b"c"], [b"0000"])
     for wrong in (
