@@ -37,6 +37,7 @@ table = LazyGroup(
         "compact truncate rename drop info watch bench",
         "table.files": "load export",
         "table.jobs": "copy map jobs",
+        "table.schema": "schema",
     },
 )
 stream = LazyGroup(

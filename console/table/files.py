@@ -269,7 +269,7 @@ def export(
             consistent = request.snapshot and not checked_range(**bounds).empty
             job = table.range_job(**bounds) if consistent else None
             if form == "parquet":
-                batches = table.chunks_arrow(job) if job else table.to_arrow(**bounds)
+                batches = table.chunks_arrow(job) if job else table.to_arrow(**bounds, raw=True)
                 counts = write_parquet(file, batches)
             else:
                 pages = table.chunks(job) if job else table.scan_pages(**bounds)

@@ -165,18 +165,20 @@ class TypedTable(TableReads):
         prefix: "Data | Key | None" = None,
         start: "Data | Key" = b"",
         end: "Data | Key" = b"",
+        raw: bool = False,
     ) -> Batches["pyarrow.RecordBatch"]:
         """The range as Arrow record batches: the columns of the table's schema, or without one the
         binary columns key and value.
 
         columns   of a table with a schema: these alone. The server sends no values if all are of
                   the key
+        raw       key and value in bytes, whether the table has a schema or not
 
         prefix, start and end are bytes, or of a table with a schema lists of values of the first
         key columns. Raises TableError when pyarrow is not installed, TableSchemaError.
         """
         arrow()
-        schema = yield from TypedTable.schema(self)
+        schema = None if raw else (yield from TypedTable.schema(self))
         decode: Decode = arrow().batch_of
         if schema is None:
             if columns is not None:

@@ -45,6 +45,9 @@ def test_rows_with_columns(kelek_cluster: LocalCluster) -> None:
         part = [*table.to_arrow(start=[date(2026, 1, 3)], end=[date(2026, 1, 4), 0])]
         assert pa.Table.from_batches(part).to_pylist() == ROWS[2:4]
         assert sum(batch.num_rows for batch in table.to_arrow(columns=[])) == 6
+        raw = next(table.to_arrow(raw=True))
+        assert raw.schema.names == ["key", "value"]
+        assert raw.num_rows == 6
         by_bytes = table.to_arrow(prefix=schema.key(date(2026, 1, 3), -3), columns=["id"])
         assert [batch.to_pylist() for batch in by_bytes] == [[{"id": -3}]]
         with pytest.raises(kelek.TableSchemaError, match="no column x; there are day, id"):
