@@ -12,6 +12,7 @@ from ..formats import DDL, FORMATS, NUMBER_BYTES, STRUCTURED
 from ..options import SIZE, TEXT, TEXTS, TIME_MS, OptionType, Secured, one_of, option, whole
 
 PER_QUERY, PER_FRAME = "query", "frame"
+ALL, KEY = "all", "key"
 LOCAL_AUTO, LOCAL_OFF = "auto", "off"
 FRAMING_AUTO, FRAMING_TEXT = "auto", "text"
 PERMISSIVE, DROP, FAIL = "PERMISSIVE", "DROPMALFORMED", "FAILFAST"
@@ -29,6 +30,12 @@ def _parse_table(value: str) -> int | str:
         raise ValueError(f"a table's name, or 0 to {TABLE_MAX}, not {value!r}") from None
 
 
+def _parse_columns(value: str) -> str:
+    """`all` and `key` in any case."""
+    return value.lower() if value.lower() in (ALL, KEY) else value
+
+
+COLUMNS = OptionType(_parse_columns, "`all`, `key`, names")
 TABLE = OptionType(_parse_table, f"a name, or 0 to {TABLE_MAX}")
 
 
@@ -41,6 +48,7 @@ class TableOptions(Secured):
     key_format: str = option(one_of(*FORMATS), "see [formats](#formats)", "raw")
     value_format: str = option(one_of(*FORMATS), "see [formats](#formats)", "raw")
     timeout_ms: int = option(TIME_MS, "longest time without an answer", "30000")
+    typed: bytes = b""  # The table's schema, if the rows have its columns.
     creates: ClassVar[bool] = False  # Whether a name that no table has gets a number.
 
     @property
@@ -82,10 +90,17 @@ class TableReadOptions(TableOptions):
         TEXT, "for json and msgpack: what keys hold, `n INT, words ARRAY<STRING>` or a single type"
     )
     value_schema: str | None = option(TEXT, "the same for values")
-    columns: str = option(one_of("all", "key"), "`key`: neither reads nor sends values", "all")
-    prefix: str | None = option(TEXT, "only keys with this prefix")
-    start: str | None = option(TEXT, "only keys from this one on")
-    end: str | None = option(TEXT, "only keys below this one")
+    columns: str = option(
+        COLUMNS,
+        "`key`: neither reads nor sends values. Of a table with a schema: the columns to read, "
+        "joined by commas",
+        ALL,
+    )
+    prefix: str | None = option(
+        TEXT, "only keys with this prefix; with a schema a JSON list of the first key columns"
+    )
+    start: str | None = option(TEXT, "only keys from this one on; with a schema as prefix")
+    end: str | None = option(TEXT, "only keys below this one; with a schema as prefix")
     keys: list[str] | None = option(TEXTS, "only these keys, a JSON list; reads nothing else")
     row_limit: int | None = option(whole(0, ROWS_MAX), "only the first rows, read by one task")
     mode: str = option(
@@ -116,6 +131,8 @@ class TableReadOptions(TableOptions):
         FRAMING_AUTO,
     )
 
+    chosen: tuple[str, ...] = ()  # Columns of the schema.
+
     def __post_init__(self) -> None:
         for name, form, schema in (
             ("key", self.key_format, self.key_schema),
@@ -142,7 +159,7 @@ class TableReadOptions(TableOptions):
     @property
     def with_values(self) -> bool:
         """Whether the read needs values."""
-        return self.columns == "all"
+        return self.columns != KEY
 
     @property
     def range(self) -> Range:
@@ -178,6 +195,11 @@ class TableWriteOptions(TableOptions):
     delete_column: str | None = option(
         TEXT,
         "name of a column: rows where it is true are deleted; their value may be null",
+    )
+    key_columns: list[str] | None = option(
+        TEXTS,
+        "the table gets a schema with the columns of the rows, and these as its key, unless it has "
+        "one",
     )
     rows_per_second: int | None = option(whole(1, ROWS_MAX), "speed limit of each task")
     bytes_per_second: int | None = option(SIZE, "speed limit of each task")

@@ -28,6 +28,7 @@ from ..formats import STRUCTURED, Column, Decoded, decode
 from .connection import connected_table, open_table
 from .options import DROP, FAIL, FRAMING_TEXT, LOCAL_AUTO, TableReadOptions
 from .snapshot import Snapshot, SnapshotQuery, agreed, prepare, renewed, snapshot_gone
+from .typed import TypedRows
 
 if TYPE_CHECKING:
     from ...clients.table.table import Table
@@ -142,7 +143,8 @@ class TableReader(DataSourceReader):
 
     def _rows(self, partition: TablePartition) -> Generator[pa.RecordBatch, None, None]:
         left = self.options.row_limit
-        rows = Rows(self.options, to_arrow_schema(self.schema, timezone="UTC"))
+        arrow = to_arrow_schema(self.schema, timezone="UTC")
+        rows = TypedRows(self.options, arrow) if self.options.typed else Rows(self.options, arrow)
         with closing(self._batches(partition)) as batches:
             for batch in batches:
                 found = rows.of(batch)
@@ -162,7 +164,7 @@ class TableReader(DataSourceReader):
                 if partition.keys:
                     yield from _listed(partition.keys, table.get_many(partition.keys))
                 else:
-                    yield from table.to_arrow(start=partition.start, end=partition.end)
+                    yield from table.to_arrow(start=partition.start, end=partition.end, raw=True)
             return
         query = SnapshotQuery(self.options, self.load, partition.url, partition.planned_s)
         snapshot = agreed(query)
@@ -277,6 +279,13 @@ def _listed(keys: Sequence[bytes], values: Sequence[bytes | None]) -> Iterator[p
 
 def checked_schema(options: TableReadOptions, schema: StructType) -> StructType:
     """Raises SchemaError unless a schema given to spark.read is the one that the options imply."""
+    if options.typed:
+        if schema.fieldNames() != [*options.chosen]:
+            raise SchemaError(
+                f"the columns of this table are {', '.join(options.chosen)}, not "
+                f"{', '.join(schema.fieldNames())}; leave .schema() out, or load the table again"
+            )
+        return schema
     names = ["key", *(["value"] if options.with_values else [])]
     if options.corrupt_column is not None:
         names.append(options.corrupt_column)

@@ -7,7 +7,7 @@ holds plain values; only write(), commit() and abort() use ZeroMQ.
 import secrets
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,7 +18,14 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
-from pyspark.sql.types import BinaryType, BooleanType, IntegralType, StringType, StructType
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegralType,
+    StringType,
+    StructType,
+)
 
 from ...protocols.zerodb.wire.values import CATALOGUE_TABLE, OWNER_BYTES, RESERVED_FIRST
 from ..column_types import check_type
@@ -26,6 +33,7 @@ from ..errors import PipelineError, SchemaError
 from ..formats import Column, encode
 from .connection import connected_table, open_table
 from .options import TableWriteOptions
+from .typed import pairs_of
 
 if TYPE_CHECKING:
     from ...clients.table.table import Table
@@ -123,6 +131,9 @@ def check_schema(options: TableWriteOptions, schema: StructType) -> None:
     if options.delete_column is not None:
         names.append(options.delete_column)
     found = {field.name: field.dataType for field in schema}
+    if options.typed:  # Its columns have been checked with the schema.
+        _check_delete_column(options, found)
+        return
     if sorted(found) != sorted(names):
         raise SchemaError(
             f"the columns of a table are {', '.join(names)}, not {', '.join(found)}; select() them"
@@ -135,10 +146,13 @@ def check_schema(options: TableWriteOptions, schema: StructType) -> None:
                 f"not: cast it, or give another option {name}Format"
             )
         check_type(name, form, found[name])
-    if options.delete_column is not None and not isinstance(
-        found[options.delete_column], BooleanType
-    ):
-        raise SchemaError(f"column {options.delete_column} is no boolean; option deleteColumn")
+    _check_delete_column(options, found)
+
+
+def _check_delete_column(options: TableWriteOptions, found: Mapping[str, DataType]) -> None:
+    name = options.delete_column
+    if name is not None and not isinstance(found.get(name), BooleanType):
+        raise SchemaError(f"column {name} is no boolean; option deleteColumn")
 
 
 class Changes(NamedTuple):
@@ -185,7 +199,7 @@ def write_rows(options: TableWriteOptions, batches: Iterator[pa.RecordBatch]) ->
     def puts(table: "Table") -> Iterator[pa.RecordBatch]:
         nonlocal deletes
         for batch in batches:
-            done = changes_of(options, batch)
+            done = changes_of(options, pairs_of(options, batch) if options.typed else batch)
             for part in pace.parts(len(done.deletes), sum(map(len, done.deletes))):
                 # After the puts in flight: one Table keeps its order.
                 table.delete_many(done.deletes[part])
