@@ -9,7 +9,7 @@ from kelek.protocols.access.grants import parse_grants
 from kelek.protocols.access.zap import AllowedKey, Keyring
 from kelek.protocols.zerodb.server import write_checks
 from kelek.protocols.zerodb.wire import ops, requests, values
-from kelek.protocols.zerodb.wire.catalogue import NameChange
+from kelek.protocols.zerodb.wire.catalogue import NameChange, SchemaChange
 from kelek.protocols.zerodb.wire.requests import encode_request
 from kelek.protocols.zerodb.wire.values import Extension, TableOptions
 from kelek.protocols.zerodb.wire.worker_pipe import FAILED, JOB_WRITE, PIPE_HEADER, RETRYABLE
@@ -177,7 +177,7 @@ def test_one_write_makes_a_bounded_number_of_tables() -> None:
     assert harness.heard(b"d")[0].code == 0
 
 
-def named(change: NameChange) -> requests.Transaction:
+def named(change: NameChange | SchemaChange) -> requests.Transaction:
     extension = Extension(reqid=b"n" * 12)
     return requests.Transaction(change.compares(), change.operations(), [], 1, extension)
 
@@ -214,10 +214,14 @@ def test_only_changes_of_names_are_written_to_the_catalogue(on_the_fly: bool) ->
         ("tables:*:rw admin", NameChange(7, after="a"), True),
         ("tables:*:rw admin", NameChange(7, "b", "a"), True),
         ("tables:*:rw admin", NameChange(7, "b"), True),
+        ("tables:*:rw", SchemaChange(7, "b", b"", b"{}"), True),
+        ("tables:*:rw", SchemaChange(7, "b", b"{}"), True),
+        (f"tables:{values.CATALOGUE_TABLE}:rw", SchemaChange(7, "b", b"", b"{}"), False),
+        (f"tables:{values.CATALOGUE_TABLE}:rw tables:7:r", SchemaChange(7, "b", b"{}"), False),
     ],
 )  # fmt: skip
 def test_what_a_key_needs_to_change_names(
-    grants: str, change: NameChange, is_allowed: bool
+    grants: str, change: NameChange | SchemaChange, is_allowed: bool
 ) -> None:
     harness = led()
     keyring = Keyring()
