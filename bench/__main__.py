@@ -24,7 +24,7 @@ from kelek.bench.pipeline import log as pipeline_log
 from kelek.bench.pipeline import memory as pipeline_memory
 from kelek.bench.pipeline import pipeline
 from kelek.bench.tables import memory as tables_memory
-from kelek.bench.tables import soak, stream, tables
+from kelek.bench.tables import queue, soak, stream, tables
 from kelek.bench.zre import zre
 
 # Questions with goals, beside `log`.
@@ -49,6 +49,7 @@ ALONE = [
     pipeline.QUESTION,
     pipeline_log.QUESTION,
     pipeline_memory.QUESTION,
+    queue.QUESTION,
     reload.QUESTION,
     stream.QUESTION,
     zre.QUESTION,

@@ -16,7 +16,7 @@ from ..lock.shared_table import SharedTable
 from ..table.table import Table
 from .job import BaseJob
 from .operations import Prefetch, QueueOperations
-from .worker import Claim, JobOutcome, JobWorker
+from .worker import SHORT_S, Claim, JobOutcome, JobWorker
 
 T = TypeVar("T")
 TICK_S = 0.05  # How often the keeper looks, while functions run.
@@ -118,8 +118,9 @@ class WorkLoop:
             until_ms = min(until_ms, monotonic_ms() + max(int(left_s * 1000), 0) + 1)
         try:
             self._queue._run(self._worker.keep_up())
-            most = self._prefetch.count * self._work.batch
-            self._claims.extend(self._queue._run(self._worker.next_claims(most, False, until_ms)))
+            if not self._claims:
+                claims = self._queue._run(self._worker.next_claims(self._most, False, until_ms))
+                self._claims.extend(claims)
         except Timeout as error:
             self._worker.forget()  # What was sent may claim jobs later: others give them back.
             self._on_error(error)
@@ -132,9 +133,16 @@ class WorkLoop:
         for claims in self._calls():
             self._call(claims)
         self._busy.clear()
-        self._prefetch.on_done(count // self._work.batch, time.monotonic() - begun_s)
-        self._settle()
+        took_s = time.monotonic() - begun_s
+        self._prefetch.on_done(count // self._work.batch, took_s)
+        self._worker.has_short_jobs = took_s < SHORT_S * count
+        self._settle(self._most)
         return True
+
+    @property
+    def _most(self) -> int:
+        """How many jobs it claims at once; none any more when it stops."""
+        return 0 if self._worker.stopping else self._prefetch.count * self._work.batch
 
     def _calls(self) -> Iterator[list[Claim]]:
         """The claims of each call; the keeper may take some away meanwhile."""
@@ -161,21 +169,23 @@ class WorkLoop:
     def _tell(self, claim: Claim, fraction: float, text: str) -> bool:
         return self._queue._run(self._worker.tell(claim, fraction, text))
 
-    def _settle(self) -> None:
-        """Acknowledges what is done; tries again until the cluster answers."""
+    def _settle(self, most: int = 0) -> None:
+        """Acknowledges what is done, and claims further jobs with it; tries again until the cluster
+        answers."""
         while self._outcomes:
             try:
-                self._settle_once()
+                self._settle_once(most)
             except Timeout as error:
                 self._on_error(error)
                 if self._worker.stopping:
                     return
 
-    def _settle_once(self) -> None:
+    def _settle_once(self, most: int = 0) -> None:
         """Acknowledges what is done. Raises Timeout, and keeps it then."""
         with self._queue._mutex:
             count = len(self._outcomes)
-            self._queue._run(self._worker.settle(self._outcomes[:count]))
+            self._queue._run(self._worker.settle(self._outcomes[:count], most))
+            self._claims.extend(self._worker.take_ahead())
             del self._outcomes[:count]
 
     def _give_back(self) -> None:

@@ -15,40 +15,42 @@ from zlib import crc32
 
 from ...net.clock import monotonic_ms, wall_ms
 from ...protocols.failover.limits import NEVER_MS
-from ...protocols.zerodb.client.client import Exchange
-from ...protocols.zerodb.wire import requests
 from ...protocols.zerodb.wire.ops import Op
-from ...protocols.zerodb.wire.values import COMPARES_MAX, PACKED, STALE, Extension
-from ..errors import SessionEnded, TableCompacted, TableRefused
+from ...protocols.zerodb.wire.values import COMPARES_MAX
+from ..errors import SessionEnded, TableRefused, Timeout
 from ..io.catch_errors import CatchErrors
-from ..io.operations import Operation
+from ..io.operations import Operation, Sleep
 from ..lock.session import KeptSession
-from ..table.arguments import Pair, Range, behind_prefix
+from ..table.arguments import Pair, behind_prefix
 from ..table.batch import Batch
-from ..table.operations import decoded
-from ..table.pages import pairs_of
-from ..table.reads import WATCH_MS
 from ..table.table import TableWrites
 from . import records
 from .cron import CronSchedule
+from .finder import SCAN_JOBS_MAX, JobFinder
 from .records import Group, JobEnd, JobRecord, ReadyKey
 from .store import JobStore, NewJob, keys_of_job, put_group
 
 if TYPE_CHECKING:
     from ..lock.session import AnyTable
 
-SCAN_JOBS_MAX = 1000  # Waiting jobs that a worker looks at to claim some.
 CLAIM_JOBS_MAX = 256  # At once,
 CLAIM_BYTES_MAX = 256 << 10  # and their records.
 SETTLE_JOBS_MAX = 128  # Ends of jobs in one transaction,
 SETTLE_OPS_MAX = COMPARES_MAX  # and operations:
 END_OPS = 8  # of each end, besides those of its function.
 CLAIM_TRIES_MAX = 4  # While other workers take the same jobs.
-STEAL_MS = 100  # A job waits so long for the worker that is its first choice.
-LOOK_MS = 1000  # How often a busy worker looks for jobs in front of those that it has seen.
-WHOLE_MS = 10_000  # How often an idle worker does.
-WHOLE_JOBS = 32  # One that claimed so many jobs looks at all when it is idle.
-LATE_MS = 5000  # A put that comes later than its due time is seen by that look.
+# A job waits so long for the worker that is its first choice, and so long for each further one.
+STEAL_MS, CHOICE_MS = 100, 50
+# Short jobs that come one by one have the same first choice within 1024 ms, so that one worker is
+# woken for them and does several in a transaction; the others take over later.
+SHORT_S, SHORT_BITS, SHORT_STEAL_MS = 0.01, 10, 300
+SCAN_JOBS = 32  # A worker that claimed so many jobs scans for the next ones.
+SLICE_MS = 500  # A worker that waits looks so often whether it is to stop.
+PACE_MS = 20  # A worker with few jobs acknowledges, and claims more with it, so often at most.
+NEWS_MS = 10  # It waits so long for the answer of the watch.
+# A worker that was told of jobs for others asks again after a pause: one that has claimed some in
+# BUSY_MS after a short one.
+BUSY_MS, BUSY_PAUSE_MS, PAUSE_MS = 300, 5, 50
 CLEAN_MS = 10_000
 CLEAN_PAIRS = 1000
 DEAD_KEEP_MS = 30 * 24 * 3_600_000
@@ -136,21 +138,20 @@ class JobWorker(KeptSession):
         super().__init__(table, ttl_ms)
         self._store, self._limits = JobStore(table), limits
         self._schedules, self._on_error = schedules, on_error
-        self.stopping = False
+        self.stopping = self.has_short_jobs = False
         self.counters = dict.fromkeys(
             ("claimed", "done", "failed", "dead", "lost", "conflicts", "taken_over"), 0
         )
         self._workers: list[int] = []  # Sessions of those that live, in order.
-        self._first: dict[int, bytes] = {}  # Priority: the first key that may be waiting.
-        self._look_ms = self._sweep_ms = self._clean_ms = 0  # When to do it, monotonic_ms().
+        self._sweep_ms = self._clean_ms = 0  # When to do it, monotonic_ms().
         self._tick_ms = 0  # The next time of a schedule, wall_ms().
         self._cleaned = b""  # The end up to which old ends were removed.
         self._groups: dict[bytes, Group] = {}  # What this worker has claimed, by key.
         self._number = 0  # Of the last group.
-        self._index = 0  # Of the next change that a watch tells; 0: it must look at all first.
-        self._whole_ms = 0  # When it looks at all in any case, monotonic_ms().
-        self._due_ms = NEVER_MS  # The next time of a job that is not due, wall_ms().
-        self._wake_ms = NEVER_MS  # When a job that was seen may be claimed, wall_ms().
+        self._finder = JobFinder(table)
+        self._ahead: list[Claim] = []  # Claimed with the last ends; see take_ahead().
+        self._claimed_ms = self._settled_ms = 0  # When it did so last, monotonic_ms().
+        self._wake_ms = NEVER_MS  # When to claim again, wall_ms().
 
     # ---- the session ----
 
@@ -216,12 +217,8 @@ class JobWorker(KeptSession):
         found = yield from self.claim(most, holds)
         if found or monotonic_ms() >= until_ms:
             return found
-        if not self._index or monotonic_ms() >= self._whole_ms:
-            # What comes behind this index the watch tells, so all is looked at once alone.
-            self._index = yield from self._table._next_index()
-            self._whole_ms = monotonic_ms() + WHOLE_MS
-            self._due_ms = yield from self._next_due()
-            self._look_ms = 0
+        if self._finder.looks_due:
+            yield from self._finder.follow()
             found = yield from self.claim(most, holds)
         if not found:
             yield from self._wait_for_jobs(until_ms)
@@ -237,7 +234,8 @@ class JobWorker(KeptSession):
                 assert bucket is not None
                 self._wake_ms = wall_ms() + bucket.wait_ms
                 return []
-            waiting = yield from self._due(min(2 * tokens * len(self._workers), SCAN_JOBS_MAX))
+            limit = min(2 * tokens * len(self._workers), SCAN_JOBS_MAX)
+            waiting = yield from self._finder.due(limit)
             chosen = self._choose(waiting, tokens, holds)
             if not chosen:
                 return []
@@ -247,26 +245,27 @@ class JobWorker(KeptSession):
                 self.forget()
                 return []
             if claims is not None:
-                self.counters["claimed"] += len(claims)
-                if len(claims) >= WHOLE_JOBS:
-                    self._index = 0  # The watch would tell many changes of the past.
+                if len(claims) >= SCAN_JOBS:
+                    self._finder.unfollow()  # The watch would tell many changes of the past.
                 return claims
             self.counters["conflicts"] += 1
-            self._look_ms = 0
+            yield from self._finder.check(chosen)
         self._wake_ms = wall_ms() + random.randrange(STEAL_MS)
         return []
 
     def _choose(self, waiting: list[Pair], most: int, holds: bool) -> list[Pair]:
         """Those that this worker claims: of the jobs whose first choice it is, or of jobs that have
         waited for their first choice. Sets when to look again."""
-        mine = [pair for pair in waiting if self._is_mine(pair[0])]
+        keys = [ReadyKey.decode(key) for key, _ in waiting]
+        allowed = [self._allowed_ms(key) for key in keys]
+        choices = [*zip(waiting, keys, allowed, strict=True)]
+        mine = [pair for pair, key, at_ms in choices if at_ms == key.due_ms]
         self._wake_ms = NEVER_MS
-        if not mine and waiting:
-            since_ms = wall_ms() - STEAL_MS
-            mine = [pair for pair in waiting if ReadyKey.decode(pair[0]).due_ms <= since_ms]
+        if not mine:
+            now_ms = wall_ms()
+            mine = [pair for pair, _, at_ms in choices if at_ms <= now_ms]
             if not mine:
-                first_ms = min(ReadyKey.decode(key).due_ms for key, _ in waiting)
-                self._wake_ms = first_ms + STEAL_MS
+                self._wake_ms = min([self._finder.first_ms(self._allowed_ms), *allowed])
             blocks = max(len(mine) // most, 1)
             first = random.randrange(blocks) * most
             mine = mine[first:]
@@ -285,62 +284,47 @@ class JobWorker(KeptSession):
                 chosen.append(pair)
         return chosen
 
-    def _is_mine(self, key: bytes) -> bool:
+    def _allowed_ms(self, key: ReadyKey) -> int:
+        """When this worker may claim a job: at its due time as the first choice, else later, if the
+        better choices leave it."""
         workers = self._workers
-        return not workers or workers[crc32(key[10:]) % len(workers)] == self.session
-
-    def _due(self, limit: int) -> Operation[list[Pair]]:
-        """The first jobs that are due, by priority and time.
-
-        It begins at the first job of each priority that it saw last, as deleted keys in front make
-        a scan slow; now and then it looks at all."""
-        now_ms = wall_ms()
-        looks = monotonic_ms() >= self._look_ms
-        if looks:
-            self._look_ms = monotonic_ms() + LOOK_MS
-            self._first.clear()
-        levels = [*range(records.PRIORITY_MAX, -1, -1)] if looks else sorted(self._first)[::-1]
-        found: list[Pair] = []
-        sent = [
-            self._begin_scan(
-                self._first.get(level, records.ready_bound(level, 0)),
-                records.ready_bound(level, now_ms + 1),
-                limit,
-            )
-            for level in levels
-        ]
-        for level, exchange in zip(levels, sent, strict=True):
-            answer = yield from self._table._finish(exchange)
-            assert isinstance(exchange.sent, requests.Scan)
-            pairs = decoded(pairs_of, answer, exchange.sent).content
-            if pairs:
-                self._first[level] = pairs[0][0]
-            elif level in self._first:
-                self._first[level] = records.ready_bound(level, max(now_ms - LATE_MS, 0))
-            found += pairs[: limit - len(found)]
-        return found
-
-    def _begin_scan(self, start: bytes, end: bytes, limit: int) -> Exchange:
-        """Reads this node's copy: a claim of a job that is no longer there fails."""
-        extension = Extension(PACKED | STALE)
-        return self._table._begin(requests.Scan(self._table.number, limit, start, end, extension))
+        is_short = self.has_short_jobs and self._finder.follows
+        share = (key.due_ms >> SHORT_BITS).to_bytes(8, "big") if is_short else key.job
+        rank = len(workers)
+        if self.session in workers:
+            rank = (workers.index(self.session) - crc32(share)) % len(workers)
+        steal_ms = SHORT_STEAL_MS if is_short else STEAL_MS
+        return key.due_ms + (steal_ms + CHOICE_MS * (rank - 1) if rank else 0)
 
     def _take(self, chosen: list[Pair], bucket: "Bucket | None") -> Operation[list[Claim] | None]:
         """Claims waiting jobs in one transaction; None: others were faster."""
-        batch = self._store.batch().when_alive(self.session)
+        batch = self._store.batch()
+        key, group = self._add_claim(batch, chosen)
+        if bucket is not None:
+            bucket.add_to(batch, len(chosen))
+        if not (yield from self._table._commit(batch)).succeeded:
+            return None
+        return (yield from self._claimed(key, group, chosen))
+
+    def _add_claim(self, batch: Batch, chosen: list[Pair]) -> tuple[bytes, Group]:
+        """Adds the claim of waiting jobs to a transaction. Returns the group's key, and the
+        group."""
+        batch.when_alive(self.session)
         for key, value in chosen:
             batch.when_equal(key, value).delete(key)
         self._number += 1
         key = records.group_key(self.session, self._number)
-        jobs = {ready[-records.ID_BYTES :]: value for ready, value in chosen}
-        group = Group(wall_ms(), jobs)
+        group = Group(wall_ms(), {ready[-records.ID_BYTES :]: data for ready, data in chosen})
         batch.put(key, group.encode())
-        if bucket is not None:
-            bucket.add_to(batch, len(chosen))
-        found = {job: JobRecord.decode(value) for job, value in jobs.items()}
-        if not (yield from self._table._commit(batch)).succeeded:
-            return None
+        return key, group
+
+    def _claimed(self, key: bytes, group: Group, chosen: list[Pair]) -> Operation[list[Claim]]:
+        """The claims of a group that was stored, with the bodies."""
         self._groups[key] = group
+        self._claimed_ms = monotonic_ms()
+        self._finder.claimed(ready for ready, _ in chosen)
+        self.counters["claimed"] += len(chosen)
+        found = {job: JobRecord.decode(value) for job, value in group.jobs.items()}
         long = [job for job, record in found.items() if record.body is None]
         data = (yield from self._table._get([records.BODY + job for job in long])) if long else []
         bodies = dict(zip(long, data, strict=True))
@@ -355,60 +339,29 @@ class JobWorker(KeptSession):
         ]
 
     def _wait_for_jobs(self, until_ms: int) -> Operation[None]:
-        """Waits until a job comes or becomes due, or until until_ms."""
-        within = Range(records.READY, behind_prefix(records.READY))
-        until_ms = min(until_ms, monotonic_of(self._wake_ms))
+        """Waits until a job comes that this worker may claim, or until until_ms."""
+        finder = self._finder
+        is_fresh = False
         while not self.stopping:
-            due_ms = monotonic_of(self._due_ms)
-            left_ms = min(until_ms, due_ms) - monotonic_ms()
-            if left_ms <= 0:
-                if due_ms <= monotonic_ms():
-                    self._index = 0  # It looks at all.
+            wake_ms = min(until_ms, monotonic_of(self._wake_ms))
+            left_ms = wake_ms - monotonic_ms()
+            if not finder.follows:  # Too many jobs wait, and all of them are for others.
+                yield Sleep(max(min(left_ms, SLICE_MS), 0))
                 return
-            # Short pauses, as a signal only sets `stopping`.
-            wait_ms = min(left_ms, WATCH_MS // 20)
-            try:
-                self._index, changes = yield from self._table._changes_from(
-                    within, self._index, wait_ms, min(until_ms, due_ms)
-                )
-            except TableCompacted:
-                self._index = 0
+            if left_ms <= 0 and (is_fresh or monotonic_ms() >= until_ms):
                 return
-            keys = [each.key for each in changes if each.value is not None]
-            due = [key for key in keys if self._note_key(key)]
-            if any(map(self._is_mine, due)):
-                return
-            if due:
-                until_ms = min(until_ms, monotonic_ms() + STEAL_MS)
-
-    def _note_key(self, key: bytes) -> bool:
-        """Notes where a job waits that was put; whether it is due."""
-        level, due_ms, _ = ReadyKey.decode(key)
-        if due_ms > wall_ms():
-            self._due_ms = min(self._due_ms, due_ms)
-            return False
-        self._first[level] = min(self._first.get(level, key), key)
-        return True
-
-    def _next_due(self) -> Operation[int]:
-        """When the next job is due that is not due yet, wall_ms(); NEVER_MS: there is none."""
-        now_ms = wall_ms()
-        levels = range(records.PRIORITY_MAX + 1)
-        sent = [
-            self._begin_scan(
-                records.ready_bound(level, now_ms + 1),
-                records.ready_bound(level, (1 << 64) - 1),
-                1,
-            )
-            for level in levels
-        ]
-        first_ms = NEVER_MS
-        for exchange in sent:
-            answer = yield from self._table._finish(exchange)
-            assert isinstance(exchange.sent, requests.Scan)
-            for key, _ in decoded(pairs_of, answer, exchange.sent).content:
-                first_ms = min(first_ms, ReadyKey.decode(key).due_ms)
-        return first_ms
+            # Short pauses, as a signal only sets `stopping`. A job that it may take from others may
+            # be gone: it asks once more.
+            wait_ms = NEWS_MS if left_ms <= 0 else min(left_ms, SLICE_MS)
+            told = yield from finder.news(monotonic_ms() + wait_ms)
+            is_fresh = told or left_ms <= 0
+            if is_fresh:
+                self._wake_ms = finder.first_ms(self._allowed_ms)
+                left_ms = min(until_ms, monotonic_of(self._wake_ms)) - monotonic_ms()
+                if left_ms > 0:
+                    is_busy = monotonic_ms() < self._claimed_ms + BUSY_MS
+                    yield Sleep(min(BUSY_PAUSE_MS if is_busy else PAUSE_MS, left_ms))
+                    is_fresh = False
 
     def _tokens(self, most: int) -> Operation[tuple[int, "Bucket | None"]]:
         """How many jobs may begin now, and the bucket that they are taken from."""
@@ -420,34 +373,77 @@ class JobWorker(KeptSession):
 
     # ---- ends of jobs ----
 
-    def settle(self, outcomes: Sequence[JobOutcome]) -> Operation[list[JobOutcome]]:
+    def settle(self, outcomes: Sequence[JobOutcome], most: int = 0) -> Operation[list[JobOutcome]]:
         """Stores what became of claims. Returns those whose claim this worker had lost: of them
-        nothing is stored."""
+        nothing is stored.
+
+        most   with the last ends it claims so many of the jobs that wait; see take_ahead()
+        """
         lost: list[JobOutcome] = []
-        for part in parts(outcomes):
-            lost += yield from self._settle(part)
+        rest = [*parts(outcomes)]
+        while rest:
+            part = rest.pop(0)
+            lost += yield from self._settle(part, 0 if rest else most)
         self.counters["lost"] += len(lost)
         return lost
 
-    def _settle(self, part: Sequence[JobOutcome]) -> Operation[list[JobOutcome]]:
+    def take_ahead(self) -> list[Claim]:
+        """The jobs that were claimed together with the last ends."""
+        ahead, self._ahead = self._ahead, []
+        return ahead
+
+    def _settle(self, part: Sequence[JobOutcome], most: int = 0) -> Operation[list[JobOutcome]]:
         lost: list[JobOutcome] = []
         held = [*part]
+        chosen = (yield from self._next_jobs(most, part)) if most else []
         while held:
             batch = self._store.batch()
             self._add_groups(batch, [outcome.claim for outcome in held])
             counts = dict.fromkeys(("done", "failed", "dead"), 0)
             for outcome in held:
                 counts[self._add_end(batch, outcome)] += 1
+            added = self._add_claim(batch, chosen) if chosen else None
             try:
                 if (yield from self._commit_groups(batch, [it.claim for it in held])):
                     for name, count in counts.items():
                         self.counters[name] += count
+                    if added is not None:
+                        self._ahead = yield from self._claimed(*added, chosen)
                     return lost
             except TableRefused as error:
                 return lost + (yield from self._settle_apart(held, error))
+            except Timeout:
+                if chosen:
+                    self.forget()  # They may be claimed later: others give them back.
+                raise
+            if chosen:
+                self.counters["conflicts"] += 1
+                yield from self._finder.check(chosen)
+                chosen = []
             lost += [it for it in held if not self._has(it.claim)]
             held = [it for it in held if self._has(it.claim)]
         return lost
+
+    def _next_jobs(self, most: int, part: Sequence[JobOutcome]) -> Operation[list[Pair]]:
+        """The jobs in memory that are claimed in the transaction of these ends."""
+        size = sum(len(outcome.ops) + END_OPS for outcome in part)
+        most = min(most, CLAIM_JOBS_MAX, (SETTLE_OPS_MAX - size) // 2 - 1)
+        if most <= 0 or not self.session or self._limits.rate:
+            return []
+        yield from self._collect(most)
+        return self._choose((yield from self._finder.known_due()), most, True)
+
+    def _collect(self, most: int) -> Operation[None]:
+        """Waits for further jobs, so that they share a transaction with the ends: a busy worker
+        that has all jobs in memory, but fewer than it may claim, has one in PACE_MS."""
+        pause_ms = self._settled_ms + PACE_MS - monotonic_ms()
+        is_busy = pause_ms > PACE_MS - BUSY_MS
+        self._settled_ms = monotonic_ms()
+        if is_busy and self._finder.follows and len(self._finder) < most:
+            if pause_ms > 0:
+                yield Sleep(pause_ms)
+            yield from self._finder.news(monotonic_ms() + NEWS_MS)
+            self._settled_ms = monotonic_ms()
 
     def _settle_apart(
         self, part: list[JobOutcome], error: TableRefused

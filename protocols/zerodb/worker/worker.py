@@ -25,6 +25,8 @@ from .snapshot_participant import RestoredTables, SnapshotParticipant, SnapshotU
 RECOVER_MS = 1000  # Between attempts to write again, or to restore a snapshot.
 RETRY_MS = 10  # While the segments lack a committed entry: the writer is replacing them.
 READ_BYTES_MAX = 1 << 20  # Of entries, in one wake.
+# Operations that make no table, and remove none.
+_OF_KNOWN_TABLES = ops.Put | ops.Delete | ops.DeleteRange | ops.Get | ops.Expiry | ops.Attach
 SETTLE_MS = 1000  # How long the database's own index may lag when no entry is for its tables.
 
 # Makes the snapshot that an entry at this position asks for. Returns the problem, or an empty text.
@@ -211,9 +213,11 @@ class Applier:
 
 def _may_change_tables(op: ops.Op, known: Set[int]) -> bool:
     """Whether the operation may change which tables exist, or their owners."""
+    if isinstance(op, ops.Transaction):
+        return any(_may_change_tables(step, known) for step in (*op.then, *op.otherwise))
     if op.table not in known or op.table == OWNER_TABLE:
         return True
-    return not isinstance(op, ops.Put | ops.Delete | ops.DeleteRange)
+    return not isinstance(op, _OF_KNOWN_TABLES)
 
 
 # ---- the worker ----
