@@ -8,6 +8,7 @@ from ...protocols.zerodb.wire.values import (
     FULLSYNC,
     KEY_BYTES_MAX,
     LIMIT_MAX,
+    NUMBER_DIGITS_MAX,
     OPTION_LIMITS,
     PARTSYNC,
     TABLE_MAX,
@@ -131,6 +132,15 @@ def checked_keys(keys: Iterable[Data]) -> list[bytes]:
     if isinstance(keys, bytes | bytearray | memoryview | str):
         raise TypeError("give several keys in a list; for one key use the singular method")
     return [checked_key(key) for key in keys]
+
+
+def checked_digits(number: int) -> bytes:
+    """A number as increments have it. Raises TypeError, ValueError."""
+    if not isinstance(number, int):
+        raise TypeError(f"an increment is a whole number, not {type(number).__name__}")
+    if abs(number) >= 10**NUMBER_DIGITS_MAX:
+        raise ValueError(f"an increment has at most {NUMBER_DIGITS_MAX} digits")
+    return b"%d" % number
 
 
 def checked_bound(bound: Data) -> bytes:

@@ -7,16 +7,19 @@ from functools import cached_property
 from typing import Any
 
 from ...protocols.zerodb.client.client import Exchange
+from ...protocols.zerodb.wire import ops, requests
 from ...protocols.zerodb.wire.answers import Answer
-from ...protocols.zerodb.wire.values import NO_TABLE
-from ..errors import TableRefused
+from ...protocols.zerodb.wire.values import NO_NUMBER, NO_TABLE, PARTSYNC
+from ..errors import TableRefused, TableUnsupported
 from ..io.async_driver import AsyncDriver, each
 from ..io.coalescer import RequestCoalescer, RequestLimits
-from .arguments import Data, Pair, checked_key
+from ..io.operations import Operation
+from .arguments import Data, Pair, checked_digits, checked_key
 from .jobs import TableJobs
 from .table import PACK_BYTES, PACK_PAIRS, Puts, TableWrites, columns_of
 from .updates import TableUpdates
 
+SUMS_MAX = 512  # In one request.
 GETS_MAX = 256  # In one request, so that the answer has room for values of some size.
 
 
@@ -52,7 +55,27 @@ class AsyncTable(TableUpdates, TableWrites, TableJobs, AsyncDriver):
             self._finish_get,
         )
 
+    @cached_property
+    def _sums(self) -> RequestCoalescer[Pair, Exchange, list[bytes | None]]:
+        return RequestCoalescer(
+            self,
+            RequestLimits(SUMS_MAX, PACK_BYTES),
+            lambda _: self._client.has_room,
+            self._begin_sums,
+            self._finish_sums,
+        )
+
+    def _begin_sums(self, pairs: list[Pair]) -> Exchange:
+        """Increments of several tasks in one request, behind the puts that were collected."""
+        self._puts.flush()
+        steps: list[ops.Op] = [ops.Increment(self._number, [key], [by]) for key, by in pairs]
+        return self._begin(requests.Transaction([], steps, [], self._write_flags or PARTSYNC))
+
+    def _finish_sums(self, exchange: Exchange) -> Operation[list[bytes | None]]:
+        return (yield from self._finish_transaction(exchange)).values
+
     def _flush(self) -> None:
+        self._sums.flush()
         self._puts.flush()
 
     async def get(self, key: Data) -> Any:
@@ -76,10 +99,29 @@ class AsyncTable(TableUpdates, TableWrites, TableJobs, AsyncDriver):
         pair = checked_key(key), self._stored(value)
         if self._number == NO_TABLE or self._naming:
             await self._run(self._ensure())
+        self._sums.flush()
         if ttl_s is None and not session:
             await self._puts.add(pair, len(pair[0]) + len(pair[1]))
         else:
             await self._run(self._put_pairs([pair], ttl_s, session))
+
+    async def increment(self, key: Data, by: int = 1, *, ttl_s: float | None = None) -> int:
+        """Adds to a whole number, and returns the sum; see kelek.Table.increment(). One request
+        carries the increments of several tasks."""
+        pair = checked_key(key), checked_digits(by)
+        if self._number == NO_TABLE or self._naming:
+            await self._run(self._ensure())
+        if ttl_s is None:
+            try:
+                await self._run(self._check_sums())
+                found, place = await self._sums.add(pair, len(pair[0]) + len(pair[1]))
+                return int(found[place] or 0)
+            except TableUnsupported:
+                pass  # Nothing was done.
+            except TableRefused as error:
+                if NO_NUMBER not in error.text:  # Maybe of another task's key; nothing was done.
+                    raise
+        return await self._run(self._increment(key, by, ttl_s))
 
     async def put_many(
         self,
@@ -101,7 +143,7 @@ class AsyncTable(TableUpdates, TableWrites, TableJobs, AsyncDriver):
     async def aclose(self) -> None:
         """Closes the client. Sent writes may still happen; tasks that wait get a TableError."""
         await super().aclose()
-        tasks = (*self._puts.tasks, *self._gets.tasks)
+        tasks = (*self._puts.tasks, *self._gets.tasks, *self._sums.tasks)
         await asyncio.gather(*tasks, return_exceptions=True)
 
 

@@ -1,4 +1,4 @@
-"""kelek.Batch: a transaction of compares, puts, deletes and gets."""
+"""kelek.Batch: a transaction of compares, puts, deletes, gets, increments and appends."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Self, TypeVar, cast
@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Self, TypeVar, cast
 from ...protocols.zerodb.wire import ops
 from .arguments import (
     Data,
+    checked_digits,
     checked_key,
     checked_number,
     checked_range,
@@ -23,7 +24,8 @@ class BatchResult(NamedTuple):
 
     succeeded   all conditions held; always True without conditions
     token       a fencing token: it grows with each batch that succeeds, across tables
-    values      the values of the gets in the executed branch, in order
+    values      the values of the gets in the executed branch, the sums of its increments and
+                the sizes of its appends, in order
     """
 
     succeeded: bool
@@ -53,6 +55,18 @@ class Branch:
         """Stores values."""
         for key, value in pairs:
             self.put(key, value, table=table)
+        return self
+
+    def increment(self, key: Data, by: int = 1, *, table: int | str | None = None) -> Self:
+        """Adds to a whole number; no key is 0. The sum is among the values of the result, as a
+        number. See Table.increment()."""
+        self.ops.append(ops.Increment(self._of(table), [checked_key(key)], [checked_digits(by)]))
+        return self
+
+    def append(self, key: Data, data: Data, *, table: int | str | None = None) -> Self:
+        """Adds bytes to the end of a value; no key is an empty one. The size is among the values of
+        the result. See Table.append()."""
+        self.ops.append(ops.Append(self._of(table), [checked_key(key)], [checked_value(data)]))
         return self
 
     def delete(self, *keys: Data, table: int | str | None = None) -> Self:
@@ -147,6 +161,17 @@ class Batch(Branch):
         return self._when(
             ops.ALIVE, checked_number("a session", session).to_bytes(8, "little"), b"", None
         )
+
+    def numbered(self, succeeded: bool) -> list[bool]:
+        """Which values of the result are numbers, of the branch that was executed."""
+        done = self.ops if succeeded else self.otherwise.ops
+        found = (op for op in done if isinstance(op, ops.Get | ops.Increment | ops.Append))
+        return [not isinstance(op, ops.Get) for op in found]
+
+    @property
+    def has_sums(self) -> bool:
+        """Whether it increments or appends, which older servers do not know."""
+        return ops.has_sums([*self.ops, *self.otherwise.ops])
 
     def names(self) -> set[str]:
         """The names of tables that it uses."""

@@ -371,7 +371,11 @@ class TableOperations(ClientBase):
         return self._number
 
     def _commit(self, batch: Batch) -> Operation[answers.TransactionResult]:
-        """Applies a batch, and returns the values of its gets as they are stored."""
+        """Applies a batch, and returns the values of its gets as they are stored. Raises
+        TableUnsupported: nothing was done, as it increments or appends and not all nodes know it.
+        """
+        if batch.has_sums:
+            yield from self._check_sums()
         lease = checked_number("a session", batch.session)
         extension = Extension(ttl_ms=milliseconds(batch.ttl_s), lease=lease)
         flags = self._write_flags or PARTSYNC
@@ -380,7 +384,24 @@ class TableOperations(ClientBase):
             numbers[name] = yield from self._number_of(name)
         request = requests.Transaction(*batch.parts(numbers), flags, extension)
         self._flush()
-        return (yield from self._fetch(request, answers.TRANSACTION))
+        exchange = self._begin(request)
+        return (yield from self._finish_transaction(exchange))
+
+    def _finish_transaction(self, exchange: Exchange) -> Operation[answers.TransactionResult]:
+        """Waits for the answer. Raises TableUnsupported as _commit() does."""
+        try:
+            answer = yield from self._finish(exchange)
+        except TableRefused as error:
+            if values.SUMS_UNKNOWN not in error.text:
+                raise
+            raise TableUnsupported(error.text) from None
+        return decoded(answers.TRANSACTION.decode, answer, exchange.sent)
+
+    def _check_sums(self) -> Operation[None]:
+        """Raises TableUnsupported when the server does not know increments and appends."""
+        server = yield from self._served()
+        if not server.features & values.FEATURE_SUMS:
+            raise TableUnsupported(f"the server at {server.url} does not increment or append")
 
     # ---- values ----
 

@@ -162,9 +162,16 @@ class TableWrites(TypedTable):
         """Applies a batch atomically: the branch that its conditions select.
 
         Raises SessionEnded when the batch has a session that has ended; it changes nothing then.
+        Raises TableUnsupported when it increments or appends and the server does not know that, or
+        another member of the cluster may not know it yet.
         """
         succeeded, token, found = yield from self._commit(batch)
-        return BatchResult(succeeded, token, self._values(found))
+        kinds = batch.numbered(succeeded)
+        results = [
+            int(data or b"0") if is_number else self._value(data)
+            for data, is_number in zip(found, kinds, strict=True)
+        ]
+        return BatchResult(succeeded, token, results)
 
     @operation
     def compare_and_put(self, key: Data, expected: Any, value: Any) -> Operation[bool]:

@@ -4,20 +4,26 @@ Each is a transaction of the table: reads and writes of one request, or a read a
 that is tried again while other clients change the key in between.
 """
 
-import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ...net.clock import monotonic_ms
 from ...protocols.zerodb.wire import answers, requests
-from ...protocols.zerodb.wire.values import STALE, Extension
-from ..errors import TableTimeout
+from ...protocols.zerodb.wire.values import (
+    NO_NUMBER,
+    NUMBER_DIGITS_MAX,
+    STALE,
+    VALUES_TOO_LARGE,
+    Extension,
+    is_number,
+)
+from ..errors import TableRefused, TableTimeout, TableTooLarge, TableUnsupported
 from ..io.operations import Operation, operation
-from .arguments import Data, check_value_size, checked_key, checked_value
+from .arguments import Data, check_value_size, checked_digits, checked_key, checked_value
 from .batch import Batch
 from .typed.operations import TypedTable
 
-_NUMBER = re.compile(rb"-?[0-9]{1,1000}")
+APPEND_BYTES_MAX = 256 << 10  # The nodes append so much; for more the client writes the value.
 
 
 class KeyLifetime(NamedTuple):
@@ -73,15 +79,32 @@ class TableUpdates(TypedTable):
         """Adds to a whole number, and returns the sum. No key is 0.
 
         The number is stored as decimal digits, as JSON has it, whatever the table's codec is. The
-        key has no time to live or session then, but ttl_s. It takes a read and a write, and more of
-        both while other clients change the key.
+        key has no time to live or session then, but ttl_s. The nodes add, in one write. While one
+        of them is of a version that can't, it takes a read and a write, and more of both while
+        other clients change the key.
 
         Raises ValueError when the value is no such number.
         """
+        checked_digits(by)
+        return (yield from self._increment(key, by, ttl_s))
 
+    def _increment(self, key: Data, by: int, ttl_s: float | None) -> Operation[int]:
+        """increment() in a request of its own."""
+        try:
+            batch = Batch(self._name or self._number, ttl_s=ttl_s).increment(key, by)
+            return int((yield from self._commit(batch)).values[0] or 0)
+        except TableUnsupported:
+            return (yield from self._increment_by_compare(key, by, ttl_s))
+        except TableRefused as error:
+            if NO_NUMBER not in error.text:
+                raise
+            text = f"the value of {key!r} {NO_NUMBER}, or the sum of at most {NUMBER_DIGITS_MAX}"
+            raise ValueError(text) from None
+
+    def _increment_by_compare(self, key: Data, by: int, ttl_s: float | None) -> Operation[int]:
         def added(data: bytes | None) -> bytes:
-            if data is not None and not _NUMBER.fullmatch(data):
-                raise ValueError(f"the value of {key!r} is no whole number in decimal digits")
+            if data is not None and not is_number(data):
+                raise ValueError(f"the value of {key!r} {NO_NUMBER}")
             return b"%d" % (int(data or 0) + by)
 
         return int((yield from self._update(checked_key(key), added, ttl_s)) or 0)
@@ -90,10 +113,21 @@ class TableUpdates(TypedTable):
     def append(self, key: Data, data: Data, *, ttl_s: float | None = None) -> Operation[int]:
         """Adds bytes to the end of a value, and returns its size. No key is an empty value.
 
-        The client reads the value and sends it again, twice: use it for values of some KiB. The key
-        has no time to live or session then, but ttl_s.
+        The key has no time to live or session then, but ttl_s. The nodes append, in one write. For
+        more than 256 KiB, and while a node is of a version that can't, the client reads the value
+        and sends it again, twice.
         """
         more = checked_value(data)
+        if len(more) <= APPEND_BYTES_MAX:
+            batch = Batch(self._name or self._number, ttl_s=ttl_s).append(key, more)
+            try:
+                return int((yield from self._commit(batch)).values[0] or 0)
+            except TableUnsupported:
+                pass  # Nothing was done.
+            except TableRefused as error:
+                if VALUES_TOO_LARGE not in error.text:
+                    raise
+                raise TableTooLarge(error.text) from None
 
         def joined(found: bytes | None) -> bytes:
             check_value_size(len(found or b"") + len(more))

@@ -137,9 +137,11 @@ def fill(targets: Sequence[tuple[Files, Identity]], old: OldLog, members: Member
 
 
 def _newer(configuration: ConfigEntry, found: ConfigEntry) -> ConfigEntry:
-    """With the newest `tables_from`: the index from which on tables accept only table entries."""
+    """With the newest `tables_from`: the index from which on tables accept only table entries, and
+    the operations that their members knew."""
     tables_from = max(configuration.tables_from, found.tables_from)
-    return configuration._replace(tables_from=tables_from)
+    operations = max(configuration.operations, found.operations)
+    return configuration._replace(tables_from=tables_from, operations=operations)
 
 
 def _copy_snapshot(

@@ -24,6 +24,7 @@ from ..wire.ops import (
     SessionEnd,
     Transaction,
     Truncate,
+    has_sums,
     pack,
     unpack,
 )
@@ -122,6 +123,8 @@ class Effects:
         if self._kind == KEYS_ONLY or not isinstance(op, Transaction):
             return None
         steps = op.then if self._kind == KEYS_OF_BRANCH[THEN] else op.otherwise
+        if has_sums(steps):
+            return None  # The entry does not have the values.
         if any(isinstance(step, Attach) for step in steps) and not _is_guarded(op):
             return None  # It deletes the keys of a session that has ended.
         return [step for step in steps if isinstance(step, SELF_DESCRIBING)]

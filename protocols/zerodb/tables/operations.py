@@ -21,6 +21,7 @@ from ..wire.ops import (
     PRESENT,
     REQUIRED,
     THEN,
+    Append,
     Attach,
     Compare,
     Delete,
@@ -29,6 +30,7 @@ from ..wire.ops import (
     Expire,
     Expiry,
     Get,
+    Increment,
     Op,
     Open,
     Part,
@@ -36,12 +38,14 @@ from ..wire.ops import (
     SessionEnd,
     SessionKeep,
     SessionOpen,
+    SumsKnown,
     Transaction,
     Truncate,
+    has_sums,
     unpack_entry,
 )
-from ..wire.values import NO_REQID, TableOptions
-from . import effects
+from ..wire.values import NO_REQID, SUMS_UNKNOWN, TableOptions
+from . import effects, sums
 from .tables import SYSTEM, Outcome, Pair, TableEntry, TableReader, TableState
 
 RESULTS_MAX = 65_536  # Of transactions, for repeats: the newest.
@@ -107,6 +111,9 @@ def apply_entry(
 
     changes   receives what operations of local tables did; None: no watch needs it
     """
+    if sums.is_unknown(state, entry.log_index, entry.ops):
+        yield Outcome(entry.log_index, 0, b"", SUMS_UNKNOWN)
+        return
     recorded = 0  # Operations of the entry that have a record.
     for place, op in enumerate(entry.ops):
         try:
@@ -151,7 +158,8 @@ def apply(state: TableState, index: int, op: Op) -> bytes:
     """Applies an operation of entry `index`, and returns the data of its outcome:
 
     transaction   u8 1 then, 0 else or 2 a required session has ended, u64 fencing token, then for
-                  each key of the gets of that branch u32 size (0xffffffff: absent) and value
+                  each key of the gets of that branch u32 size (0xffffffff: absent) and value,
+                  of increments and appends the sum or size, in decimal digits
     session open  u64 session
     session keep, session end   u8 1 it was alive or 0 it had ended
     expire        u32 number of keys and sessions that have ended
@@ -449,7 +457,8 @@ def _write_counters(state: TableState, counters: Counters) -> None:
 def _transaction(state: TableState, _: int, op: Transaction) -> bytes:
     """Applies a transaction once: a repeat returns the stored result and changes nothing.
 
-    The gets of a branch read the state before the branch.
+    The gets of a branch read the state before the branch; increments and appends what the
+    operations before them have left.
     """
     keeps = op.reqid != NO_REQID
     if keeps and (known := stored_result(state.get(SYSTEM, [result_key(op.reqid)])[0])) is not None:
@@ -457,18 +466,35 @@ def _transaction(state: TableState, _: int, op: Transaction) -> bytes:
     counters = _counters(state)
     taken = _branch(state, op)
     branch = op.then if taken == THEN else op.otherwise if taken == OTHERWISE else []
-    values = b"".join(_value(state, step) for step in branch if isinstance(step, Get))
+    made, found = _resolved(state, branch)
+    sums_left = iter(found)
+    values = b"".join(
+        _value(state, step) if isinstance(step, Get) else _sized(next(sums_left))
+        for step in branch
+        if isinstance(step, Get | Increment | Append)
+    )
     counters = counters._replace(token=counters.token + (taken == THEN))
     result = struct.pack("<BQ", taken, counters.token) + values
     if len(result) > RESULT_BYTES_MAX:
         raise OperationRefused(f"the gets find {len(values)} bytes, at most {RESULT_BYTES_MAX}")
-    for step in branch:
+    for step in made:
         if not isinstance(step, Get):
             apply(state, 0, step)
     if keeps:
         counters = _store_result(state, counters, op.reqid, result)
     _write_counters(state, counters)
     return result
+
+
+def _resolved(state: TableState, branch: list[Op]) -> tuple[list[Op], list[list[bytes]]]:
+    try:
+        return sums.resolved(state, branch)
+    except sums.SumRefused as error:
+        raise OperationRefused(str(error)) from None
+
+
+def _sized(found: list[bytes]) -> bytes:
+    return b"".join(struct.pack("<I", len(value)) + value for value in found)
 
 
 def _branch(state: TableState, op: Transaction) -> int:
@@ -575,8 +601,8 @@ def _part(state: TableState, index: int, op: Part) -> bytes:
         ops = unpack_entry(b"".join(pieces[key] for key in sorted(pieces)))
     except ValueError as error:
         raise OperationRefused(f"the pieces together are malformed: {error}") from None
-    if any(isinstance(one, Part) for one in ops):
-        raise OperationRefused("the pieces together hold pieces again")
+    if any(isinstance(one, Part) for one in ops) or has_sums(ops):
+        raise OperationRefused("the pieces together hold pieces, increments or appends")
     data, problem = [], ""
     for one in ops:
         try:
@@ -623,4 +649,5 @@ _EFFECTS: dict[type, Callable[[TableState, int, Any], bytes | None]] = {
     SessionKeep: _session_keep,
     SessionEnd: lambda state, _, op: _session_end(state, op.session),
     Expire: _expire,
+    SumsKnown: lambda state, index, _: sums.note_known(state, index),
 }

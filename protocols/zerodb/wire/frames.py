@@ -12,7 +12,7 @@ from typing import Any
 from ...errors import RemoteProtocolError
 from ...wire import FrameType, RestError, RestType
 from . import columns, ops, values
-from .values import KEY_BYTES_MAX, VALUE_BYTES_MAX
+from .values import KEY_BYTES_MAX, VALUE_BYTES_MAX, is_number
 
 Frames = Sequence[bytes]
 Pairs = tuple[Sequence[bytes], Sequence[bytes]]
@@ -221,6 +221,11 @@ MODIFICATIONS = RestType("modification", _encode_modifications, _decode_modifica
 
 # ---- transactions ----
 
+_WITH_VALUE: dict[int, type[ops.Put | ops.Increment | ops.Append]] = {
+    ops.PUT: ops.Put,
+    ops.INCREMENT: ops.Increment,
+    ops.APPEND: ops.Append,
+}
 Branches = tuple[Sequence[ops.Compare], Sequence[ops.Op], Sequence[ops.Op]]
 
 
@@ -236,6 +241,10 @@ def _encode_transaction(value: Branches) -> Iterator[bytes]:
                 frames = ops.GET, key, b""
             case ops.Put(keys=[key], values=[value_]):
                 frames = ops.PUT, key, value_
+            case ops.Increment(keys=[key], values=[value_]):
+                frames = ops.INCREMENT, key, value_
+            case ops.Append(keys=[key], values=[value_]):
+                frames = ops.APPEND, key, value_
             case ops.Delete(keys=[key]):
                 frames = ops.DELETE, key, b""
             case ops.DeleteRange():
@@ -272,19 +281,21 @@ def _decode_step(frames: Frames, place: int, compares: bool) -> ops.Compare | op
                     number, f"expected {KEY_BYTES_MAX} bytes at most, found {len(bound)}"
                 )
         return ops.DeleteRange(table, key, operand)
-    known = ops.COMPARE_KINDS if compares else (ops.GET, ops.PUT, ops.DELETE)
+    known = ops.COMPARE_KINDS if compares else (ops.GET, ops.DELETE, *_WITH_VALUE)
     if kind not in known:
         what = "compare" if compares else "operation"
         raise RestError(place, f"{kind:#04x} is no {what} of a transaction")
     _check_keys([key], place + 1)
-    if compares or kind == ops.PUT:
+    if compares or kind in _WITH_VALUE:
         _check_values([operand], place + 2)
     if compares:
         if kind == ops.ALIVE and len(key) != 8:
             raise RestError(place + 1, f"expected 8 bytes of session, found {len(key)}")
         return ops.Compare(table, key, kind, operand)
-    if kind == ops.PUT:
-        return ops.Put(table, [key], [operand])
+    if kind in _WITH_VALUE:
+        if kind == ops.INCREMENT and not is_number(operand):
+            raise RestError(place + 2, "expected a whole number of decimal digits")
+        return _WITH_VALUE[kind](table, [key], [operand])
     return ops.Delete(table, [key]) if kind == ops.DELETE else ops.Get(table, [key])
 
 

@@ -24,6 +24,8 @@ GET = 0x10
 PUT = 0x20
 DELETE = 0x21
 DELETE_RANGE = 0x22
+INCREMENT = 0x28
+APPEND = 0x29
 
 # Kinds of compares.
 ABSENT = 0
@@ -318,6 +320,26 @@ class Get(NamedTuple):
     keys: list[bytes]
 
 
+@_operation(INCREMENT, PAIRS._replace(text="only in a transaction; as put"))
+class Increment(NamedTuple):
+    """Only in a transaction: adds whole numbers, in decimal digits, to those of the keys; no key is
+    0. Its result contains the sums. An expiry or session of the key ends, as by a put."""
+
+    table: int
+    keys: Sequence[bytes]
+    values: Sequence[bytes]
+
+
+@_operation(APPEND, PAIRS._replace(text="only in a transaction; as put"))
+class Append(NamedTuple):
+    """Only in a transaction: adds bytes to the ends of values; no key is an empty one. Its result
+    contains the sizes, in decimal digits. An expiry or session of the key ends, as by a put."""
+
+    table: int
+    keys: Sequence[bytes]
+    values: Sequence[bytes]
+
+
 class Compare(NamedTuple):
     """A condition of a transaction: compares a key's value with an operand, bytewise."""
 
@@ -336,7 +358,7 @@ class Transaction(NamedTuple):
     table: int  # Of the first part: it decides the worker.
     reqid: bytes  # 12 bytes; zeros: the result is not stored.
     compares: list[Compare]
-    then: list["Op"]  # Get, Put, Delete, DeleteRange, Expiry, Attach
+    then: list["Op"]  # STEPS
     otherwise: list["Op"]
 
 
@@ -427,10 +449,19 @@ class Part(NamedTuple):
     data: bytes
 
 
+class SumsKnown(NamedTuple):
+    """Never packed: a configuration entry says that all members know increments and appends."""
+
+    table: int
+
+
 _KeyOp = Put | Delete | DeleteRange | DeleteLimited | Get | Expiry | Attach | Transaction | Part
 _LifetimeOp = SessionOpen | SessionKeep | SessionEnd | Expire | LeaseOpen | LeaseKeep | LeaseEnd
-Op = Open | Truncate | _KeyOp | _LifetimeOp
-STEPS = (Get, Put, Delete, DeleteRange, Expiry, Attach)  # The operations in a transaction.
+Op = Open | Truncate | _KeyOp | _LifetimeOp | Increment | Append | SumsKnown
+SUMS = (Increment, Append)  # Older versions do not know them (tables/sums.py).
+# The operations in a transaction.
+STEPS = (Get, Put, Delete, DeleteRange, Expiry, Attach, *SUMS)
+_INNER = (Get, *SUMS)  # Only there.
 
 
 # ---- entries ----
@@ -453,7 +484,7 @@ def _pack(ops: Sequence[Op], within: bool) -> bytes:
 
 
 def _check_place(kind: type, within: bool) -> None:
-    if (kind not in STEPS) if within else kind is Get:
+    if (kind not in STEPS) if within else kind in _INNER:
         raise ValueError(f"{kind.__name__} {'in' if within else 'outside'} a transaction")
 
 
@@ -520,7 +551,12 @@ def tables_of(ops: Sequence[Op]) -> set[int]:
 
 def tables_made(ops: Sequence[Op]) -> set[int]:
     """The tables that operations make if they do not exist: those of puts and opens."""
-    return {op.table for op in _each(ops) if isinstance(op, Put | Open)}
+    return {op.table for op in _each(ops) if isinstance(op, Put | Open | Increment | Append)}
+
+
+def has_sums(ops: Sequence[Op]) -> bool:
+    """Whether there are operations that older versions do not know."""
+    return any(isinstance(op, SUMS) for op in _each(ops))
 
 
 def cut(data: bytes, table: int, reqid: bytes, bytes_max: int) -> list[bytes]:

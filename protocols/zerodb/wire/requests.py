@@ -711,7 +711,7 @@ def _transaction(request: Transaction, now_ms: int) -> ops.Transaction:
         puts = [
             Put(op.table, op.keys, op.values, 0, request.extension)
             for op in branch
-            if isinstance(op, ops.Put)
+            if isinstance(op, ops.Put | ops.Increment | ops.Append)
         ]
         return branch + [op for put in puts for op in _bounds(put, now_ms)]
 

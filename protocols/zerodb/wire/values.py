@@ -1,6 +1,7 @@
 """Numbers of ZeroDB's wire: request types, codes, flags, limits, table options, and kelek's header
 extension (docs/protocols/zerodb.md)."""
 
+import re
 import struct
 from typing import NamedTuple
 
@@ -89,7 +90,8 @@ FEATURE_SHARED_LEASES = 0x40000  # Leases of snapshots on all nodes.
 FEATURE_NAMES = 0x80000  # Tables have names.
 FEATURE_LIFETIMES = 0x100000  # The time that keys have left is read.
 FEATURE_SCHEMAS = 0x200000  # Named tables have schemas.
-FEATURES = 0x3FFF07  # All of them.
+FEATURE_SUMS = 0x400000  # Increments and appends in transactions.
+FEATURES = 0x7FFF07  # All of them.
 
 # Flags of the extension.
 STALE = 0x01  # Read what this node has, without asking the leader.
@@ -114,6 +116,8 @@ LISTED_JOBS_MAX = 1000  # In one answer.
 SPLIT_POINTS_MAX = 1 << 16
 TTL_MS_MAX = 10 * 365 * 24 * 3600 * 1000  # Ten years.
 COMPARES_MAX = 1024  # In one transaction; the same limit holds for the operations of each branch.
+NUMBER_DIGITS_MAX = 1000  # Of a number that is incremented.
+APPENDED_BYTES_MAX = VALUE_BYTES_MAX  # Of all values that one transaction appends to.
 TEXT_BYTES_MAX = 1024  # Of an error text or a server's name.
 
 # Reserved tables have numbers from here on (docs/protocols/zerodb.md, "Reserved tables").
@@ -132,6 +136,18 @@ TABLE_NAME_BYTES_MAX = 128
 SHARED_LEASE = 1 << 63
 
 NO_REQID = bytes(REQID_BYTES)
+
+
+# Texts of refusals that clients know.
+SUMS_UNKNOWN = "a member of the cluster may not know increments and appends yet: upgrade all nodes"
+VALUES_TOO_LARGE = "the values have more than"
+NO_NUMBER = "is no whole number in decimal digits"
+_NUMBER = re.compile(rb"-?[0-9]{1,%d}" % NUMBER_DIGITS_MAX)
+
+
+def is_number(data: bytes) -> bool:
+    """Whether it is a whole number in decimal digits, as increments need it."""
+    return _NUMBER.fullmatch(data) is not None
 
 
 class TableOptions(NamedTuple):

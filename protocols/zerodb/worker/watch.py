@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from ...raft.messages import KIND_STATE, KIND_TABLES, EntryBatch
 from ...record import decode_block
+from ..tables import sums
 from ..tables.effects import RECORDED, SELF_DESCRIBING
 from ..tables.tables import TableEntry, TablePartition, Tables
 from ..wire import ops
@@ -129,7 +130,7 @@ def _effects_of(tables: Tables, log_index: int, entry: Sequence[ops.Op]) -> list
     recorded = sum(isinstance(op, RECORDED) for op in entry)
     effects = tables.effects(log_index) if recorded else []
     if len(effects) != recorded:
-        return None
+        return [] if sums.is_unknown(tables, log_index, entry) else None
     left = iter(effects)
     done: list[ops.Op] = []
     for op in entry:

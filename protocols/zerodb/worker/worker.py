@@ -12,6 +12,7 @@ from ....native.tables.ops import ALL_MARKED, Run, cut_block
 from ...errors import StorageFailure
 from ...raft.messages import EntryBatch
 from ...zmqraft.snapshots.barrier import BarrierMessage
+from ...zmqraft.wire.config_codec import batch_config
 from ..tables.tables import LogPosition, Outcome, TableEntry, TablePartition, Tables, store_applied
 from ..wire import ops
 from ..wire import worker_pipe as pipe
@@ -26,7 +27,15 @@ RECOVER_MS = 1000  # Between attempts to write again, or to restore a snapshot.
 RETRY_MS = 10  # While the segments lack a committed entry: the writer is replacing them.
 READ_BYTES_MAX = 1 << 20  # Of entries, in one wake.
 # Operations that make no table, and remove none.
-_OF_KNOWN_TABLES = ops.Put | ops.Delete | ops.DeleteRange | ops.Get | ops.Expiry | ops.Attach
+_OF_KNOWN_TABLES = (
+    ops.Put,
+    ops.Delete,
+    ops.DeleteRange,
+    ops.Get,
+    *ops.SUMS,
+    ops.Expiry,
+    ops.Attach,
+)
 SETTLE_MS = 1000  # How long the database's own index may lag when no entry is for its tables.
 
 # Makes the snapshot that an entry at this position asks for. Returns the problem, or an empty text.
@@ -161,8 +170,11 @@ class Applier:
         """
         entries: list[TableEntry] = []
         positions: dict[int, list[int]] = {}
-        for found in (find_entries(batch, self._owner, self.tables_from) for batch in batches):
+        for batch in batches:
+            found = find_entries(batch, self._owner, self.tables_from)
             entries += found.entries
+            if (config := batch_config(batch)) is not None and config.operations:
+                entries.append(TableEntry(batch.first_index, batch.term, [ops.SumsKnown(0)]))
             positions.update(found.positions)
             self.counts["malformed"] += found.malformed
         for step in split_at_leases(entries, (batches[-1].last_index, batches[-1].term)):

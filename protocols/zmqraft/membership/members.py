@@ -38,6 +38,7 @@ VOTER_WAIT_MS = 2000  # The longest wait until the new servers are voters, too.
 POLL_MS = 5  # How often progress is checked.
 CAUGHT_UP_ENTRIES = 1000
 REPLIES_MAX = 16  # Connections of the requesting client; the newest are answered.
+OPERATIONS = 1  # Of tables, as this version knows them (ConfigEntry.operations).
 REQID_AHEAD_S_MAX = 15 * 60  # A request id from further ahead is refused.
 
 
@@ -112,6 +113,7 @@ class MemberChanges:
         # Kelek peers of versions without member changes.
         self._without_members_feature: set[str] = set()
         self._knows_tables: set[str] = set()  # Peers that know the entry kind of tables.
+        self._knows_sums: set[str] = set()  # Peers that know increments and appends.
         self.holds_tables = False  # Whether the cluster is known to have table servers.
         self.joining: dict[str, JoiningServer] = {}  # The peer keeps links to them.
 
@@ -213,8 +215,10 @@ class MemberChanges:
 
         A server of an old version or another implementation could neither apply them nor lead.
         """
-        strange = sorted(self.joining.keys() - self._knows_tables)
-        if self._directory.latest.tables_from and strange:
+        latest = self._directory.latest
+        known = self._knows_sums if latest.operations else self._knows_tables
+        strange = sorted(self.joining.keys() - known)
+        if latest.tables_from and strange:
             raise Refusal(
                 "Unversed",
                 f"{', '.join(strange)} can't follow tables' entries: not this version's kelek",
@@ -244,10 +248,14 @@ class MemberChanges:
             self._without_members_feature.discard(peer)
         else:
             self._without_members_feature.add(peer)
-        if Feature.TABLES in features:
-            self._knows_tables.add(peer)
-        else:
-            self._knows_tables.discard(peer)
+        for feature, known in (
+            (Feature.TABLES, self._knows_tables),
+            (Feature.SUMS, self._knows_sums),
+        ):
+            if feature in features:
+                known.add(peer)
+            else:
+                known.discard(peer)
 
     def on_joining_answer(self, peer: str, now_ms: int, info: LogInfo | None = None) -> None:
         """A joining server has answered: with a hello, or with its log info."""
@@ -275,7 +283,7 @@ class MemberChanges:
                 self._advance(change, now_ms)
             except Refusal as refusal:
                 self._finish(change, refusal.answer)
-        elif self.holds_tables and not self._directory.latest.tables_from:
+        elif self.holds_tables and not self._directory.latest.operations:
             self._append_tables_from()
         if self._leads_after_removal() and not self._transfer_started:
             self._dismiss_due_ms.setdefault(core.setup.peer_id, now_ms + DISMISS_MS)
@@ -283,15 +291,20 @@ class MemberChanges:
             self._dismiss_removed(now_ms)
 
     def _append_tables_from(self) -> None:
-        """Appends the entry from which on tables accept only entries of their own kind.
+        """Appends the entry from which on tables accept only entries of their own kind, and with
+        the operations that all members know.
 
         It does so once every member knows that kind. The entry is a configuration with the same
         members: so it is in snapshots, and every node obeys it from the same index on.
         """
+        latest = self._directory.latest
         others = {*self._core.configuration.members} - {self._core.setup.peer_id}
-        if others <= self._knows_tables and self._is_stable():
-            index = self._core.log.last_index + 1
-            self._append(None, self._directory.latest._replace(tables_from=index))
+        operations = OPERATIONS if others <= self._knows_sums else 0
+        tables_from = latest.tables_from or self._core.log.last_index + 1
+        is_news = operations or not latest.tables_from
+        if is_news and others <= self._knows_tables and self._is_stable():
+            entry = latest._replace(tables_from=tables_from, operations=operations)
+            self._append(None, entry)
 
     def _leads_after_removal(self) -> bool:
         """Whether this leader's own removal is committed.

@@ -24,6 +24,8 @@ class ConfigEntry(NamedTuple):
     old: Members = ()
     # After this LOG INDEX tables accept only entries of their own kind; 0: disabled.
     tables_from: int = 0
+    # The operations that all members know: 1 with increments and appends; 0 without.
+    operations: int = 0
 
     @property
     def configuration(self) -> Configuration:
@@ -44,7 +46,8 @@ def encode_config_entry(entry: ConfigEntry) -> bytes:
     """Encodes the data of a config entry; decode_config_entry describes it."""
     old, new = ([list(member) for member in members] for members in (entry.old, entry.new))
     if entry.tables_from:
-        return v.encode_json({"old": old, "new": new, "tables_from": entry.tables_from})
+        known = {"operations": entry.operations} if entry.operations else {}
+        return v.encode_json({"old": old, "new": new, "tables_from": entry.tables_from, **known})
     return v.encode_json({"old": old, "new": new} if old else new)
 
 
@@ -52,7 +55,8 @@ def decode_config_entry(data: bytes) -> ConfigEntry:
     """Decodes the data of a config entry.
 
     joint   {"old": [[PEER ID, url], ...], "new": [[PEER ID, url], ...]}
-    sealed  {"old": as above, or [], "new": as above, "tables_from": LOG INDEX}
+    sealed  {"old": as above, or [], "new": as above, "tables_from": LOG INDEX}, and "operations":
+            a number, unless it is 0
     else    [[PEER ID, url], ...]
 
     Raises RemoteProtocolError on other data, on no member and on a member named twice.
@@ -60,15 +64,18 @@ def decode_config_entry(data: bytes) -> ConfigEntry:
     value = v.decode_json(data)
     if not isinstance(value, dict):
         return ConfigEntry(v.check_voters(value))
-    if value.keys() - {"tables_from"} != {"old", "new"}:
+    if value.keys() - {"tables_from", "operations"} != {"old", "new"}:
         raise RemoteProtocolError("a joint configuration holds old and new")
+    operations = value.get("operations", 0)
+    if type(operations) is not int or not 0 <= operations <= v.UINT_MAX:
+        raise RemoteProtocolError("operations is a number")
     if "tables_from" not in value:
         return ConfigEntry(v.check_voters(value["new"]), v.check_voters(value["old"]))
     tables_from = value["tables_from"]
     if type(tables_from) is not int or not 0 < tables_from <= v.UINT_MAX:
         raise RemoteProtocolError("tables_from is a LOG INDEX")
     old = v.check_voters(value["old"]) if value["old"] != [] else ()
-    return ConfigEntry(v.check_voters(value["new"]), old, tables_from)
+    return ConfigEntry(v.check_voters(value["new"]), old, tables_from, operations)
 
 
 def batch_config(batch: EntryBatch) -> ConfigEntry | None:

@@ -74,6 +74,7 @@ class Feature(StrEnum):
     BACKUP = "backup"
     TABLES = "tables"
     LEASE = "lease"
+    SUMS = "sums"
 
 
 def encode_uint(value: int) -> bytes:

@@ -59,11 +59,9 @@ def test_too_many_jobs_are_not_held() -> None:
     def key(number: int) -> bytes:
         return ReadyKey(5, number, bytes(records.ID_BYTES)).encode()
 
-    waiting = WaitingJobs((key(number), b"") for number in range(KNOWN_JOBS_MAX))
-    assert not waiting.is_full
-    waiting.put(key(KNOWN_JOBS_MAX), b"")
-    assert waiting.is_full
+    for count in (KNOWN_JOBS_MAX, KNOWN_JOBS_MAX + 1):
+        waiting = WaitingJobs((key(number), b"") for number in range(count))
+        assert waiting.is_full == (count > KNOWN_JOBS_MAX)
     large = WaitingJobs([(key(0), bytes(KNOWN_BYTES_MAX)), (key(1), b"1")])
     assert large.is_full
-    large.put(key(0), b"")
-    assert not large.is_full
+    assert not WaitingJobs([(key(0), bytes(KNOWN_BYTES_MAX))]).is_full

@@ -1,9 +1,10 @@
 """ZeroDB servers for tests of the client: tables in memory, shared by several servers."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from kelek.protocols.zerodb.tables import sums
 from kelek.protocols.zerodb.wire import answers, ops, requests, values
 from kelek.protocols.zerodb.wire.requests import Request, RequestError, decode_request
 from kelek.protocols.zerodb.wire.values import KEYS_ONLY, NO_EXTENSION, PACKED, REVERSE
@@ -34,6 +35,12 @@ class TableStore:
 
     def table(self, number: int) -> dict[bytes, bytes]:
         return self.tables.setdefault(number, {})
+
+    def get(self, table: int, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [self.table(table).get(key) for key in keys]
+
+    def scan(self, table: int, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return ((key, self.table(table)[key]) for key in self.within(table, start, end))
 
     def within(self, number: int, start: bytes, end: bytes, last: bytes = b"") -> list[bytes]:
         return [
@@ -98,6 +105,7 @@ class FakeTableServer:
         self.mute_scans = False  # It answers no scan.
         self.read_max = 1 << 20  # Keys of a read.
         self.error: tuple[int, str] | None = None
+        self.refuses_sums = ""  # The text for transactions that increment or append.
 
     def on_frames(self, frames: list[bytes]) -> list[list[bytes]]:
         """The answers to a message."""
@@ -281,11 +289,19 @@ class FakeTableServer:
         holds = all(map(self._holds, request.compares))
         branch = request.then if holds else request.otherwise
         result = bytes((holds,)) + len(self.store.writes).to_bytes(8, "little")
-        for op in branch:
+        if self.refuses_sums and ops.has_sums([*request.then, *request.otherwise]):
+            return answers.encode_error(request, 1, self.refuses_sums)
+        try:
+            branch, found = sums.resolved(self.store, branch)
+        except sums.SumRefused as error:
+            return answers.encode_error(request, 1, str(error))
+        for op in branch if not found else []:
             if isinstance(op, ops.Get):
                 value = self.store.table(op.table).get(op.keys[0])
                 size = 0xFFFFFFFF if value is None else len(value)
                 result += size.to_bytes(4, "little") + (value or b"")
+        for sizes in found:
+            result += b"".join(len(data).to_bytes(4, "little") + data for data in sizes)
         self.store.apply(branch)
         return answers.TRANSACTION.encode(request, result)
 

@@ -8,20 +8,22 @@ from pathlib import Path
 import pytest
 
 import kelek
-from kelek.clients.table import updates
+from kelek.clients.io.reqids import new_reqid
+from kelek.clients.table import operations, updates
 from kelek.protocols.zerodb.wire import requests
-from kelek.protocols.zerodb.wire.values import VALUE_BYTES_MAX
+from kelek.protocols.zerodb.wire.values import FEATURE_SUMS, SUMS_UNKNOWN, VALUE_BYTES_MAX
 from kelek.testing import LocalCluster
 from kelek.testing.fixtures import kelek_cluster as kelek_cluster
-from kelek.tests.clients.table.table_servers import TableServers
+from kelek.tests.clients.table.table_servers import FEATURES, TableServers
 
 JOIN_S = 120.0
 CLIENTS, TIMES = 4, 20
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[TableServers]:
-    cluster = TableServers(tmp_path)
+@pytest.fixture(params=[FEATURES, FEATURES | FEATURE_SUMS], ids=["older", "sums"])
+def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[TableServers]:
+    """Servers that do not know increments, and such that do."""
+    cluster = TableServers(tmp_path, request.param)
     yield cluster
     cluster.close()
 
@@ -135,6 +137,78 @@ def test_tasks_add_to_one_number(cluster: TableServers) -> None:
             assert await table.pop("n") == b"012"
 
     asyncio.run(asyncio.wait_for(main(), JOIN_S))
+
+
+def test_a_number_of_another_task_may_be_wrong(cluster: TableServers) -> None:
+    """They share a request, which is refused; each is done alone then."""
+
+    async def main() -> None:
+        async with kelek.AsyncTable(cluster.urls, 7, timeout_ms=60_000) as table:
+            await table.put("wrong", "x")
+            keys = ["n", "wrong", "n", "n"]
+            found = await asyncio.gather(*map(table.increment, keys), return_exceptions=True)
+            assert isinstance(found.pop(1), ValueError)
+            assert sorted(map(int, found)) == [1, 2, 3]  # type: ignore[arg-type]
+            assert await table.get("n") == b"3"
+
+    asyncio.run(asyncio.wait_for(main(), JOIN_S))
+
+
+def test_writes_of_a_task_keep_their_order(cluster: TableServers) -> None:
+    async def main() -> None:
+        async with kelek.AsyncTable(cluster.urls, 7, timeout_ms=60_000) as table:
+            assert await table.increment("n") == 1
+            await asyncio.gather(
+                table.put("n", "10"), table.increment("n"), table.put("m", "1"),
+                table.increment("m"),
+            )  # fmt: skip
+            if cluster.servers[0].features & FEATURE_SUMS:  # Older ones read in between.
+                assert await table.get_many(["n", "m"]) == [b"11", b"2"]
+
+    asyncio.run(asyncio.wait_for(main(), JOIN_S))
+
+
+def test_a_batch_adds(kelek_cluster: LocalCluster) -> None:
+    with kelek.Table(kelek_cluster.table_urls, "orders", codec="json") as table:
+        batch = table.batch().increment("next", 5).append("log", "ab").get("next").put("k", [1])
+        assert table.commit(batch).values == [5, 2, None]
+        batch = table.batch().when_absent("next").increment("never")
+        batch.otherwise.increment("next", -6).get("k")
+        assert table.commit(batch)[::2] == (False, [-1, [1]])
+        with pytest.raises(kelek.TableRefused, match="'log' is no whole number"):
+            table.commit(table.batch().put("k", [2]).increment("log"))
+        assert table.get("k") == [1]
+        assert table.increment("next", ttl_s=3600) == 0
+        told = table.lifetime("next")
+        assert told is not None
+        assert told.left_s is not None
+
+
+def test_the_nodes_add_and_a_repeat_does_not(
+    kelek_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same request id again, as after a lost answer, gets the sum of the first time."""
+    monkeypatch.delattr(updates.TableUpdates, "_increment_by_compare")
+    with kelek.Table(kelek_cluster.table_urls, "repeats", timeout_ms=60_000) as table:
+        assert table.increment("n", 10**20) == 10**20
+        made = new_reqid()
+        monkeypatch.setattr(operations, "new_reqid", lambda: made)
+        assert [table.increment("n") for _ in range(3)] == [10**20 + 1] * 3
+        monkeypatch.undo()
+        assert table.increment("n", -1) == 10**20
+
+
+def test_members_that_may_not_know_increments(cluster: TableServers) -> None:
+    """The server says so; the client reads and compares."""
+    if not cluster.servers[0].features & FEATURE_SUMS:
+        return
+    for server in cluster.servers:
+        server.refuses_sums = SUMS_UNKNOWN
+    with kelek.Table(cluster.urls, 7, timeout_ms=60_000) as table:
+        assert [table.increment("n"), table.increment("n"), table.append("n", "0")] == [1, 2, 2]
+        with pytest.raises(kelek.TableUnsupported, match="upgrade all nodes"):
+            table.commit(table.batch().increment("n"))
+        assert table.get("n") == b"20"
 
 
 def test_nothing_is_lost_between_clients_of_several_nodes(kelek_cluster: LocalCluster) -> None:

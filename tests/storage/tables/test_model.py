@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from kelek.protocols.zerodb.tables.tables import SYSTEM, Outcome, TableEntry
 from kelek.protocols.zerodb.wire.ops import (
     EQUAL,
+    Append,
     Attach,
     Compare,
     Delete,
@@ -27,8 +28,10 @@ from kelek.protocols.zerodb.wire.ops import (
     Put,
     SessionEnd,
     SessionOpen,
+    SumsKnown,
     Transaction,
     Truncate,
+    has_sums,
 )
 from kelek.protocols.zerodb.wire.values import TableOptions
 from kelek.storage.engine.families import Resources
@@ -69,8 +72,8 @@ OPS = (
     | st.builds(SessionEnd, TABLES, SESSIONS)
     | st.builds(Expire, TABLES, TIMES)
     | st.builds(
-        lambda table, reqid, key, value, then, other: Transaction(
-            table, b"%012d" % reqid, [Compare(table, key, EQUAL, value)], then, other
+        lambda table, reqid, key, value, then, other, sums: Transaction(
+            table, b"%012d" % reqid, [Compare(table, key, EQUAL, value)], sums + then, other
         ),
         TABLES,
         st.integers(1, 8),
@@ -78,7 +81,9 @@ OPS = (
         VALUES,
         st.lists(STEPS, max_size=3),
         st.lists(STEPS, max_size=3),
+        st.lists(st.builds(lambda pairs: Append(*pairs), puts()), max_size=2),
     )
+    | st.just(SumsKnown(0))
 )
 
 
@@ -93,6 +98,7 @@ class Model:
         self.sessions: dict[int, int] = {}  # End time by session.
         self.last_session = 0
         self.results: dict[bytes, bool] = {}
+        self.knows_sums = False
 
     def apply(self, index: int, op: Any) -> None:
         getattr(self, type(op).__name__)(op, index)
@@ -117,6 +123,15 @@ class Model:
         for key, value in zip(op.keys, op.values, strict=True):
             self.free(op.table, key)
             self.tables.setdefault(op.table, {})[key] = value
+
+    def Append(self, op: Append, index: int) -> None:
+        for key, more in zip(op.keys, op.values, strict=True):
+            value = self.tables.get(op.table, {}).get(key, b"")
+            self.Put(Put(op.table, [key], [value + more]), index)
+        self.Put(Put(op.table, [], []), index)
+
+    def SumsKnown(self, _: SumsKnown, __: int) -> None:
+        self.knows_sums = True
 
     def Delete(self, op: Delete, _: int) -> None:
         self.remove(op.table, op.keys)
@@ -197,6 +212,8 @@ class History(RuleBasedStateMachine):
         outcomes = self.rocks.write(batch)
         assert outcomes == self.memory.write(batch)
         for entry in batch:
+            if has_sums(entry.ops) and not self.model.knows_sums:
+                continue
             for op in entry.ops:
                 self.model.apply(entry.log_index, op)
         self.log += batch

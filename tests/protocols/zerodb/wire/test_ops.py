@@ -22,8 +22,10 @@ def put(table: int, pairs: list[tuple[bytes, bytes]]) -> ops.Put:
 
 
 PUT = st.builds(put, U32, PAIRS)
+SUM = st.builds(lambda kind, pairs: kind(*pairs), st.sampled_from([ops.Increment, ops.Append]), PUT)
 STEP = st.one_of(
     PUT,
+    SUM,
     st.builds(ops.Get, U32, KEYS),
     st.builds(ops.Delete, U32, KEYS),
     st.builds(ops.DeleteRange, U32, BOUND, BOUND),
@@ -110,6 +112,8 @@ def test_parts_joined_are_the_whole(batch: list[ops.Op], size: int) -> None:
     "batch",
     [
         [ops.Get(1, [b"k"])],
+        [ops.Increment(1, [b"k"], [b"1"])],
+        [ops.Append(1, [b"k"], [b"1"])],
         [ops.Put(1, [b""], [b"v"])],
         [ops.Put(1, [b"k" * (KEY_BYTES_MAX + 1)], [b"v"])],
         [ops.Put(1, [b"k"], [])],

@@ -497,10 +497,11 @@ def test_an_id_of_another_time_is_expired(ring: PeerGroup, age_s: int) -> None:
 MARKED = b"kLT\x01\x04\7\0\0\0"  # Empties table 7.
 
 
-def be_without_tables(monkeypatch: pytest.MonkeyPatch, peer: Peer) -> None:
-    """A version of before the tables' own kind of entry."""
+def be_without_tables(monkeypatch: pytest.MonkeyPatch, peer: Peer, *lacks: Feature) -> None:
+    """A version of before the tables' own kind of entry, or without these features."""
     about = peer.own_hello
-    features = tuple(name for name in about().features if name != Feature.TABLES)
+    lacks = lacks or (Feature.TABLES, Feature.SUMS)
+    features = tuple(name for name in about().features if name not in lacks)
     monkeypatch.setattr(peer, "own_hello", lambda: about()._replace(features=features))
 
 
@@ -538,6 +539,29 @@ def test_tables_get_their_own_kind_once_all_members_know_it(
     ring.run_until(lambda: lead.core.commit_index == 3)
     assert send_pack(ring, MARKED, to_peer_url=True) == []
     assert kind_at(ring, 4) == KIND_TABLES
+
+
+def test_increments_are_known_once_all_members_know_them(
+    ring: PeerGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In an entry of its own, if a member learns them later; a server without them is refused."""
+    lead = ring.lead
+    be_without_tables(monkeypatch, ring.peers["n3"], Feature.SUMS)
+    hello_again(ring, "n3")
+    lead.members.holds_tables = True
+    ring.run_until(lambda: lead.core.commit_index == 2)
+    assert lead.directory.latest[2:] == (2, 0)
+    ring.run_until(lambda: all(p.core.commit_index == 2 for p in ring.peers.values()))
+    monkeypatch.undo()
+    hello_again(ring, "n3")
+    ring.run_until(lambda: all(p.directory.latest[2:] == (2, 1) for p in ring.peers.values()))
+    ring.run_until(lambda: lead.core.commit_index == 3)
+    assert lead.core.log.last_index == 3
+    be_without_tables(monkeypatch, ring.start("n4", OLD), Feature.SUMS)
+    ring.change(*OLD, "n4")
+    answer = ring.answer()
+    assert (answer.name, "n4" in answer.message) == ("Unversed", True)
+    assert lead.directory.latest.operations == 1
 
 
 def test_from_then_on_clients_are_refused_what_is_for_tables(ring: PeerGroup) -> None:
@@ -610,6 +634,7 @@ def test_config_entries_come_back() -> None:
         codec.ConfigEntry(new, old),
         codec.ConfigEntry(new, (), 7),
         codec.ConfigEntry(new, old, 1 << 40),
+        codec.ConfigEntry(new, old, 7, 1),
     ):
         assert codec.decode_config_entry(codec.encode_config_entry(entry)) == entry
     assert codec.ConfigEntry(new, old).members == (("a", "tcp://a:2"), ("b", "tcp://b:1"))

@@ -1,0 +1,137 @@
+"""Increments and appends within a transaction: what they store, and whether all nodes know them.
+
+Versions before them take an entry with such an operation for a malformed one, which changes
+nothing. So do all nodes until the log has a configuration entry that says that every member knows
+them (ConfigEntry.operations): a worker stores its index in SYSTEM. An entry behind it is applied.
+"""
+
+import struct
+from collections.abc import Sequence
+
+from ..wire.ops import (
+    Append,
+    Delete,
+    DeleteRange,
+    Increment,
+    Op,
+    Put,
+    has_sums,
+)
+from ..wire.values import (
+    APPENDED_BYTES_MAX,
+    NO_NUMBER,
+    NUMBER_DIGITS_MAX,
+    VALUES_TOO_LARGE,
+    is_number,
+)
+from .tables import SYSTEM, TableReader, TableState
+
+KNOWN_FROM = b"n"  # In SYSTEM: index of the entry from which on all members know these operations.
+_NUMBER = struct.Struct(">Q")
+
+
+class SumRefused(Exception):
+    """The text is the reason."""
+
+
+# ---- whether all nodes know them ----
+
+
+def note_known(state: TableState, log_index: int) -> None:
+    """The entry with this index says that every member knows these operations."""
+    if state.get(SYSTEM, [KNOWN_FROM])[0] is None:
+        state.put(SYSTEM, [KNOWN_FROM], [_NUMBER.pack(log_index)])
+
+
+def is_unknown(state: TableReader, log_index: int, ops: Sequence[Op]) -> bool:
+    """Whether an entry of the log changes nothing, because a node may not know its operations."""
+    if not log_index or not has_sums(ops):
+        return False
+    data = state.get(SYSTEM, [KNOWN_FROM])[0]
+    return data is None or log_index < _NUMBER.unpack(data)[0]
+
+
+# ---- what they store ----
+
+
+class _Values:
+    """The values of keys as the operations before have left them, in the order of the branch."""
+
+    def __init__(self, state: TableReader) -> None:
+        self._state = state
+        self._known: dict[tuple[int, bytes], bytes | None] = {}
+        self._ranges: list[DeleteRange] = []
+        self._appended = 0  # Bytes of all values that were made by appends.
+
+    def get(self, table: int, key: bytes) -> bytes | None:
+        if (table, key) in self._known:
+            return self._known[table, key]
+        for gone in self._ranges:
+            if gone.table == table and gone.start <= key and (not gone.end or key < gone.end):
+                return None
+        return self._state.get(table, [key])[0]
+
+    def set(self, table: int, key: bytes, value: bytes | None) -> None:
+        self._known[table, key] = value
+
+    def delete_range(self, op: DeleteRange) -> None:
+        start, end = op.start, op.end
+        for table, key in self._known:
+            if table == op.table and key >= start and (not end or key < end):
+                self._known[table, key] = None
+        self._ranges.append(op)
+
+    def increment(self, table: int, key: bytes, by: bytes) -> bytes:
+        """Returns the sum."""
+        value = self.get(table, key)
+        value = b"0" if value is None else value
+        if not is_number(value) or not is_number(by):
+            raise SumRefused(f"the value of {key[:40]!r} {NO_NUMBER}")
+        total = b"%d" % (int(value) + int(by))
+        if not is_number(total):
+            raise SumRefused(f"the sum {NO_NUMBER} of at most {NUMBER_DIGITS_MAX}")
+        self.set(table, key, total)
+        return total
+
+    def append(self, table: int, key: bytes, data: bytes) -> bytes:
+        """Returns the value."""
+        value = self.get(table, key) or b""
+        self._appended += len(value) + len(data)
+        if self._appended > APPENDED_BYTES_MAX:
+            raise SumRefused(f"{VALUES_TOO_LARGE} {APPENDED_BYTES_MAX} bytes then")
+        self.set(table, key, value + data)
+        return value + data
+
+
+def resolved(state: TableReader, branch: Sequence[Op]) -> tuple[list[Op], list[list[bytes]]]:
+    """The operations of a branch with puts in the place of increments and appends, and the results
+    of each of these: sums, and sizes. Raises SumRefused."""
+    if not has_sums(branch):
+        return [*branch], []
+    found, made, results = _Values(state), list[Op](), list[list[bytes]]()
+    for op in branch:
+        match op:
+            case Increment():
+                pairs = zip(op.keys, op.values, strict=True)
+                values = [found.increment(op.table, *pair) for pair in pairs]
+                made.append(Put(op.table, op.keys, values))
+                results.append(values)
+            case Append():
+                pairs = zip(op.keys, op.values, strict=True)
+                values = [found.append(op.table, *pair) for pair in pairs]
+                made.append(Put(op.table, op.keys, values))
+                results.append([b"%d" % len(value) for value in values])
+            case Put():
+                for key, value in zip(op.keys, op.values, strict=True):
+                    found.set(op.table, key, value)
+                made.append(op)
+            case Delete():
+                for key in op.keys:
+                    found.set(op.table, key, None)
+                made.append(op)
+            case DeleteRange():
+                found.delete_range(op)
+                made.append(op)
+            case _:
+                made.append(op)
+    return made, results
