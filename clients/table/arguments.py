@@ -26,6 +26,9 @@ Pair = tuple[bytes, bytes]
 SYNC_FLAGS = {"async": 0, "partsync": PARTSYNC, "fullsync": FULLSYNC}
 
 
+_BEYOND = 10**NUMBER_DIGITS_MAX
+
+
 class Range(NamedTuple):
     """start <= key < end; an empty start is the first key, an empty end is behind the last."""
 
@@ -138,7 +141,7 @@ def checked_digits(number: int) -> bytes:
     """A number as increments have it. Raises TypeError, ValueError."""
     if not isinstance(number, int):
         raise TypeError(f"an increment is a whole number, not {type(number).__name__}")
-    if abs(number) >= 10**NUMBER_DIGITS_MAX:
+    if not -_BEYOND < number < _BEYOND:
         raise ValueError(f"an increment has at most {NUMBER_DIGITS_MAX} digits")
     return b"%d" % number
 

@@ -400,8 +400,14 @@ class TableOperations(ClientBase):
     def _check_sums(self) -> Operation[None]:
         """Raises TableUnsupported when the server does not know increments and appends."""
         server = yield from self._served()
-        if not server.features & values.FEATURE_SUMS:
+        if not self._knows_sums:
             raise TableUnsupported(f"the server at {server.url} does not increment or append")
+
+    @property
+    def _knows_sums(self) -> bool:
+        """Whether the server is known, and knows increments and appends."""
+        server = self._client.server
+        return server is not None and bool(server.features & values.FEATURE_SUMS)
 
     # ---- values ----
 

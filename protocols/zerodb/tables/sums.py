@@ -63,13 +63,13 @@ class _Values:
         self._ranges: list[DeleteRange] = []
         self._appended = 0  # Bytes of all values that were made by appends.
 
-    def get(self, table: int, key: bytes) -> bytes | None:
-        if (table, key) in self._known:
-            return self._known[table, key]
-        for gone in self._ranges:
-            if gone.table == table and gone.start <= key and (not gone.end or key < gone.end):
-                return None
-        return self._state.get(table, [key])[0]
+    def load(self, table: int, keys: Sequence[bytes]) -> None:
+        """Reads the values of keys at once that were not read before."""
+        new = [key for key in dict.fromkeys(keys) if (table, key) not in self._known]
+        ranges = [(gone.start, gone.end) for gone in self._ranges if gone.table == table]
+        for key, value in zip(new, self._state.get(table, new), strict=True):
+            is_gone = any(start <= key and (not end or key < end) for start, end in ranges)
+            self._known[table, key] = None if is_gone else value
 
     def set(self, table: int, key: bytes, value: bytes | None) -> None:
         self._known[table, key] = value
@@ -83,19 +83,19 @@ class _Values:
 
     def increment(self, table: int, key: bytes, by: bytes) -> bytes:
         """Returns the sum."""
-        value = self.get(table, key)
+        value = self._known[table, key]
         value = b"0" if value is None else value
         if not is_number(value) or not is_number(by):
             raise SumRefused(f"the value of {key[:40]!r} {NO_NUMBER}")
         total = b"%d" % (int(value) + int(by))
-        if not is_number(total):
+        if len(total) > NUMBER_DIGITS_MAX and not is_number(total):
             raise SumRefused(f"the sum {NO_NUMBER} of at most {NUMBER_DIGITS_MAX}")
         self.set(table, key, total)
         return total
 
     def append(self, table: int, key: bytes, data: bytes) -> bytes:
         """Returns the value."""
-        value = self.get(table, key) or b""
+        value = self._known[table, key] or b""
         self._appended += len(value) + len(data)
         if self._appended > APPENDED_BYTES_MAX:
             raise SumRefused(f"{VALUES_TOO_LARGE} {APPENDED_BYTES_MAX} bytes then")
@@ -112,11 +112,13 @@ def resolved(state: TableReader, branch: Sequence[Op]) -> tuple[list[Op], list[l
     for op in branch:
         match op:
             case Increment():
+                found.load(op.table, op.keys)
                 pairs = zip(op.keys, op.values, strict=True)
                 values = [found.increment(op.table, *pair) for pair in pairs]
                 made.append(Put(op.table, op.keys, values))
                 results.append(values)
             case Append():
+                found.load(op.table, op.keys)
                 pairs = zip(op.keys, op.values, strict=True)
                 values = [found.append(op.table, *pair) for pair in pairs]
                 made.append(Put(op.table, op.keys, values))

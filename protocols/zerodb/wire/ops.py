@@ -7,7 +7,7 @@ fields behind the table, and how they are packed. C code packs and walks puts an
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any, NamedTuple, TypeVar
 
 from ....native.errors import ETORN, NativeError
@@ -552,6 +552,20 @@ def tables_of(ops: Sequence[Op]) -> set[int]:
 def tables_made(ops: Sequence[Op]) -> set[int]:
     """The tables that operations make if they do not exist: those of puts and opens."""
     return {op.table for op in _each(ops) if isinstance(op, Put | Open | Increment | Append)}
+
+
+def joined(branch: list["Op"]) -> list["Op"]:
+    """A branch in which increments of a table that follow each other are one operation, and
+    appends, too: it is packed, unpacked and applied at once."""
+    found: list[Op] = []
+    for (kind, table), group in groupby(branch, key=lambda op: (type(op), op.table)):
+        if kind not in SUMS:
+            found += group
+            continue
+        sums = [op for op in group if isinstance(op, SUMS)]
+        keys = [key for op in sums for key in op.keys]
+        found.append(kind(table, keys, [value for op in sums for value in op.values]))
+    return found
 
 
 def has_sums(ops: Sequence[Op]) -> bool:

@@ -708,6 +708,7 @@ def _bounds(request: Put, now_ms: int) -> list[ops.Op]:
 
 def _transaction(request: Transaction, now_ms: int) -> ops.Transaction:
     def bound(branch: list[ops.Op]) -> list[ops.Op]:
+        branch = ops.joined(branch)
         puts = [
             Put(op.table, op.keys, op.values, 0, request.extension)
             for op in branch

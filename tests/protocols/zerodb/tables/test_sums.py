@@ -102,6 +102,22 @@ def test_they_do_what_a_model_does(seed: int) -> None:
         assert found == model
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_steps_that_are_joined_do_the_same(seed: int) -> None:
+    dice = Random(seed)
+    branch = [step(dice) for _ in range(30)]
+    branch = [op for op in branch if isinstance(op, ops.SUMS) or dice.random() < 0.2]
+    branch = [op for op in branch if not isinstance(op, ops.Append)] + branch[:5]
+    joined = ops.joined(branch)
+    assert len(joined) < len(branch)
+    found = []
+    for each in (branch, joined):
+        tables = MemoryTables()
+        (outcome,) = tables.write([TableEntry(0, 0, [transaction(*each)])])
+        found.append((outcome, contents(tables)))
+    assert found[0] == found[1]
+
+
 def test_a_sum_that_is_refused_changes_nothing() -> None:
     tables = MemoryTables()
     digits = b"9" * NUMBER_DIGITS_MAX
