@@ -36,8 +36,8 @@ GENERATED: dict[str, Callable[[], str]] = {
 # The navigation: sections, each with pages or folders in order. A page that is not named here
 # follows those of its folder.
 RECIPES = (
-    "lock", "election", "queue", "configuration", "stream", "event-log", "cache", "counter", "spark",
-    "tests",
+    "lock", "election", "queue", "configuration", "stream", "event-log", "cache", "counter",
+    "spark", "tests",
 )  # fmt: skip
 NAVIGATION: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Start", ("index.md", "tutorial/")),
