@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 
 def catalogue_values(
-    client: "TableOperations", keys: Iterable[bytes]
+    client: "TableOperations", keys: Iterable[bytes], flags: int = PACKED
 ) -> Operation[list[bytes | None]]:
-    """The values of keys of the catalogue, always from the leader's index on."""
-    asked = requests.Read(CATALOGUE_TABLE, list(keys), Extension(PACKED))
+    """The values of keys of the catalogue, from the leader's index on unless flags has STALE."""
+    asked = requests.Read(CATALOGUE_TABLE, list(keys), Extension(flags))
     return client._fetch(asked, answers.VALUES)
 
 

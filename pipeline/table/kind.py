@@ -1,5 +1,7 @@
 """The kind `table`: ZeroDB's tables, as rows of key and value, or with the columns of a schema."""
 
+from typing import Any
+
 from pyspark.sql.types import StructType
 
 from ..errors import OptionError
@@ -33,11 +35,13 @@ class TableKind(Kind):
         _check_columns(options)
         return TableReader(options, schema, load)
 
-    def writer(self, given: Given, schema: StructType, overwrite: bool) -> TableWriter:
-        return TableWriter(_write_options(given, schema), schema, overwrite)
+    def writer(self, given: Given, schema: StructType, overwrite: bool) -> Any:
+        assert self.writes is not None
+        return self.writes[1](_write_options(given, schema), schema, overwrite)
 
-    def stream_writer(self, given: Given, schema: StructType, overwrite: bool) -> TableStreamWriter:
-        return TableStreamWriter(_write_options(given, schema), schema, overwrite)
+    def stream_writer(self, given: Given, schema: StructType, overwrite: bool) -> Any:
+        assert self.writes is not None
+        return self.writes[2](_write_options(given, schema), schema, overwrite)
 
 
 def _check_columns(options: TableReadOptions) -> None:

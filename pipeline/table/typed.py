@@ -232,14 +232,15 @@ def typed_write(
     """
     from ...clients.table.typed.schema import TableSchema
 
-    given = StructType([field for field in columns if field.name != options.delete_column])
     with connected_table(named) as table:
         schema = table.schema()
-        if schema is None and options.key_columns is not None:
+        if schema is None and options.key_columns is None:
+            return options
+        given = StructType([field for field in columns if field.name != options.delete_column])
+        if schema is None:
+            assert options.key_columns is not None
             wanted = TableSchema(to_arrow_schema(given, timezone="UTC"), options.key_columns)
             schema = table.declare(wanted)
-    if schema is None:
-        return options
     if options.key_columns is not None and [*schema.keys] != options.key_columns:
         raise OptionError(
             f"option keyColumns: the key of table {named.table} is {', '.join(schema.keys)}"

@@ -168,7 +168,8 @@ class TypedTable(TableReads):
         raw: bool = False,
     ) -> Batches["pyarrow.RecordBatch"]:
         """The range as Arrow record batches: the columns of the table's schema, or without one the
-        binary columns key and value.
+        binary columns key and value. A table that was opened by its number has those two, too,
+        unless columns or a list of values asks for others.
 
         columns   of a table with a schema: these alone. The server sends no values if all are of
                   the key
@@ -178,7 +179,8 @@ class TypedTable(TableReads):
         key columns. Raises TableError when pyarrow is not installed, TableSchemaError.
         """
         arrow()
-        schema = None if raw else (yield from TypedTable.schema(self))
+        is_typed = bool(self._name) or columns is not None or _has_values(prefix, start, end)
+        schema = (yield from TypedTable.schema(self)) if is_typed and not raw else None
         decode: Decode = arrow().batch_of
         if schema is None:
             if columns is not None:
@@ -203,7 +205,7 @@ class TypedTable(TableReads):
 
     def _range(self, schema: "TableSchema | None", prefix: Any, start: Any, end: Any) -> Range:
         """A range by bytes, or by values of key columns. Raises ValueError, TableSchemaError."""
-        if not any(isinstance(bound, list | tuple) for bound in (prefix, start, end)):
+        if not _has_values(prefix, start, end):
             return checked_range(prefix, start, end)
         if schema is None:
             raise self._untyped()
@@ -216,7 +218,8 @@ class TypedTable(TableReads):
         if not server.features & FEATURE_SCHEMAS or not (yield from self._find()):
             return None
         try:
-            data = (yield from catalogue_values(self, [schema_key(self._number)]))[0]
+            keys = [schema_key(self._number)]
+            data = (yield from catalogue_values(self, keys, self._read_flags))[0]
         except TableNotAllowed:
             return None
         if data is None:
@@ -243,3 +246,8 @@ class TypedTable(TableReads):
     def _untyped(self) -> TableSchemaError:
         which = self._name or self._number
         return TableSchemaError(f"table {which} has no schema: declare() gives it one")
+
+
+def _has_values(*bounds: Any) -> bool:
+    """Whether bounds of a range are values of key columns, not bytes."""
+    return any(isinstance(bound, list | tuple) for bound in bounds)

@@ -151,6 +151,14 @@ def test_rows_are_written(spark: Any, node: str, name: str) -> None:
         frame.write.format("kelek").mode("append").options(**sink, keyColumns='["day"]').save()
 
 
+def plan(given: dict[str, str]) -> None:
+    """What Spark's driver asks for before a query."""
+    from pyspark.sql.types import StructType
+
+    assert table_kind.KIND.schema(given)
+    table_kind.KIND.reader(given, StructType())
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -170,7 +178,7 @@ def test_wrong_options_are_reported(
 ) -> None:
     given = {"kind": "table", "urls": node, "table": filled, **options}
     with pytest.raises(kelek.Error, match=told):
-        table_kind.KIND.reader({**given}, table_kind.KIND.schema(given))
+        plan(given)
 
 
 def test_bytes_of_a_typed_table(spark: Any, node: str, filled: str) -> None:

@@ -45,6 +45,11 @@ def test_rows_with_columns(kelek_cluster: LocalCluster) -> None:
         part = [*table.to_arrow(start=[date(2026, 1, 3)], end=[date(2026, 1, 4), 0])]
         assert pa.Table.from_batches(part).to_pylist() == ROWS[2:4]
         assert sum(batch.num_rows for batch in table.to_arrow(columns=[])) == 6
+        with kelek.Table(kelek_cluster.table_urls, table.number, timeout_ms=60_000) as numbered:
+            assert next(numbered.to_arrow()).schema.names == ["key", "value"]
+            assert next(numbered.to_arrow(columns=["id"])).num_rows == 6
+            assert next(numbered.to_arrow(prefix=[date(2026, 1, 2)])).to_pylist() == ROWS[1:2]
+            assert [*numbered.rows(limit=1)] == ROWS[1:2]
         raw = next(table.to_arrow(raw=True))
         assert raw.schema.names == ["key", "value"]
         assert raw.num_rows == 6
