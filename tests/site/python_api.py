@@ -6,6 +6,7 @@ import re
 import textwrap
 from collections.abc import Callable, Iterator
 from enum import Enum
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -104,14 +105,15 @@ def class_lines(name: str) -> list[str]:
         ]
     for member, value in members(kind):
         call = getattr(kind, member)
-        text = (value if isinstance(value, property) else call).__doc__ or ""
+        is_property = isinstance(value, property | cached_property)
+        text = (value if is_property else call).__doc__ or ""
         if text.startswith("Deprecated"):
             continue
-        if inspect.isroutine(value) or callable(value):
+        if is_property:
+            lines += [f"### {name}.{member}", "", *documented(value)]
+        elif inspect.isroutine(value) or callable(value):
             lines += [f"### {name}.{member}", "", *block("python", signature(member, call))]
             lines += documented(call)
-        elif isinstance(value, property):
-            lines += [f"### {name}.{member}", "", *documented(value)]
     return lines
 
 
