@@ -82,15 +82,18 @@ class DrillWriter:
         self.count = itertools.count()
         self.take_new_tables()
 
-    def take_new_tables(self) -> None:
+    def take_new_tables(self, pause_s: float = 0.0) -> None:
         numbers = self.drill.local[self.node] if self.local else self.drill.replicated
         first = next(numbers)
         if self.local and first + WORKERS not in LOCAL:
             raise Broken("a writer of local tables has left all of them")
         self.held: Held = {first: {}, first + WORKERS: {}}
-        self.after = self.held
         self.client = self.drill.connect(self.node)
-        self.sends_at = 0.0
+        if pause_s:
+            self.after = self.held
+            self.sends_at = time.monotonic() + pause_s
+        else:
+            self.send()
 
     # ---- one request ----
 
@@ -157,14 +160,13 @@ class DrillWriter:
             self.send()
         else:
             self.drill.seen[f"refused: {plain.text(rest[0])}"] += 1
-            self.leave()
-            self.sends_at = time.monotonic() + PAUSE_S  # There are not many tables.
+            self.leave(PAUSE_S)  # There are not many tables.
 
-    def leave(self) -> None:
+    def leave(self, pause_s: float = 0.0) -> None:
         """Leaves the tables: the request may or may not be applied."""
         self.drill.left.append(IdleTable(self.node if self.local else -1, self.held, self.after))
         self.client.close()
-        self.take_new_tables()
+        self.take_new_tables(pause_s)
 
     def on_time(self, now: float) -> None:
         if now >= self.sends_at:
