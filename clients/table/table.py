@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+from ...net.clock import monotonic_ms
 from ...protocols.zerodb.client.client import Exchange
 from ...protocols.zerodb.wire import answers, requests
 from ...protocols.zerodb.wire.values import PACKED, PARTSYNC, Extension
-from ..errors import TableRefused
+from ..errors import TableRefused, TableUnsupported
 from ..io.driver import BlockingDriver
 from ..io.operations import Operation, Sleep, operation
 from .arguments import (
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 PACK_PAIRS = 1024  # In one put of put_many().
 PACK_BYTES = 256 << 10
+# A batch with increments is tried so long while members say what they know.
+OPENING_MS, OPENING_POLL_MS = 2000, 50
 COLLECT_S_MAX = 0.002  # A pack waits no longer for the next pair of a slow source.
 Columns = tuple[Sequence[bytes], Sequence[bytes]]  # Keys and their values.
 Progress = Callable[[int], object]
@@ -163,9 +166,18 @@ class TableWrites(TypedTable):
 
         Raises SessionEnded when the batch has a session that has ended; it changes nothing then.
         Raises TableUnsupported when it increments or appends and the server does not know that, or
-        another member of the cluster may not know it yet.
+        another member of the cluster may not know it yet. In a cluster that has just begun all
+        members soon do, so it is tried for 2 s.
         """
-        succeeded, token, found = yield from self._commit(batch)
+        until_ms = monotonic_ms() + OPENING_MS
+        while True:
+            try:
+                succeeded, token, found = yield from self._commit(batch)
+                break
+            except TableUnsupported:
+                if not self._knows_sums or monotonic_ms() >= until_ms:
+                    raise
+            yield Sleep(OPENING_POLL_MS)
         kinds = batch.numbered(succeeded)
         results = [
             int(data or b"0") if is_number else self._value(data)

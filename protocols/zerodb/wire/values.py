@@ -139,7 +139,10 @@ NO_REQID = bytes(REQID_BYTES)
 
 
 # Texts of refusals that clients know.
-SUMS_UNKNOWN = "a member of the cluster may not know increments and appends yet: upgrade all nodes"
+SUMS_UNKNOWN = (
+    "a member of the cluster may not know increments and appends yet: upgrade all nodes, "
+    "start those that are down"
+)
 VALUES_TOO_LARGE = "the values have more than"
 NO_NUMBER = "is no whole number in decimal digits"
 _NUMBER = re.compile(rb"-?[0-9]{1,%d}" % NUMBER_DIGITS_MAX)
