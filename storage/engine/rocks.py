@@ -64,7 +64,8 @@ from .walk import Row, TableFile, Walk, file_pieces, files_of
 SPARE_MIN = 16  # Prepared empty column families: creating one takes 20 to 150 ms.
 SINGLES_MAX = 8  # Created one by one in a batch, before many are prepared.
 BUFFERED = ("num-entries-active-mem-table", "num-immutable-mem-table")
-STUCK_S = 20.0  # With free space after a full disk, until recover() opens the database again.
+# After a full disk, with free space, or while writes stall, until recover() opens it again.
+STUCK_S = 20.0
 FAILED_S = 1.0  # The same after another error, with which RocksDB never resumes.
 FREE_BYTES_MIN = 16 << 20  # On the disk, to open or to flush.
 STALL_S_MAX = 1.0  # Of a write that waits for flushes and compactions.
@@ -464,7 +465,7 @@ class RocksTables:
             now = time.monotonic()
             if self._free() < FREE_BYTES_MIN or self._stuck_since is None:
                 self._stuck_since = now
-            limit_s = STUCK_S if isinstance(error, StorageFull) else FAILED_S
+            limit_s = STUCK_S if isinstance(error, StorageFull | Stalled) else FAILED_S
             if now - self._stuck_since >= limit_s and not self._scanned() and self._disk_writes():
                 self._stuck_since = now
                 self._shut()

@@ -16,9 +16,9 @@ from kelek.protocols.zerodb.wire.ops import (
     Truncate,
 )
 from kelek.protocols.zerodb.wire.values import TableOptions
-from kelek.storage.engine.families import Resources
+from kelek.storage.engine.families import Resources, Stalled
 from kelek.storage.engine.rocks import RocksTables, open_checkpoint, open_tables
-from kelek.storage.errors import Damaged, StorageError, StorageLocked
+from kelek.storage.errors import Damaged, StorageError, StorageFull, StorageLocked
 from kelek.tests.storage.tables.test_contract import content, put, write
 
 
@@ -37,6 +37,37 @@ def test_tables_survive_a_restart(rocks: RocksTables, shared: Resources) -> None
     assert content(reopened, 7) == {b"a": b"1"}
     assert content(reopened, 8) == {b"c": b"3"}
     reopened.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "opens_again"),
+    [
+        (StorageError("here", "can't write: EIO", "replace it"), True),
+        (Stalled("here", "it stalls", "it is tried again"), False),
+        (StorageFull("here"), False),
+    ],
+)
+def test_a_database_is_opened_again_only_after_an_error_that_stays(
+    rocks: RocksTables, monkeypatch: pytest.MonkeyPatch, error: StorageError, opens_again: bool
+) -> None:
+    """After a stall or a full disk RocksDB resumes by itself, and what is not durable stays."""
+
+    def refuse(_: RocksTables) -> None:
+        raise error
+
+    write(rocks, put(7, a="1"))
+    monkeypatch.setattr("kelek.storage.engine.rocks.FAILED_S", 0.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(RocksTables, "_probe", refuse)
+        rocks.problem = str(error)
+        assert not rocks.recover()
+        if opens_again:
+            with pytest.raises(StorageError, match="not open"):
+                content(rocks, 7)
+        else:
+            assert content(rocks, 7) == {b"a": b"1"}
+    assert rocks.recover()
+    assert rocks.problem == ""
 
 
 def test_options_reach_the_engine(rocks: RocksTables) -> None:
@@ -133,7 +164,7 @@ def test_an_exception_flushes_no_table_alone(tmp_path: Path) -> None:
     script = f"""
 from kelek.protocols.zerodb.wire.ops import Put
 from kelek.storage.engine.rocks import open_tables
-from kelek.storage.engine.families import Resources
+from kelek.storage.engine.families import Resources, Stalled
 from kelek.protocols.zerodb.tables.tables import TableEntry
 tables = open_tables({path!r}, Resources.of(1 << 20, 8 << 20), True)
 for index in (1, 2):
