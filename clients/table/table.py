@@ -175,7 +175,8 @@ class TableWrites(TypedTable):
                 succeeded, token, found = yield from self._commit(batch)
                 break
             except TableUnsupported:
-                if not self._knows_sums or monotonic_ms() >= until_ms:
+                opens = batch.has_sums and self._knows_sums
+                if not opens or monotonic_ms() >= until_ms:
                     raise
             yield Sleep(OPENING_POLL_MS)
         kinds = batch.numbered(succeeded)
