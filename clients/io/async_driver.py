@@ -29,6 +29,10 @@ class AsyncDriver(Asynchronous, ClientBase):
         if self._links is not None:
             self._links.wake()
 
+    def _on_ended(self) -> None:
+        if self._links is not None:
+            self._links.wake_others()
+
     async def _do(self, step: Step) -> None:
         links = self._connected()
         if isinstance(step, Sleep):

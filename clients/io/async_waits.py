@@ -56,6 +56,11 @@ class AsyncWaits(Generic[Links]):
         if self._soon is None and not self.resources.closed:
             self._soon = self._loop.call_soon(self._wake)
 
+    def wake_others(self) -> None:
+        """As wake(), if a task waits: what it waits for may have become true without a message."""
+        if self._waiters:
+            self.wake()
+
     def _wake(self) -> None:
         """Sends and receives what is possible, and wakes waiting tasks."""
         self._soon = None

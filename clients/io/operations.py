@@ -222,6 +222,9 @@ class Asynchronous(_Client, ABC):
     def _on_iterated(self) -> None:
         """An iterator has ended."""
 
+    def _on_ended(self) -> None:
+        """An operation has ended, maybe one that those of other tasks wait for."""
+
     async def _run(self, operation: Operation[T]) -> T:
         """Runs an operation to its end; returns its result."""
         try:
@@ -234,6 +237,7 @@ class Asynchronous(_Client, ABC):
                 await self._do(step)
         finally:
             operation.close()
+            self._on_ended()
 
     async def _batches(self, operation: Batches[T]) -> AsyncGenerator[list[T], None]:
         """Runs an operation that also yields lists of items; yields those."""

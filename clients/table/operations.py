@@ -355,7 +355,10 @@ class TableOperations(ClientBase):
         turn = object()
         self._naming.append(turn)
         try:
-            yield Wait(lambda: self._naming[0] is turn)
+            # Once the number is known all go on together, in their order.
+            yield Wait(lambda: self._number != NO_TABLE or self._naming[0] is turn)
+            while self._naming[0] is not turn:
+                yield Wait(lambda: self._naming[0] is turn)
             if self._number == NO_TABLE and self._name:
                 self._number = yield from make_number(self, self._name)
         finally:

@@ -10,6 +10,7 @@ import pytest
 import kelek
 from kelek.clients.io.reqids import new_reqid
 from kelek.clients.table import operations, updates
+from kelek.clients.table.async_table import SUMS_MAX, SUMS_SENT
 from kelek.protocols.zerodb.wire import requests
 from kelek.protocols.zerodb.wire.values import FEATURE_SUMS, SUMS_UNKNOWN, VALUE_BYTES_MAX
 from kelek.testing import LocalCluster
@@ -135,6 +136,19 @@ def test_tasks_add_to_one_number(cluster: TableServers) -> None:
             assert await table.update("n", lambda value: value + b"2") == b"012"
             assert await table.set_ttl("n", 60)
             assert await table.pop("n") == b"012"
+
+    asyncio.run(asyncio.wait_for(main(), JOIN_S))
+
+
+def test_many_tasks_begin_with_a_new_name(cluster: TableServers) -> None:
+    """More than wait for the number of the name, and more requests than are sent at a time."""
+
+    async def main() -> None:
+        async with kelek.AsyncTable(cluster.urls, "counts", timeout_ms=20_000) as table:
+            by_nodes = cluster.servers[0].features & FEATURE_SUMS  # Each alone otherwise.
+            count = SUMS_MAX * (SUMS_SENT + 2) if by_nodes else 20
+            sums = await asyncio.gather(*(table.increment("n") for _ in range(count)))
+            assert sums == [*range(1, count + 1)]
 
     asyncio.run(asyncio.wait_for(main(), JOIN_S))
 
