@@ -19,8 +19,9 @@ import msgpack
 import zmq
 
 from kelek.bench.load.loadgen import libzmq
-from kelek.bench.machine import BenchError, free_ports
+from kelek.bench.machine import BenchError
 from kelek.bench.peers import START_S_MAX, reap, spawn
+from kelek.bench.ports import free_ports
 from kelek.version import __version__
 
 IDENT = "bench"
@@ -191,7 +192,7 @@ class Kelek:
                 if all(info and info.applied >= top.commit_index for info in infos.values()):
                     return leaders[0]
             time.sleep(POLL_S)
-        raise BenchError(f"no leader with three healthy nodes: {infos}")
+        raise BenchError(f"no leader with three healthy nodes: {infos}; {self.last_words()}")
 
     def last_words(self) -> str:
         """Returns the end of the supervisor's and the peers' logs, for an error."""

@@ -1,10 +1,8 @@
-"""Ports, processes, and their CPU time and memory, for the benchmarks (Linux only)."""
+"""Processes, and their CPU time and memory, for the benchmarks (Linux only)."""
 
 import os
 import platform
-import random
 import shutil
-import socket
 import statistics
 import subprocess
 import time
@@ -14,7 +12,6 @@ from typing import NamedTuple
 
 from kelek.mapping.sandbox import die_with_parent
 
-PORT_MIN, PORT_MAX = 10_000, 20_000  # Below the ephemeral range, and below those of tests/ports.py.
 SYNC_COUNT = 50
 
 
@@ -33,23 +30,6 @@ def ends_with_us() -> Callable[[], None]:
             os._exit(1)
 
     return prepare
-
-
-def free_ports(count: int) -> list[int]:
-    """Returns different free TCP ports of 127.0.0.1."""
-    found: list[int] = []
-    rng = random.Random()
-    while len(found) < count:
-        port = rng.randrange(PORT_MIN, PORT_MAX)
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        if port not in found:
-            found.append(port)
-    return found
 
 
 def cpu_s(pids: Iterable[int]) -> float:

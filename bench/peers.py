@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,7 +18,8 @@ from typing import Any, Protocol
 from urllib.request import urlopen
 
 from kelek.bench.load.loadgen import Load, libzmq
-from kelek.bench.machine import BenchError, ends_with_us, free_ports
+from kelek.bench.machine import BenchError, ends_with_us
+from kelek.bench.ports import free_port_block
 
 START_S_MAX = 30.0
 STOP_S_MAX = 5.0
@@ -147,21 +147,6 @@ class Etcd:
                     continue
             time.sleep(POLL_S)
         raise BenchError("etcd has no leader")
-
-
-def free_port_block(count: int) -> int:
-    """The first of `count` consecutive free ports."""
-    while True:
-        first = free_ports(1)[0]
-        wanted = range(first, first + count)
-        if all(_is_free(port) for port in wanted):
-            return first
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
 class EtcdAsyncio:

@@ -18,9 +18,9 @@ from unittest import mock
 import pytest
 from hypothesis import HealthCheck, settings
 
+from kelek.bench.ports import free_ports, free_udp_port
 from kelek.console.admin import supervisor_client
 from kelek.console.cli_errors import CliError
-from kelek.tests.ports import free_ports, free_udp_port
 
 # The number of examples limits tests, never a clock. A slow build tries fewer (KELEK_EXAMPLES).
 settings.register_profile(

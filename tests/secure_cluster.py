@@ -13,6 +13,7 @@ from pathlib import Path
 
 import zmq
 
+from kelek.bench.ports import free_ports
 from kelek.net.private_files import replace_file
 from kelek.protocols.access.certificates import (
     Certificate,
@@ -20,7 +21,6 @@ from kelek.protocols.access.certificates import (
     encode_key,
     format_certificate,
 )
-from kelek.tests.ports import free_ports
 
 COMMAND = "from kelek.console.admin.supervisor_cli import main; main()"
 NAMES = ("n1", "n2", "n3")

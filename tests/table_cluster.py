@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import kelek
-from kelek.tests.ports import free_ports
+from kelek.bench.ports import free_ports
 
 COMMAND = "from kelek.console.admin.supervisor_cli import main; main()"
 NAMES = ("n1", "n2", "n3")

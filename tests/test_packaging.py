@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from kelek.tests.ports import free_ports
+from kelek.bench.ports import free_ports
 from kelek.tests.test_docs import blocks, commands
 
 ROOT = Path(__file__).resolve().parent.parent

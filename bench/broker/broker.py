@@ -33,7 +33,8 @@ from kelek.actors.topology.settings import (
 )
 from kelek.bench.broker.kills import SCALE, Kills, kills
 from kelek.bench.load.loadgen import Generator, Load, finish, libzmq
-from kelek.bench.machine import BenchError, cpu_s, ends_with_us, free_ports
+from kelek.bench.machine import BenchError, cpu_s, ends_with_us
+from kelek.bench.ports import free_ports
 from kelek.bench.question import ROW_HEAD, Question, row
 from kelek.bench.report import Section, ratios, summed_up
 

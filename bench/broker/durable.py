@@ -18,8 +18,9 @@ import zmq
 
 from kelek.bench.kelek_cluster import NODES
 from kelek.bench.load.loadgen import Generator, Load, finish
-from kelek.bench.machine import BenchError, ends_with_us, free_ports
+from kelek.bench.machine import BenchError, ends_with_us
 from kelek.bench.peers import START_S_MAX
+from kelek.bench.ports import free_ports
 from kelek.bench.question import ROW_HEAD, Question, row
 from kelek.bench.report import Section, ratios
 from kelek.bench.tables.tables import BenchTables

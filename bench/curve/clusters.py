@@ -15,7 +15,8 @@ import zmq
 
 from kelek.bench.kelek_cluster import NODES
 from kelek.bench.load.loadgen import Generator, Load, libzmq
-from kelek.bench.machine import ends_with_us, free_ports
+from kelek.bench.machine import ends_with_us
+from kelek.bench.ports import free_ports
 from kelek.bench.tables.tables import BenchTables
 from kelek.net.private_files import replace_file
 from kelek.net.sockets import CurveClient, add_curve

@@ -13,8 +13,9 @@ from pathlib import Path
 import kelek
 from kelek.bench.farm.floor import connect
 from kelek.bench.kelek_cluster import NODES, POLL_S, Apart
-from kelek.bench.machine import BenchError, free_ports
+from kelek.bench.machine import BenchError
 from kelek.bench.peers import START_S_MAX
+from kelek.bench.ports import free_ports
 from kelek.protocols.garlicfarm.wire.handshake import (
     ChallengeCache,
     ClientHandshake,

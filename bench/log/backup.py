@@ -29,7 +29,8 @@ from typing import NamedTuple
 import kelek
 from kelek.bench.kelek_cluster import IDENT, NODES, Kelek
 from kelek.bench.load.loadgen import Generator, Load, finish
-from kelek.bench.machine import BenchError, free_ports
+from kelek.bench.machine import BenchError
+from kelek.bench.ports import free_ports
 from kelek.bench.question import ROW_HEAD, Question, row, say
 from kelek.bench.report import Section, summed_up
 

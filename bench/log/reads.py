@@ -18,7 +18,8 @@ import zmq
 
 from kelek.bench.kelek_cluster import IDENT, Kelek
 from kelek.bench.load.loadgen import Generator, Load, libzmq
-from kelek.bench.machine import BenchError, ends_with_us, free_ports
+from kelek.bench.machine import BenchError, ends_with_us
+from kelek.bench.ports import free_ports
 from kelek.bench.question import ROW_HEAD, Question, row
 from kelek.bench.report import Section, ratios, summed_up
 from kelek.native.log.reads import WAIT_APPLIED, Reads, ReadView

@@ -22,7 +22,8 @@ import yaml
 import kelek
 from kelek.bench.curve.clusters import CLIENT, KeyedCluster
 from kelek.bench.kelek_cluster import IDENT, START, Kelek
-from kelek.bench.machine import BenchError, free_ports
+from kelek.bench.machine import BenchError
+from kelek.bench.ports import free_ports
 from kelek.bench.question import ROW_HEAD, Question, row
 from kelek.bench.report import Section, summed_up
 from kelek.protocols.access.certificates import encode_key

@@ -11,8 +11,9 @@ import subprocess
 import time
 from pathlib import Path
 
-from kelek.bench.machine import BenchError, free_ports
+from kelek.bench.machine import BenchError
 from kelek.bench.peers import POLL_S, START_S_MAX, reap, spawn
+from kelek.bench.ports import free_ports
 
 ANSWER_S = 2.0
 

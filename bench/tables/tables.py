@@ -26,7 +26,8 @@ from typing import Any, NamedTuple
 
 from kelek.bench.kelek_cluster import NODES, Kelek
 from kelek.bench.load.loadgen import Generator, Load, libzmq
-from kelek.bench.machine import BenchError, free_ports
+from kelek.bench.machine import BenchError
+from kelek.bench.ports import free_ports
 from kelek.bench.question import ROW_HEAD, Question, row, say
 from kelek.bench.report import Figure, Section, summed_up
 from kelek.bench.tables.engine import BATCH, Engine

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import kelek
-from kelek.bench.machine import BenchError, ends_with_us, free_ports
+from kelek.bench.machine import BenchError, ends_with_us
+from kelek.bench.ports import free_ports
 from kelek.bench.question import ROW_HEAD, Question, row, say
 from kelek.bench.report import Figure, Section, ratios, summed_up
 from kelek.bench.zre.nodes import (

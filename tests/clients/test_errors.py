@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 import kelek
+from kelek.bench.ports import free_port, free_ports
 from kelek.protocols.failover.limits import GIVE_UP_MS, NOTICE_MS
 from kelek.tests.actors.farm.farm_servers import PASSWORD, USER, FarmServers
 from kelek.tests.clients.log.log_peers import LogPeers
 from kelek.tests.clients.table.table_servers import TableServers
-from kelek.tests.ports import free_port, free_ports
 
 TIMEOUT_MS = 60_000  # Of the calls; a test waits for the error or the warning alone.
 LATE_S = 2.5  # A server that starts so long after its client is later than GIVE_UP_MS.

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import kelek
+from kelek.bench.ports import free_ports, free_udp_port
 from kelek.console.client_keys import VARIABLE
 from kelek.protocols.access.certificates import encode_key
 from kelek.protocols.zre import services
@@ -16,7 +17,6 @@ from kelek.tests.clients.curve_gate import CurveGate, new_key, write_key
 from kelek.tests.clients.log.log_peers import LogPeers
 from kelek.tests.clients.table.table_servers import TableServers
 from kelek.tests.console.kelek_runner import fails, ok
-from kelek.tests.ports import free_ports, free_udp_port
 from kelek.tests.secure_cluster import SecureCluster
 from kelek.tests.test_docs import CLIENT_KEYS, commands, section
 

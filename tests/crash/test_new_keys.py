@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 import kelek
+from kelek.bench.ports import free_ports
 from kelek.net.private_files import replace_file
 from kelek.protocols.access.certificates import Certificate, encode_key, format_certificate
-from kelek.tests.ports import free_ports
 from kelek.tests.secure_cluster import COMMAND, NAMES, POLL_S, new_key
 
 STOP_S = 30.0

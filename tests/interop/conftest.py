@@ -16,11 +16,11 @@ from unittest import mock
 
 import pytest
 
+from kelek.bench.ports import free_port
 from kelek.console.admin import supervisor_client as asking
 from kelek.console.cli_errors import CliError
 from kelek.tests.interop.zmqraft import node_package
 from kelek.tests.interop.zmqraft.plain import PlainLogClient
-from kelek.tests.ports import free_port
 
 COMMAND = "from kelek.console.admin.supervisor_cli import main; main()"
 STOP_S = 60.0

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 import zmq
 
+from kelek.bench.ports import free_port
 from kelek.protocols.zmqraft.wire.client_codec import LOG_INFO_ANSWER, LogInfo
 from kelek.protocols.zmqraft.wire.values import REQUEST_LOG_INFO
 from kelek.storage.disk.disk import Disk
 from kelek.storage.log.verify import StoredEntry, entries, read_identity
 from kelek.tests.interop.conftest import COMMAND, STOP_S
-from kelek.tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 OLD = "1e3e211231d8493e55949c61808f9ef94db05d09"  # Before snapshots, membership and reads.

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import zmq
 
+from kelek.bench.ports import free_port
 from kelek.net.clock import monotonic_ms
 from kelek.net.links import KEY_REFUSED, OTHER_KEY, Link, LinkLimits, LinkProblem, link_options
 from kelek.net.poll_loop import PollLoop
@@ -17,7 +18,6 @@ from kelek.net.sockets import CurveClient, SocketOptions, configure
 from kelek.protocols.access.certificates import Certificate
 from kelek.tests.clients.curve_gate import CurveGate, new_key
 from kelek.tests.clients.router_thread import RouterThread
-from kelek.tests.ports import free_port
 
 TIMEOUT_MS = 60_000
 

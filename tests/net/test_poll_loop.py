@@ -14,6 +14,7 @@ import pytest
 import zmq
 
 from kelek._native import lib
+from kelek.bench.ports import free_port
 from kelek.native.net.connections import ConnectionLimits, Connections, held_bytes_max
 from kelek.native.net.messages import Arena
 from kelek.net.access.zap import ZapSocket
@@ -22,7 +23,6 @@ from kelek.net.sockets import CurveServer, ForeignBind, Socket, SocketOptions
 from kelek.protocols.access.grants import EVERYTHING
 from kelek.protocols.access.guards import row_of
 from kelek.protocols.access.zap import NULL, AllowedKey, Keyring, ProtectedEndpoint, ZapHandler
-from kelek.tests.ports import free_port
 from kelek.tests.zmtp_peer import MORE, ZmtpPeer, frame, greeting, ready
 
 DEADLINE_S = 60

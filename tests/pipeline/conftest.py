@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from kelek.bench.ports import free_ports, free_udp_port
 from kelek.tests.conftest import ROOT, Shell
-from kelek.tests.ports import free_ports, free_udp_port
 
 TEST_S = 400  # The first one waits for a JVM and a node, which took 110 s on a very busy machine.
 SETTINGS = {

@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 import pytest
 
 import kelek
+from kelek.bench.ports import free_port
 from kelek.pipeline.java import find_java
 from kelek.tests.conftest import ROOT, Shell
 from kelek.tests.pipeline.conftest import SETTINGS, running
 from kelek.tests.pipeline.test_examples import FOLDER, SHOWN, TEXT, TOPOLOGY, same, translated
-from kelek.tests.ports import free_port
 
 pyspark = pytest.importorskip("pyspark", reason="the extra kelek[spark] is not installed")
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from kelek.bench.ports import free_port
 from kelek.protocols.zerodb.wire.values import RANGE_JOB
-from kelek.tests.ports import free_port
 from kelek.tests.table_cluster import NAMES, TableCluster
 
 ROWS = 24_000

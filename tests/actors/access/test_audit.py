@@ -15,8 +15,8 @@ import pytest
 
 import kelek
 from kelek.actors.access.audit import DENIED_S_MAX, LINE_BYTES_MAX, AuditFile
+from kelek.bench.ports import free_ports
 from kelek.protocols.access.audit import DENIED, OK, AuditRecord, Sender
-from kelek.tests.ports import free_ports
 from kelek.tests.secure_cluster import COMMAND, STOP_S
 
 TIMEOUT_MS = 60_000

@@ -16,11 +16,11 @@ from kelek.actors.runtime.fork_server import python_command
 from kelek.actors.runtime.setup import ActorSetup
 from kelek.actors.topology.security import NodeSecurity
 from kelek.actors.topology.settings import BrokerEndpoints, BrokerSettings
+from kelek.bench.ports import free_ports
 from kelek.net.private_files import replace_file
 from kelek.protocols.access.certificates import encode_key, format_certificate
 from kelek.tests.actors.node_settings import node_settings
 from kelek.tests.clients.curve_gate import new_key, write_key
-from kelek.tests.ports import free_ports
 
 Socket = zmq.Socket[bytes]
 DEADLINE_S = 60

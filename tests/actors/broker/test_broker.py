@@ -15,9 +15,9 @@ import msgpack
 import pytest
 import zmq
 
+from kelek.bench.ports import free_ports
 from kelek.protocols.majordomo.codec import decode_failure
 from kelek.tests.actors.broker.broker_process import BrokerProcess, Socket
-from kelek.tests.ports import free_ports
 
 DEADLINE_MS = 60_000
 PING_MS = 100

@@ -29,6 +29,7 @@ from kelek.actors.farm.server import FarmServer
 from kelek.actors.runtime.fork_server import python_command
 from kelek.actors.runtime.setup import ActorSetup, Host
 from kelek.actors.topology import topology
+from kelek.bench.ports import free_ports
 from kelek.net.private_files import replace_file
 from kelek.protocols.garlicfarm.client.fetch import ClientFetch
 from kelek.protocols.garlicfarm.wire import codec
@@ -48,7 +49,6 @@ from kelek.protocols.garlicfarm.wire.messages import (
     Response,
     ValueType,
 )
-from kelek.tests.ports import free_ports
 
 DEADLINE_S = 60
 POLL_MS = 10

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import kelek
-from kelek.tests.ports import free_ports
+from kelek.bench.ports import free_ports
 
 parser = pytest.importorskip("prometheus_client.parser", reason="kelek[metrics] is not installed")
 

@@ -14,10 +14,10 @@ from kelek.actors.errors import OperatorError
 from kelek.actors.farm.listener import LINGER_MS
 from kelek.actors.metrics.health import STALE_MS
 from kelek.actors.metrics.server import CONNECTIONS_MAX, MetricsServer
+from kelek.bench.ports import free_port
 from kelek.protocols.garlicfarm.wire.handshake import HEAD_TIMEOUT_MS
 from kelek.tests.actors.actor_harness import ActorHarness
 from kelek.tests.actors.node_settings import node_settings
-from kelek.tests.ports import free_port
 
 parser = pytest.importorskip("prometheus_client.parser", reason="kelek[metrics] is not installed")
 

@@ -16,6 +16,7 @@ from kelek.actors.runtime import actor
 from kelek.actors.runtime.actor import Actor
 from kelek.actors.runtime.setup import ActorSetup, Host
 from kelek.actors.topology.settings import LimitSettings
+from kelek.bench.ports import free_port
 from kelek.native.net.connections import ConnectionLimits
 from kelek.native.net.messages import Arena
 from kelek.net import poll_loop
@@ -23,7 +24,6 @@ from kelek.net.clock import monotonic_ms
 from kelek.net.sockets import SocketOptions
 from kelek.tests.actors.actor_harness import ActorHarness
 from kelek.tests.actors.node_settings import node_settings
-from kelek.tests.ports import free_port
 from kelek.tests.zmtp_peer import ZmtpPeer
 
 Frames = list[list[bytes]]

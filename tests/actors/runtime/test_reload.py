@@ -11,8 +11,8 @@ import pytest
 from kelek.actors.errors import OperatorError
 from kelek.actors.runtime.reload import TopologySource, has_changed, readers_of
 from kelek.actors.topology import topology
+from kelek.bench.ports import free_ports, free_udp_port
 from kelek.tests.actors.conftest import FAKES
-from kelek.tests.ports import free_ports, free_udp_port
 
 ALL = {"raft", "snapshot_sender", "state_machine", "table_worker", "zerodb_server", "job_server",
        "broker"}  # fmt: skip

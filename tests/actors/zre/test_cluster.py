@@ -10,9 +10,9 @@ from contextlib import suppress
 from typing import Any
 
 import kelek
+from kelek.bench.ports import free_udp_port
 from kelek.protocols.errors import RemoteProtocolError
 from kelek.protocols.zre.presence import Presence, PresenceEvent, decode_presence
-from kelek.tests.ports import free_udp_port
 
 DEADLINE_S = 60
 ZRE = "    zre: {interface: 127.0.0.1, broadcast_address: 127.255.255.255, log_service: %s}\n"

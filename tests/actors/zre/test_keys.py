@@ -13,6 +13,7 @@ from kelek.actors.topology.settings import NodeSettings
 from kelek.actors.zre.keys import zre_keys
 from kelek.actors.zre.log import ZreLog
 from kelek.actors.zre.node import ZreNode
+from kelek.bench.ports import free_port
 from kelek.native.net.interfaces import LOOPBACK, Interface
 from kelek.net.private_files import replace_file
 from kelek.net.sockets import CurveClient, SocketOptions, configure
@@ -26,7 +27,6 @@ from kelek.protocols.zre.values import Level, LogEvent, Version
 from kelek.tests.actors.actor_harness import ActorHarness, Socket
 from kelek.tests.actors.zre.zre_settings import PEER, receive, settings
 from kelek.tests.clients.curve_gate import new_key, write_key
-from kelek.tests.ports import free_port
 
 OPEN = Interface("eth0", "10.0.0.1", "10.0.0.255")
 REPORT = encode_report(Report(Level.INFO, LogEvent.ENTER, 1, 2, 1_700_000_000_000, "x"))

@@ -9,6 +9,7 @@ from kelek.actors.topology.farm import NodeFarmSettings
 from kelek.actors.topology.settings import BrokerEndpoints, TableEndpoints
 from kelek.actors.zre import pipes as zre_pipes
 from kelek.actors.zre.node import ZreNode, service_headers
+from kelek.bench.ports import free_port
 from kelek.native.net.datagrams import ReceivedBeacon
 from kelek.native.net.interfaces import LOOPBACK
 from kelek.protocols.zre import codec, services, values
@@ -21,7 +22,6 @@ from kelek.tests.actors.actor_harness import ActorHarness, Socket
 from kelek.tests.actors.conftest import ShiftedClock
 from kelek.tests.actors.node_settings import node_settings
 from kelek.tests.actors.zre.zre_settings import PEER, SILENT_MS, receive, settings
-from kelek.tests.ports import free_port
 
 
 class ForeignPeer:

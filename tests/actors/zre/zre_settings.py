@@ -4,11 +4,11 @@ from typing import Any
 
 from kelek.actors.topology.settings import NodeAddresses, NodeSettings
 from kelek.actors.topology.zre import NodeZreSettings, ZreSettings
+from kelek.bench.ports import free_port, free_udp_port
 from kelek.native.net.interfaces import LOOPBACK, LOOPBACK_BROADCAST
 from kelek.protocols.zre.beacon import own_uuid
 from kelek.tests.actors.actor_harness import ActorHarness, Socket
 from kelek.tests.actors.node_settings import node_settings
-from kelek.tests.ports import free_port, free_udp_port
 
 SILENT_MS = 400_000
 PEER = own_uuid(b"\x22" * 14)

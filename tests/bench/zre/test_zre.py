@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from kelek.bench.ports import free_ports, free_udp_port
 from kelek.bench.zre import zre
 from kelek.bench.zre.nodes import WINDOW
-from kelek.tests.ports import free_ports, free_udp_port
 
 
 def free_pair() -> int:

@@ -17,6 +17,7 @@ import trustme
 from click.testing import CliRunner
 
 import kelek
+from kelek.bench.ports import free_port
 from kelek.clients.farm.links import ConnectSettings, FarmLinks
 from kelek.clients.farm.operations import Credentials, make_client
 from kelek.clients.farm.values import secret_of
@@ -26,7 +27,6 @@ from kelek.protocols.garlicfarm.wire.values import Address
 from kelek.tests.actors.farm.farm_servers import SERVERS, USER, FarmServers
 from kelek.tests.clients.io.test_resources import leave_open
 from kelek.tests.http_proxy import HttpProxy
-from kelek.tests.ports import free_port
 
 TIMEOUT_MS = 60_000
 

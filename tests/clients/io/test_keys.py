@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import pytest
 
 import kelek
+from kelek.bench.ports import free_ports
 from kelek.net.links import ENDS, KEY_REFUSED, NEEDS_KEY, NO_CURVE, OTHER_KEY, LinkProblem
 from kelek.tests.clients.curve_gate import CurveGate, new_key, write_key
 from kelek.tests.clients.log.log_peers import LogPeers
 from kelek.tests.clients.router_thread import RouterThread
 from kelek.tests.clients.table.table_servers import TableServers
-from kelek.tests.ports import free_ports
 
 TIMEOUT_MS = 60_000
 TOLD_S = 2.0

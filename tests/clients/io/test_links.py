@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import zmq
 
+from kelek.bench.ports import free_port
 from kelek.clients.io.links import Links, LinkSettings
 from kelek.net.client_keys import ClientKeys
 from kelek.net.clock import monotonic_ms
@@ -15,7 +16,6 @@ from kelek.net.links import ARENA_BYTES, KEY_REFUSED
 from kelek.protocols.connections import ClientAction, Connect, Disconnect, Listen, Send
 from kelek.protocols.zmqraft.client.client import LogClientMachine, LogClientSetup
 from kelek.tests.clients.curve_gate import CurveGate, new_key
-from kelek.tests.ports import free_port
 
 DEADLINE_MS = 60_000
 LARGE = ARENA_BYTES * 3 // 4  # An arena has no room for two.

@@ -13,11 +13,11 @@ import pytest
 import zmq
 
 import kelek
+from kelek.bench.ports import free_udp_port
 from kelek.tests.clients.broker.broker_thread import BrokerThread
 from kelek.tests.clients.broker.services import serving
 from kelek.tests.clients.log.log_peers import LogPeers
 from kelek.tests.clients.table.table_servers import TableServers
-from kelek.tests.ports import free_udp_port
 
 LIMIT_S = 90
 EXIT_S = 8  # Nodes say goodbye for a second; the machine may be busy.

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import kelek
+from kelek.bench.ports import free_udp_port
 from kelek.tests.clients.node.nodes import Make, tuned
-from kelek.tests.ports import free_udp_port
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 import zmq
 
 import kelek
+from kelek.bench.ports import free_udp_port
 from kelek.clients.node import beacons, reactor_node
 from kelek.native.net.interfaces import LOOPBACK
 from kelek.protocols.zre import codec
@@ -18,7 +19,6 @@ from kelek.protocols.zre.beacon import Beacon, encode_beacon, own_uuid
 from kelek.protocols.zre.codec import Command, Hello, Join, Ping, Whisper
 from kelek.protocols.zre.values import CONTENT_FRAMES_MAX, PEERS_MAX, Version
 from kelek.tests.interop.zre.zre_nodes import OURS, NodeProcess
-from kelek.tests.ports import free_udp_port
 
 DEADLINE_S = 60
 FLOOD = 100_000

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import kelek
+from kelek.bench.ports import free_ports
 from kelek.clients.farm.operations import Credentials
 from kelek.clients.farm.operations import make_client as farm_client
 from kelek.clients.io.keys import KeyArguments
@@ -26,7 +27,6 @@ from kelek.protocols.zre import services
 from kelek.protocols.zre.values import Version
 from kelek.tests.clients.curve_gate import CurveGate, new_key, write_key
 from kelek.tests.clients.table.table_servers import TableServers
-from kelek.tests.ports import free_ports
 
 LOG_URL, TABLES_URL = "tcp://127.0.0.1:7201", "tcp://127.0.0.1:7100"
 CLUSTER_HEADERS = {services.CLUSTER: "hall", services.LOG: LOG_URL}

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 import kelek
-from kelek.tests.ports import free_udp_port
+from kelek.bench.ports import free_udp_port
 
 DEADLINE_S = 60
 GROUPS = ("red", "green")

@@ -7,12 +7,12 @@ import threading
 import pytest
 
 import kelek
+from kelek.bench.ports import free_ports
 from kelek.native.net.datagrams import Datagrams
 from kelek.native.net.interfaces import LOOPBACK, LOOPBACK_BROADCAST, Interface
 from kelek.protocols.zre.beacon import Beacon, encode_beacon
 from kelek.tests.clients.node.nodes import DEADLINE_MS, Kind, Make, peer_of, tuned, wait_for
 from kelek.tests.interop.zre.zre_nodes import OURS, NodeProcess
-from kelek.tests.ports import free_ports
 
 
 def test_a_foreign_beacon_is_answered_by_a_beacon_at_once(port: int) -> None:

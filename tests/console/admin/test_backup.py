@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 import kelek
+from kelek.bench.ports import free_ports
 from kelek.clients.io.reqids import new_reqids
 from kelek.storage.disk.disk import Disk
 from kelek.storage.log.segment import Identity
 from kelek.storage.log.verify import entries
 from kelek.tests.conftest import Shell, demo_shell
 from kelek.tests.console.kelek_runner import fails, ok
-from kelek.tests.ports import free_ports
 
 ROWS = int(os.environ.get("KELEK_BACKUP_ROWS", "2000"))
 ROUNDS = int(os.environ.get("KELEK_BACKUP_ROUNDS", "1"))

@@ -15,12 +15,12 @@ from types import SimpleNamespace
 import pytest
 
 import kelek
+from kelek.bench.ports import free_ports
 from kelek.console.admin import upgrade as upgrades
 from kelek.console.admin.upgrade import RunningSupervisor
 from kelek.console.cli_errors import CliError
 from kelek.storage.log import segment
 from kelek.storage.log.segment import Identity
-from kelek.tests.ports import free_ports
 from kelek.version import __version__
 
 ROOT = Path(__file__).parents[3]

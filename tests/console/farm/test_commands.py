@@ -14,6 +14,7 @@ import pytest
 from click.testing import Result
 
 import kelek
+from kelek.bench.ports import free_port
 from kelek.clients.farm.values import TlsFiles
 from kelek.console.cli_errors import CliError
 from kelek.console.farm.target import FarmTarget, report_farm_errors
@@ -23,7 +24,6 @@ from kelek.tests.actors.farm.farm_servers import FarmServers, issue_certificate
 from kelek.tests.console.kelek_runner import fails
 from kelek.tests.console.kelek_runner import ok as ok_kelek
 from kelek.tests.console.kelek_runner import run as run_kelek
-from kelek.tests.ports import free_port
 
 HASH = "a" * 42 + "Y="
 

@@ -11,12 +11,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 import kelek
+from kelek.bench.ports import free_udp_port
 from kelek.console.kelek_cli import main
 from kelek.console.node import commands as node_commands
 from kelek.protocols.access.certificates import encode_key
 from kelek.protocols.zre import services
 from kelek.tests.clients.curve_gate import new_key, write_key
-from kelek.tests.ports import free_udp_port
 
 HALL = {services.CLUSTER: "hall", services.BROKER: "tcp://127.0.0.1:7300"}
 

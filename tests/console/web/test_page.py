@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import pytest
 
 import kelek
+from kelek.bench.ports import free_port
 from kelek.console.web.app import FILES
 from kelek.tests.conftest import demo_shell
 from kelek.tests.console.web import chromium
-from kelek.tests.ports import free_port
 
 pytest.importorskip("starlette", reason="kelek[web] is not installed")
 pytest.importorskip("uvicorn", reason="kelek[web] is not installed")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import kelek
-from kelek.tests.ports import free_ports
+from kelek.bench.ports import free_ports
 from kelek.tests.secure_cluster import SecureCluster
 
 pytest.importorskip("starlette", reason="kelek[web] is not installed")

@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from kelek.bench.ports import free_ports
 from kelek.native.net.connections import ConnectionLimits
 from kelek.protocols.zerodb.wire.values import REQUEST_BYTES_MAX
 from kelek.tests.crash.hostile import hostile_peers
@@ -35,7 +36,6 @@ from kelek.tests.crash.hostile.attacked_cluster import (
     rounded,
     sink,
 )
-from kelek.tests.ports import free_ports
 
 PEERS = int(os.environ.get("KELEK_HOSTILE_PEERS", "6"))
 SECS = float(os.environ.get("KELEK_HOSTILE_S", "0"))

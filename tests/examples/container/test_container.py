@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml
 
+from kelek.bench.ports import free_ports
 from kelek.tests.conftest import ROOT, Shell
-from kelek.tests.ports import free_ports
 
 FOLDER = ROOT / "examples" / "container"
 PAGE = ROOT / "docs" / "operations" / "service.md"

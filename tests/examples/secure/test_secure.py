@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from kelek.bench.ports import free_ports
 from kelek.tests.conftest import ROOT, Shell
-from kelek.tests.ports import free_ports
 
 FOLDER = ROOT / "examples" / "secure"
 SPARK_S = 240  # Of which the start of Spark takes most on a busy machine.

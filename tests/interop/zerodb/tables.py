@@ -13,11 +13,11 @@ import pytest
 import zmq
 
 from kelek.bench.kelek_cluster import actor_name, children_of
+from kelek.bench.ports import free_port
 from kelek.clients.log.log import Log
 from kelek.tests.interop.conftest import InteropCluster, new_folder
 from kelek.tests.interop.zerodb.zerodb_model import CaseContext
 from kelek.tests.interop.zerodb.zerodb_plain import Context, PlainTableClient
-from kelek.tests.ports import free_port
 
 NODES = ("n1", "n2", "n3")
 ENDPOINTS = ("url", "pull_url", "sub_url", "events_url", "jobs_url")

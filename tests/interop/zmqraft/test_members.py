@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kelek import Log
+from kelek.bench.ports import free_port
 from kelek.clients.errors import MembersRefused
 from kelek.console.kelek_cli import main
 from kelek.protocols.zmqraft.wire.config_codec import (
@@ -23,7 +24,6 @@ from kelek.protocols.zmqraft.wire.config_codec import (
 from kelek.protocols.zmqraft.wire.values import encode_members
 from kelek.tests.interop.conftest import COMMAND, STOP_S, InteropCluster, new_folder
 from kelek.tests.interop.zmqraft.plain import DEADLINE_S, Dealer, reqid
-from kelek.tests.ports import free_port
 
 IDENT = b"interop"
 OURS = {"n1": "kelek", "n2": "kelek", "n3": "kelek"}

@@ -13,10 +13,10 @@ import pytest
 import zmq
 
 import kelek
+from kelek.bench.ports import free_port
 from kelek.tests.interop.conftest import InteropCluster, new_folder
 from kelek.tests.interop.zmqraft.node_package import NodeClient, NodePeer
 from kelek.tests.interop.zmqraft.plain import Context, Dealer, json, number, reqid
-from kelek.tests.ports import free_port
 
 DEADLINE_S = 60.0
 UNCOMMITTED = 20

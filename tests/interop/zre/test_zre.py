@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from kelek.bench.ports import free_udp_port
 from kelek.tests.interop.zre.zre_nodes import OURS, PLAIN, PYRE, NodeProcess, meet, pairs, talk
-from kelek.tests.ports import free_udp_port
 
 GROUP = "room"
 BAD = ("GAP", "STATUS", "MALFORMED", "FULL")  # What a plain node says when it is told nonsense.

@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from kelek.bench.ports import free_udp_port
 from kelek.native.net import interfaces as interface_module
 from kelek.native.net.datagrams import Datagrams, ReceivedBeacon
 from kelek.native.net.interfaces import (
@@ -20,7 +21,6 @@ from kelek.native.net.interfaces import (
 )
 from kelek.protocols.zre.beacon import Beacon, decode_beacon, encode_beacon
 from kelek.protocols.zre.values import Malformed
-from kelek.tests.ports import free_udp_port
 
 DEADLINE_S = 60
 LOOP = Interface("lo", LOOPBACK, LOOPBACK_BROADCAST)

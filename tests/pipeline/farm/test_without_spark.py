@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 import kelek
+from kelek.bench.ports import free_port
 from kelek.clients.farm.values import APPLICATION, CONFIGURATION, FarmEntry
 from kelek.pipeline import errors as log_errors
 from kelek.pipeline.errors import FarmRefuses, FarmUnreachable, OptionError, SchemaError
@@ -24,7 +25,6 @@ from kelek.protocols.garlicfarm.wire.values import encode_configuration
 from kelek.tests.actors.farm.farm_servers import FarmServers
 from kelek.tests.conftest import ROOT
 from kelek.tests.http_proxy import HttpProxy
-from kelek.tests.ports import free_port
 
 GIVEN = {"urls": "tls://127.0.0.1:7401", "user": "demo", "secretFile": "demo.secret"}
 BEGIN_MS = 1_700_000_000_000

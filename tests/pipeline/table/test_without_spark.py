@@ -17,6 +17,7 @@ import msgpack
 import pytest
 
 import kelek
+from kelek.bench.ports import free_port
 from kelek.net.access.keys import load_key
 from kelek.pipeline.errors import PipelineError
 from kelek.protocols.access.certificates import encode_key
@@ -24,7 +25,6 @@ from kelek.protocols.zerodb.wire import requests
 from kelek.protocols.zerodb.wire.values import FEATURE_TABLE_INFO
 from kelek.tests.clients.curve_gate import CurveGate, new_key, write_key
 from kelek.tests.clients.table.table_servers import FEATURES, TableServers
-from kelek.tests.ports import free_port
 
 types = pytest.importorskip("pyspark.sql.types")
 pa = pytest.importorskip("pyarrow")
