@@ -1,4 +1,4 @@
-"""kelek.Batch: a transaction of compares, puts, deletes, gets, increments and appends."""
+"""kelek.Batch: a transaction of compares, puts, deletes, reads, increments and appends."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Self, TypeVar, cast
@@ -24,8 +24,8 @@ class BatchResult(NamedTuple):
 
     succeeded   all conditions held; always True without conditions
     token       a fencing token: it grows with each batch that succeeds, across tables
-    values      the values of the gets in the executed branch, the sums of its increments and
-                the sizes of its appends, in order
+    values      the values of the gets in the executed branch, the pairs of its ranges, the sums of
+                its increments and the sizes of its appends, in order
     """
 
     succeeded: bool
@@ -92,6 +92,23 @@ class Branch:
     def get(self, *keys: Data, table: int | str | None = None) -> Self:
         """Adds the values of keys to the result, as of this batch."""
         self.ops += [ops.Get(self._of(table), [checked_key(key)]) for key in keys]
+        return self
+
+    def get_range(
+        self,
+        start: Data = b"",
+        end: Data = b"",
+        *,
+        prefix: Data | None = None,
+        limit: int = 0,
+        table: int | str | None = None,
+    ) -> Self:
+        """Adds a list of pairs to the result, as of this batch: the first ones that begin with
+        prefix, or lie in start <= key < end; limit 0 is all. All values of a result have 1 MiB at
+        most."""
+        asked = checked_range(prefix, start, end)
+        number = checked_number("a limit", limit)
+        self.ops.append(ops.GetRange(self._of(table), *asked, number))
         return self
 
     def _stored(self, value: Any) -> bytes:
@@ -162,16 +179,15 @@ class Batch(Branch):
             ops.ALIVE, checked_number("a session", session).to_bytes(8, "little"), b"", None
         )
 
-    def numbered(self, succeeded: bool) -> list[bool]:
-        """Which values of the result are numbers, of the branch that was executed."""
+    def reads(self, succeeded: bool) -> list[type[ops.Op]]:
+        """What made each value of the result, of the branch that was executed."""
         done = self.ops if succeeded else self.otherwise.ops
-        found = (op for op in done if isinstance(op, ops.Get | ops.Increment | ops.Append))
-        return [not isinstance(op, ops.Get) for op in found]
+        return [type(op) for op in done if isinstance(op, ops.READS)]
 
     @property
-    def has_sums(self) -> bool:
-        """Whether it increments or appends, which older servers do not know."""
-        return ops.has_sums([*self.ops, *self.otherwise.ops])
+    def is_gated(self) -> bool:
+        """Whether it increments, appends or reads ranges, which older servers do not know."""
+        return ops.is_gated([*self.ops, *self.otherwise.ops])
 
     def names(self) -> set[str]:
         """The names of tables that it uses."""

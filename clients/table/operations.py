@@ -377,7 +377,7 @@ class TableOperations(ClientBase):
         """Applies a batch, and returns the values of its gets as they are stored. Raises
         TableUnsupported: nothing was done, as it increments or appends and not all nodes know it.
         """
-        if batch.has_sums:
+        if batch.is_gated:
             yield from self._check_sums()
         lease = checked_number("a session", batch.session)
         extension = Extension(ttl_ms=milliseconds(batch.ttl_s), lease=lease)

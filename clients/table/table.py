@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...net.clock import monotonic_ms
 from ...protocols.zerodb.client.client import Exchange
-from ...protocols.zerodb.wire import answers, requests
+from ...protocols.zerodb.wire import answers, ops, requests
 from ...protocols.zerodb.wire.values import PACKED, PARTSYNC, Extension
 from ..errors import TableRefused, TableUnsupported
 from ..io.driver import BlockingDriver
@@ -26,6 +26,7 @@ from .arguments import (
 )
 from .batch import Batch, BatchResult
 from .jobs import TableJobs
+from .operations import decoded
 from .pages import arrow, typed
 from .typed.operations import TypedTable
 from .updates import TableUpdates
@@ -165,9 +166,9 @@ class TableWrites(TypedTable):
         """Applies a batch atomically: the branch that its conditions select.
 
         Raises SessionEnded when the batch has a session that has ended; it changes nothing then.
-        Raises TableUnsupported when it increments or appends and the server does not know that, or
-        another member of the cluster may not know it yet. In a cluster that has just begun all
-        members soon do, so it is tried for 2 s.
+        Raises TableUnsupported when it increments, appends or reads a range and the server does not
+        know that, or another member of the cluster may not know it yet. In a cluster that has just
+        begun all members soon do, so it is tried for 2 s.
         """
         until_ms = monotonic_ms() + OPENING_MS
         while True:
@@ -175,16 +176,19 @@ class TableWrites(TypedTable):
                 succeeded, token, found = yield from self._commit(batch)
                 break
             except TableUnsupported:
-                opens = batch.has_sums and self._knows_sums
+                opens = batch.is_gated and self._knows_sums
                 if not opens or monotonic_ms() >= until_ms:
                     raise
             yield Sleep(OPENING_POLL_MS)
-        kinds = batch.numbered(succeeded)
-        results = [
-            int(data or b"0") if is_number else self._value(data)
-            for data, is_number in zip(found, kinds, strict=True)
-        ]
-        return BatchResult(succeeded, token, results)
+        read = zip(batch.reads(succeeded), found, strict=True)
+        return BatchResult(succeeded, token, [self._read(kind, data) for kind, data in read])
+
+    def _read(self, kind: type[ops.Op], data: bytes | None) -> Any:
+        """A value of a batch's result, by the operation that made it."""
+        if kind is ops.GetRange:
+            pairs = decoded(answers.decode_range, data or b"")
+            return [(self._key(key), self._value(value)) for key, value in pairs]
+        return self._value(data) if kind is ops.Get else int(data or b"0")
 
     @operation
     def compare_and_put(self, key: Data, expected: Any, value: Any) -> Operation[bool]:

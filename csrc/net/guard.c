@@ -12,7 +12,8 @@ enum { OWN_TYPES = 0x6b, MAGIC = 0x31, VERSION = 0x01 };
 enum { TABLE_BYTES = 4, USE_BITS = 2, USE_MASK = 3 };
 /* Requests with tables in further frames (protocols/zerodb/wire/requests.py). */
 enum { WRITE_TABLES = 0x24, TRANSACTION = 0x25, LEASE = 0x43 };
-enum { PART_BYTES = 9, COUNTS_BYTES = 12, STEP_BYTES = 5, STEPS_MAX = 1024, GET = 0x10 };
+enum { PART_BYTES = 9, COUNTS_BYTES = 12, STEP_BYTES = 5, RANGE_BYTES = 13, STEPS_MAX = 1024 };
+enum { GET = 0x10, GET_RANGE = 0x12 };
 enum { LEASE_OPEN = 2 };
 enum { MDP_BYTES = 6, READY = 0x01, READY_CREDIT = 0x07 }; /* Of a broker's workers. */
 
@@ -69,7 +70,7 @@ static int batch_allows(const struct klk_key *key, const struct klk_messages *ar
 }
 
 /* A transaction: the frame u32 compares, u32 then, u32 else; then for each of them the frames u8
- * kind and u32 table, key, operand. */
+ * kind and u32 table, key, operand; a range has its limit behind the table. */
 static int transaction_allows(const struct klk_key *key, const struct klk_messages *arena,
                               uint32_t frame, uint32_t end) {
     uint32_t size, steps = 0, compares = 0;
@@ -85,8 +86,9 @@ static int transaction_allows(const struct klk_key *key, const struct klk_messag
     if (1 + 3 * steps > end - frame) return 1;
     for (uint32_t i = 0; i < steps; i++) {
         const uint8_t *step = frame_at(arena, frame + 1 + 3 * i, &size);
-        if (size != STEP_BYTES) return 1;
-        uint32_t use = i < compares || step[0] == GET ? KLK_TABLE_READ : KLK_TABLE_WRITE;
+        if (size != STEP_BYTES && size != RANGE_BYTES) return 1;
+        int reads = i < compares || step[0] == GET || step[0] == GET_RANGE;
+        uint32_t use = reads ? KLK_TABLE_READ : KLK_TABLE_WRITE;
         if (!table_allows(key, klk_get_u32(step + 1), use)) return 0;
     }
     return 1;

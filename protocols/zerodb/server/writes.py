@@ -196,9 +196,10 @@ class WriteRequests:
         has_result = isinstance(first, ops.Transaction) or isinstance(request, requests.Session)
         worker = ALL_WORKERS if write.is_for_all else write.table % self._context.setup.workers
         data = ops.pack(write.operations)
-        if len(data) > self.entry_bytes_max and ops.has_sums(write.operations):
+        if len(data) > self.entry_bytes_max and ops.is_gated(write.operations):
             text = (
-                f"a transaction with increments or appends has {self.entry_bytes_max} bytes at most"
+                "a transaction with increments, appends or reads of ranges has"
+                f" {self.entry_bytes_max} bytes at most"
             )
             self._outbox.answer(prefix, answers.encode_refusal(refusal_of(request, text)))
             return

@@ -20,6 +20,7 @@ from ..wire.ops import (
     OTHERWISE,
     PRESENT,
     REQUIRED,
+    SUMS,
     THEN,
     Append,
     Attach,
@@ -30,6 +31,7 @@ from ..wire.ops import (
     Expire,
     Expiry,
     Get,
+    GetRange,
     Increment,
     Op,
     Open,
@@ -41,7 +43,8 @@ from ..wire.ops import (
     SumsKnown,
     Transaction,
     Truncate,
-    has_sums,
+    is_gated,
+    pack_pairs,
     unpack_entry,
 )
 from ..wire.values import NO_REQID, SUMS_UNKNOWN, TableOptions
@@ -51,6 +54,7 @@ from .tables import SYSTEM, Outcome, Pair, TableEntry, TableReader, TableState
 RESULTS_MAX = 65_536  # Of transactions, for repeats: the newest.
 RESULTS_BYTES_MAX = 64 << 20  # Of these.
 RESULT_BYTES_MAX = 1 << 20  # Of one transaction; a larger one is refused.
+PAIR_SIZES = 8  # Bytes of the two sizes of a pair.
 LIMITED_KEYS_MAX = 1024  # Up to this number a limited delete deletes key by key.
 EXPIRE_MAX = 10_000  # Keys and sessions that one Expire ends.
 UNFINISHED_MAX = 64  # Large writes that lack parts; the oldest is dropped.
@@ -469,16 +473,16 @@ def _transaction(state: TableState, _: int, op: Transaction) -> bytes:
     made, found = _resolved(state, branch)
     sums_left = iter(found)
     values = b"".join(
-        _value(state, step) if isinstance(step, Get) else _sized(next(sums_left))
+        _sized(next(sums_left)) if isinstance(step, SUMS) else _value(state, step)
         for step in branch
-        if isinstance(step, Get | Increment | Append)
+        if isinstance(step, Get | GetRange | Increment | Append)
     )
     counters = counters._replace(token=counters.token + (taken == THEN))
     result = struct.pack("<BQ", taken, counters.token) + values
     if len(result) > RESULT_BYTES_MAX:
         raise OperationRefused(f"the gets find {len(values)} bytes, at most {RESULT_BYTES_MAX}")
     for step in made:
-        if not isinstance(step, Get):
+        if not isinstance(step, Get | GetRange):
             apply(state, 0, step)
     if keeps:
         counters = _store_result(state, counters, op.reqid, result)
@@ -523,7 +527,9 @@ def _compare_holds(state: TableState, compare: Compare) -> bool:
     return value < compare.operand if compare.kind == LESS else value > compare.operand
 
 
-def _value(state: TableState, op: Get) -> bytes:
+def _value(state: TableState, op: Get | GetRange) -> bytes:
+    if isinstance(op, GetRange):
+        return _sized([_pairs(state, op)])
     parts = []
     total = 0
     for key in op.keys:
@@ -534,6 +540,16 @@ def _value(state: TableState, op: Get) -> bytes:
         parts.append(struct.pack("<I", 0xFFFFFFFF if value is None else len(value)))
         parts.append(value or b"")
     return b"".join(parts)
+
+
+def _pairs(state: TableState, op: GetRange) -> bytes:
+    found, total = [], 0
+    for pair in islice(state.scan(op.table, op.start, op.end), op.limit or None):
+        total += PAIR_SIZES + len(pair[0]) + len(pair[1])
+        if total > RESULT_BYTES_MAX:
+            raise OperationRefused(f"a range has more than {RESULT_BYTES_MAX} bytes")
+        found.append(pair)
+    return pack_pairs(found)
 
 
 def result_key(reqid: bytes) -> bytes:
@@ -601,8 +617,8 @@ def _part(state: TableState, index: int, op: Part) -> bytes:
         ops = unpack_entry(b"".join(pieces[key] for key in sorted(pieces)))
     except ValueError as error:
         raise OperationRefused(f"the pieces together are malformed: {error}") from None
-    if any(isinstance(one, Part) for one in ops) or has_sums(ops):
-        raise OperationRefused("the pieces together hold pieces, increments or appends")
+    if any(isinstance(one, Part) for one in ops) or is_gated(ops):
+        raise OperationRefused("the pieces together hold pieces, or operations of one entry alone")
     data, problem = [], ""
     for one in ops:
         try:

@@ -1,8 +1,9 @@
 """Increments and appends within a transaction: what they store, and whether all nodes know them.
 
-Versions before them take an entry with such an operation for a malformed one, which changes
-nothing. So do all nodes until the log has a configuration entry that says that every member knows
-them (ConfigEntry.operations): a worker stores its index in SYSTEM. An entry behind it is applied.
+Versions before them, and before reads of a range in a transaction, take an entry with such an
+operation for a malformed one, which changes nothing. So do all nodes until the log has a
+configuration entry that says that every member knows them (ConfigEntry.operations): a worker stores
+its index in SYSTEM. An entry behind it is applied.
 """
 
 import struct
@@ -16,6 +17,7 @@ from ..wire.ops import (
     Op,
     Put,
     has_sums,
+    is_gated,
 )
 from ..wire.values import (
     APPENDED_BYTES_MAX,
@@ -45,7 +47,7 @@ def note_known(state: TableState, log_index: int) -> None:
 
 def is_unknown(state: TableReader, log_index: int, ops: Sequence[Op]) -> bool:
     """Whether an entry of the log changes nothing, because a node may not know its operations."""
-    if not log_index or not has_sums(ops):
+    if not log_index or not is_gated(ops):
         return False
     data = state.get(SYSTEM, [KNOWN_FROM])[0]
     return data is None or log_index < _NUMBER.unpack(data)[0]

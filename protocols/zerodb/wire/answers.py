@@ -548,6 +548,16 @@ WATCH = AnswerLayout[tuple[int, list[WatchedChange]]](
         _decode_changes,
     ),
 )
+
+
+def decode_range(data: bytes) -> list[tuple[bytes, bytes]]:
+    """The pairs of a GetRange, a value of a transaction's result. Raises RemoteProtocolError."""
+    try:
+        return ops.unpack_pairs(data)
+    except ValueError as error:
+        raise RemoteProtocolError(f"pairs of a range: {error}") from None
+
+
 TRANSACTION = AnswerLayout[TransactionResult](
     values.TRANSACTION,
     RestType(

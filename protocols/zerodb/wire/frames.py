@@ -18,6 +18,7 @@ Frames = Sequence[bytes]
 Pairs = tuple[Sequence[bytes], Sequence[bytes]]
 
 _KIND_AND_TABLE = struct.Struct("<BI")
+_RANGE_HEAD = struct.Struct("<BIQ")  # Of a GetRange: with its limit.
 _MODIFICATION = struct.Struct("<IIB")
 _COUNTS = struct.Struct("<III")
 
@@ -249,6 +250,10 @@ def _encode_transaction(value: Branches) -> Iterator[bytes]:
                 frames = ops.DELETE, key, b""
             case ops.DeleteRange():
                 frames = ops.DELETE_RANGE, step.start, step.end
+            case ops.GetRange():
+                yield _RANGE_HEAD.pack(ops.GET_RANGE, step.table, step.limit)
+                yield from (step.start, step.end)
+                continue
             case _:
                 raise ValueError(f"{step} has no place in a transaction")
         yield _KIND_AND_TABLE.pack(frames[0], step.table)
@@ -270,16 +275,22 @@ def _decode_transaction(frames: Frames) -> Branches:
 
 def _decode_step(frames: Frames, place: int, compares: bool) -> ops.Compare | ops.Op:
     """Decodes three frames: u8 kind and u32 table, key, operand."""
-    if len(frames[place]) != _KIND_AND_TABLE.size:
-        raise RestError(place, f"expected 5 bytes, found {len(frames[place])}")
-    kind, table = _KIND_AND_TABLE.unpack(frames[place])
+    head, limit = frames[place], list[int]()
+    if not compares and head[:1] == bytes([ops.GET_RANGE]) and len(head) == _RANGE_HEAD.size:
+        kind, table, *limit = _RANGE_HEAD.unpack(head)
+    elif len(head) != _KIND_AND_TABLE.size:
+        raise RestError(place, f"expected 5 bytes, found {len(head)}")
+    else:
+        kind, table = _KIND_AND_TABLE.unpack(head)
     key, operand = frames[place + 1 : place + 3]
-    if kind == ops.DELETE_RANGE and not compares:
+    if limit or (kind == ops.DELETE_RANGE and not compares):
         for number, bound in enumerate((key, operand), place + 1):
             if len(bound) > KEY_BYTES_MAX:
                 raise RestError(
                     number, f"expected {KEY_BYTES_MAX} bytes at most, found {len(bound)}"
                 )
+        if limit:
+            return ops.GetRange(table, key, operand, *limit)
         return ops.DeleteRange(table, key, operand)
     known = ops.COMPARE_KINDS if compares else (ops.GET, ops.DELETE, *_WITH_VALUE)
     if kind not in known:

@@ -21,6 +21,7 @@ ENTRY_MAGIC = b"kLT\x01"  # Other entries are not for tables.
 
 # Codes that the requests of transactions have, too.
 GET = 0x10
+GET_RANGE = 0x12
 PUT = 0x20
 DELETE = 0x21
 DELETE_RANGE = 0x22
@@ -132,6 +133,20 @@ def _unpack_pairs(reader: _Reader) -> list[list[bytes]]:
     return [[*items[::2]], [*items[1::2]]]
 
 
+def pack_pairs(pairs: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """The part of a GetRange in the result of its transaction."""
+    return b"".join(_pack_items(2, [*chain.from_iterable(pairs)]))
+
+
+def unpack_pairs(data: bytes) -> list[tuple[bytes, bytes]]:
+    """Reads pack_pairs(). Raises ValueError."""
+    reader = _Reader(data)
+    keys, values = _unpack_pairs(reader)
+    if reader.offset != len(data):
+        raise ValueError(f"pairs end at {reader.offset} of {len(data)} bytes")
+    return [*zip(keys, values, strict=True)]
+
+
 def _checked_bounds(bounds: list[bytes]) -> list[bytes]:
     if max(map(len, bounds)) > KEY_BYTES_MAX:
         raise ValueError(f"a bound of a range over {KEY_BYTES_MAX} bytes")
@@ -150,6 +165,16 @@ def _unpack_options(reader: _Reader) -> list[TableOptions]:
 def _unpack_limited(reader: _Reader) -> tuple[bytes, int]:
     limit = reader.numbers(_NUMBER)[0]
     return reader.bounds(1)[0], limit
+
+
+def _pack_page(start: bytes, end: bytes, limit: int) -> list[bytes]:
+    return [_NUMBER.pack(limit), *_pack_bounds(start, end)]
+
+
+def _unpack_page(reader: _Reader) -> tuple[bytes, bytes, int]:
+    limit = reader.numbers(_NUMBER)[0]
+    start, end = reader.bounds(2)
+    return start, end, limit
 
 
 def _numbers(text: str) -> Form:
@@ -233,6 +258,7 @@ LIMITED = Form(
     lambda start, limit: [_NUMBER.pack(limit), *_pack_bounds(start)],
     _unpack_limited,
 )
+PAGE = Form("u64 limit, u32 start size, u32 end size, start, end", _pack_page, _unpack_page)
 OPTIONS = Form(
     "u64 cache, u64 block, u64 write buffer, u64 bloom bits, u8 compression",
     lambda options: [_OPTIONS.pack(*options)],
@@ -318,6 +344,17 @@ class Get(NamedTuple):
 
     table: int
     keys: list[bytes]
+
+
+@_operation(GET_RANGE, PAGE._replace(text="only in a transaction; u64 limit, then as delete range"))
+class GetRange(NamedTuple):
+    """Only in a transaction: its result contains the first pairs of start <= key < end, packed as
+    those of a put; an empty bound is no bound."""
+
+    table: int
+    start: bytes
+    end: bytes
+    limit: int  # Pairs; 0: all.
 
 
 @_operation(INCREMENT, PAIRS._replace(text="only in a transaction; as put"))
@@ -455,13 +492,14 @@ class SumsKnown(NamedTuple):
     table: int
 
 
-_KeyOp = Put | Delete | DeleteRange | DeleteLimited | Get | Expiry | Attach | Transaction | Part
+_KeyOp = Put | Delete | DeleteRange | DeleteLimited | Expiry | Attach | Transaction | Part
 _LifetimeOp = SessionOpen | SessionKeep | SessionEnd | Expire | LeaseOpen | LeaseKeep | LeaseEnd
-Op = Open | Truncate | _KeyOp | _LifetimeOp | Increment | Append | SumsKnown
-SUMS = (Increment, Append)  # Older versions do not know them (tables/sums.py).
-# The operations in a transaction.
-STEPS = (Get, Put, Delete, DeleteRange, Expiry, Attach, *SUMS)
-_INNER = (Get, *SUMS)  # Only there.
+_ReadOp = Get | GetRange | Increment | Append  # The result has a part for each.
+Op = Open | Truncate | _KeyOp | _LifetimeOp | _ReadOp | SumsKnown
+SUMS = (Increment, Append)
+GATED = (GetRange, *SUMS)  # Older versions do not know them (tables/sums.py).
+READS = (Get, *GATED)  # The result has their values. Only in a transaction.
+STEPS = (*READS, Put, Delete, DeleteRange, Expiry, Attach)  # The operations in a transaction.
 
 
 # ---- entries ----
@@ -484,7 +522,7 @@ def _pack(ops: Sequence[Op], within: bool) -> bytes:
 
 
 def _check_place(kind: type, within: bool) -> None:
-    if (kind not in STEPS) if within else kind in _INNER:
+    if (kind not in STEPS) if within else kind in READS:
         raise ValueError(f"{kind.__name__} {'in' if within else 'outside'} a transaction")
 
 
@@ -569,8 +607,13 @@ def joined(branch: list["Op"]) -> list["Op"]:
 
 
 def has_sums(ops: Sequence[Op]) -> bool:
-    """Whether there are operations that older versions do not know."""
+    """Whether values are made of those before: by increments or appends."""
     return any(isinstance(op, SUMS) for op in _each(ops))
+
+
+def is_gated(ops: Sequence[Op]) -> bool:
+    """Whether there are operations that older versions do not know."""
+    return any(isinstance(op, GATED) for op in _each(ops))
 
 
 def cut(data: bytes, table: int, reqid: bytes, bytes_max: int) -> list[bytes]:

@@ -90,7 +90,7 @@ FEATURE_SHARED_LEASES = 0x40000  # Leases of snapshots on all nodes.
 FEATURE_NAMES = 0x80000  # Tables have names.
 FEATURE_LIFETIMES = 0x100000  # The time that keys have left is read.
 FEATURE_SCHEMAS = 0x200000  # Named tables have schemas.
-FEATURE_SUMS = 0x400000  # Increments and appends in transactions.
+FEATURE_SUMS = 0x400000  # Increments, appends and reads of ranges in transactions.
 FEATURES = 0x7FFF07  # All of them.
 
 # Flags of the extension.

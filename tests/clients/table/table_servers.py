@@ -289,13 +289,18 @@ class FakeTableServer:
         holds = all(map(self._holds, request.compares))
         branch = request.then if holds else request.otherwise
         result = bytes((holds,)) + len(self.store.writes).to_bytes(8, "little")
-        if self.refuses_sums and ops.has_sums([*request.then, *request.otherwise]):
+        if self.refuses_sums and ops.is_gated([*request.then, *request.otherwise]):
             return answers.encode_error(request, 1, self.refuses_sums)
         try:
             branch, found = sums.resolved(self.store, branch)
         except sums.SumRefused as error:
             return answers.encode_error(request, 1, str(error))
         for op in branch if not found else []:
+            if isinstance(op, ops.GetRange):
+                table = sorted(self.store.table(op.table).items())
+                pairs = [pair for pair in table if op.start <= pair[0] < (op.end or b"\xff" * 99)]
+                packed = ops.pack_pairs(pairs[: op.limit or None])
+                result += len(packed).to_bytes(4, "little") + packed
             if isinstance(op, ops.Get):
                 value = self.store.table(op.table).get(op.keys[0])
                 size = 0xFFFFFFFF if value is None else len(value)

@@ -198,6 +198,24 @@ def test_a_batch_adds(kelek_cluster: LocalCluster) -> None:
         assert told.left_s is not None
 
 
+def test_a_batch_reads_ranges(kelek_cluster: LocalCluster) -> None:
+    with kelek.Table(kelek_cluster.table_urls, "ranges", codec="json") as table:
+        table.put_many([(f"order/{n}", {"n": n}) for n in range(5)])
+        batch = table.batch().delete_range(prefix="order/")
+        batch.get_range(prefix="order/", limit=2).get("order/4").get_range("order/3", "order/4")
+        found = table.commit(batch).values
+        assert found == [
+            [("order/0", {"n": 0}), ("order/1", {"n": 1})],
+            {"n": 4},
+            [("order/3", {"n": 3})],
+        ]
+        assert table.count() == 0
+        assert table.commit(table.batch().get_range()).values == [[]]
+        table.put_many([(f"{n}", "x" * 300_000) for n in range(4)])
+        with pytest.raises(kelek.TableRefused, match="a range has more than 1048576 bytes"):
+            table.commit(table.batch().get_range())
+
+
 def test_the_nodes_add_and_a_repeat_does_not(
     kelek_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

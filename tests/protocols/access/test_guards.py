@@ -73,7 +73,9 @@ def tables_used(request: Any) -> Iterator[tuple[int | None, bool]]:
             yield from ((part.table, True) for part in parts)
         case requests.Transaction(compares=compares, then=then, otherwise=otherwise):
             yield from ((compare.table, False) for compare in compares)
-            yield from ((op.table, not isinstance(op, ops.Get)) for op in (*then, *otherwise))
+            yield from (
+                (op.table, not isinstance(op, ops.Get | ops.GetRange)) for op in (*then, *otherwise)
+            )
         case requests.Lease(action=action, table=table):
             if action == requests.LEASE_OPEN:
                 yield table, False

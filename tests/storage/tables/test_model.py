@@ -23,6 +23,7 @@ from kelek.protocols.zerodb.wire.ops import (
     DeleteRange,
     Expire,
     Expiry,
+    GetRange,
     Op,
     Open,
     Put,
@@ -31,7 +32,7 @@ from kelek.protocols.zerodb.wire.ops import (
     SumsKnown,
     Transaction,
     Truncate,
-    has_sums,
+    is_gated,
 )
 from kelek.protocols.zerodb.wire.values import TableOptions
 from kelek.storage.engine.families import Resources
@@ -72,8 +73,8 @@ OPS = (
     | st.builds(SessionEnd, TABLES, SESSIONS)
     | st.builds(Expire, TABLES, TIMES)
     | st.builds(
-        lambda table, reqid, key, value, then, other, sums: Transaction(
-            table, b"%012d" % reqid, [Compare(table, key, EQUAL, value)], sums + then, other
+        lambda table, reqid, key, value, then, other, more: Transaction(
+            table, b"%012d" % reqid, [Compare(table, key, EQUAL, value)], more + then, other
         ),
         TABLES,
         st.integers(1, 8),
@@ -81,7 +82,11 @@ OPS = (
         VALUES,
         st.lists(STEPS, max_size=3),
         st.lists(STEPS, max_size=3),
-        st.lists(st.builds(lambda pairs: Append(*pairs), puts()), max_size=2),
+        st.lists(
+            st.builds(lambda pairs: Append(*pairs), puts())
+            | st.builds(GetRange, TABLES, BOUNDS, BOUNDS, st.integers(0, 3)),
+            max_size=2,
+        ),
     )
     | st.just(SumsKnown(0))
 )
@@ -129,6 +134,9 @@ class Model:
             value = self.tables.get(op.table, {}).get(key, b"")
             self.Put(Put(op.table, [key], [value + more]), index)
         self.Put(Put(op.table, [], []), index)
+
+    def GetRange(self, op: GetRange, _: int) -> None:
+        """The outcomes of the others are compared."""
 
     def SumsKnown(self, _: SumsKnown, __: int) -> None:
         self.knows_sums = True
@@ -212,7 +220,7 @@ class History(RuleBasedStateMachine):
         outcomes = self.rocks.write(batch)
         assert outcomes == self.memory.write(batch)
         for entry in batch:
-            if has_sums(entry.ops) and not self.model.knows_sums:
+            if is_gated(entry.ops) and not self.model.knows_sums:
                 continue
             for op in entry.ops:
                 self.model.apply(entry.log_index, op)

@@ -1,4 +1,4 @@
-"""Increments and appends: against a model, applied once, and unknown to older members."""
+"""Increments, appends and reads of ranges: a model, applied once, unknown to older members."""
 
 from random import Random
 
@@ -7,7 +7,7 @@ import pytest
 from kelek.protocols.raft.messages import KIND_CONFIG, KIND_STATE, EntryBatch
 from kelek.protocols.record import Record, encode_block
 from kelek.protocols.zerodb.tables import sums
-from kelek.protocols.zerodb.tables.operations import apply
+from kelek.protocols.zerodb.tables.operations import RESULT_BYTES_MAX, apply
 from kelek.protocols.zerodb.tables.sums import KNOWN_FROM, SumRefused, resolved
 from kelek.protocols.zerodb.tables.tables import SYSTEM, TableEntry, TablePartition
 from kelek.protocols.zerodb.wire import ops
@@ -163,13 +163,42 @@ def test_a_put_before_it_is_of_the_same_step_and_a_get_is_not() -> None:
     assert outcome.data[9:] == b"\2\0\0\0" + b"17" + b"\1\0\0\0" + b"1"
 
 
-def test_pieces_of_a_large_write_hold_none() -> None:
+def test_a_range_is_what_was_before_the_branch() -> None:
+    tables = MemoryTables()
+    keys = [b"a", b"b", b"c", b"d"]
+    steps = (
+        ops.Delete(5, [b"b"]),
+        ops.GetRange(5, b"a", b"d", 0),
+        ops.GetRange(5, b"b", b"", 2),
+        ops.GetRange(6, b"", b"", 0),
+    )
+    before = ops.Put(5, keys, keys), ops.Delete(5, [b"a"])  # In the same entry.
+    tables.write([TableEntry(1, 1, [ops.SumsKnown(0)])])
+    outcome = tables.write([TableEntry(2, 1, [*before, transaction(*steps)])])[-1]
+    both, none = ops.pack_pairs([(b"b", b"b"), (b"c", b"c")]), ops.pack_pairs([])
+    sized = [len(each).to_bytes(4, "little") + each for each in (both, both, none)]
+    assert outcome.data[9:] == b"".join(sized)
+    assert [*tables.scan(5)] == [(b"c", b"c"), (b"d", b"d")]
+
+
+def test_a_range_with_too_much_changes_nothing() -> None:
+    tables = MemoryTables()
+    half = bytes(RESULT_BYTES_MAX // 2)
+    tables.write([TableEntry(1, 1, [ops.SumsKnown(0), ops.Put(5, [b"a", b"b"], [half, half])])])
+    steps = ops.Delete(5, [b"a"]), ops.GetRange(5, b"", b"", 0)
+    (outcome,) = tables.write([TableEntry(2, 1, [transaction(*steps)])])
+    assert f"more than {RESULT_BYTES_MAX} bytes" in outcome.problem
+    assert tables.get(5, [b"a"]) == [half]
+
+
+@pytest.mark.parametrize("step", [ADD, ops.GetRange(5, b"", b"", 0)])
+def test_pieces_of_a_large_write_hold_none(step: ops.Op) -> None:
     """Older versions refuse them, too."""
     tables = MemoryTables()
     tables.write([TableEntry(1, 1, [ops.SumsKnown(0)])])
-    part = ops.Part(5, REQID, 0, 1, ops.pack([transaction(ADD)]))
+    part = ops.Part(5, REQID, 0, 1, ops.pack([transaction(step)]))
     (outcome,) = tables.write([TableEntry(2, 1, [part])])
-    assert "increments" in outcome.problem
+    assert "one entry alone" in outcome.problem
     assert 5 not in tables.tables()
 
 

@@ -54,6 +54,7 @@ STEP = st.one_of(
     st.builds(lambda table, key: ops.Delete(table, [key]), U32, KEY),
     st.builds(lambda table, key: ops.Get(table, [key]), U32, KEY),
     st.builds(ops.DeleteRange, U32, BOUND, BOUND),
+    st.builds(ops.GetRange, U32, BOUND, BOUND, U64),
     st.builds(lambda table, key, value: ops.Append(table, [key], [value]), U32, KEY, VALUE),
     st.builds(
         lambda table, key, by: ops.Increment(table, [key], [b"%d" % by]), U32, KEY, st.integers()

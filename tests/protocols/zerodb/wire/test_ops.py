@@ -27,6 +27,7 @@ STEP = st.one_of(
     PUT,
     SUM,
     st.builds(ops.Get, U32, KEYS),
+    st.builds(ops.GetRange, U32, BOUND, BOUND, U64),
     st.builds(ops.Delete, U32, KEYS),
     st.builds(ops.DeleteRange, U32, BOUND, BOUND),
     st.builds(ops.Expiry, U32, U64, KEYS),
@@ -54,6 +55,15 @@ TOLD = st.one_of(st.builds(ops.LeaseKeep, U32, U64), st.builds(ops.LeaseEnd, U32
 OPEN = st.builds(ops.LeaseOpen, U32, U64)
 # Of one entry: leases stand alone.
 OPS = st.one_of(st.lists(OP, max_size=4), st.lists(TOLD, max_size=4), OPEN.map(lambda op: [op]))
+
+
+@given(PAIRS, st.binary(max_size=3))
+def test_the_pairs_of_a_range(pairs: list[tuple[bytes, bytes]], more: bytes) -> None:
+    packed = ops.pack_pairs(pairs)
+    assert ops.unpack_pairs(packed) == pairs
+    for wrong in {packed + more, packed[: -len(more) or None]} - {packed}:
+        with pytest.raises(ValueError, match=r"\w"):
+            ops.unpack_pairs(wrong)
 
 
 @given(OPS)
@@ -112,6 +122,7 @@ def test_parts_joined_are_the_whole(batch: list[ops.Op], size: int) -> None:
     "batch",
     [
         [ops.Get(1, [b"k"])],
+        [ops.GetRange(1, b"", b"", 0)],
         [ops.Increment(1, [b"k"], [b"1"])],
         [ops.Append(1, [b"k"], [b"1"])],
         [ops.Put(1, [b""], [b"v"])],
