@@ -23,8 +23,8 @@ from kelek.bench.log import (
 from kelek.bench.pipeline import log as pipeline_log
 from kelek.bench.pipeline import memory as pipeline_memory
 from kelek.bench.pipeline import pipeline
+from kelek.bench.tables import lock, queue, soak, stream, tables
 from kelek.bench.tables import memory as tables_memory
-from kelek.bench.tables import queue, soak, stream, tables
 from kelek.bench.zre import zre
 
 # Questions with goals, beside `log`.
@@ -45,6 +45,7 @@ ALONE = [
     curve.QUESTION,
     farm.QUESTION,
     grants.QUESTION,
+    lock.QUESTION,
     logins.QUESTION,
     pipeline.QUESTION,
     pipeline_log.QUESTION,
