@@ -1,7 +1,7 @@
 """How an option of a source or sink is declared: type, default, meaning, use. It knows no option.
 
 A class of options is a dataclass whose fields are made by option(). Parsing, error messages and
-the tables of docs/guides/pipeline.md (tables.py) all come from that declaration.
+the tables of docs/guides/spark (tables.py) all come from that declaration.
 
 Spark passes each option as text. Its name is in lower case or as you wrote it.
 """

@@ -62,8 +62,8 @@ def why_not(command: str) -> str | None:
 
 ELSEWHERE = {
     "docs/guides/mapper.md": "tests/pipeline/maps/test_with_spark.py, on a node with a JVM",
-    "docs/guides/pipeline.md": "tests/pipeline/test_docs.py, with one JVM for all of them",
-    "docs/recipes/spark.md": "the same",
+    "docs/recipes/spark.md": "tests/pipeline/test_docs.py, with one JVM for all of them",
+    **{page: "tests/pipeline" for page in PAGES if page.startswith("docs/guides/spark/")},
 }
 # The same of sections: (page, heading).
 CLIENT_KEYS = "docs/security.md", "## Clients"  # tests/console/test_client_keys.py

@@ -68,7 +68,8 @@ class NodeZreSettings(Section):
     processes of one machine; with an IPv6 multicast group, as `ff02::1`, all traffic uses IPv6"""
     log_service: str = key(ChoiceType("off", "log", "table"), "off")
     """other nodes report here which peers enter and leave; the node stores these reports in the
-    cluster's log or in a table, for [Spark](../guides/pipeline.md#presence) and other readers"""
+    cluster's log or in a table, for [Spark](../guides/spark/presence-and-farms.md#presence) and
+    other readers"""
 
 
 class ZreSettings(Section):

@@ -1,4 +1,4 @@
-"""docs/guides/pipeline.md: its programs run, and its tables of options follow the declarations.
+"""docs/guides/spark: its programs run, and its tables of options follow the declarations.
 
 `pytest tests/pipeline/test_docs.py -k tables --rewrite` rewrites the tables.
 """
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import kelek
+from kelek.pipeline import errors
 from kelek.pipeline.farm.options import FarmReadOptions
 from kelek.pipeline.log.options import LogReadOptions, LogWriteOptions
 from kelek.pipeline.options import options_of
@@ -20,13 +21,17 @@ from kelek.tests.secure_cluster import SecureCluster
 from kelek.tests.test_docs import CLIENT_KEYS, section
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "guides" / "pipeline.md"
-TEXT = PAGE.read_text(encoding="utf-8")
-TABLES = TEXT.partition("\n## The log\n")[0]  # log/test_docs.py runs the log's.
+FOLDER = ROOT / "docs" / "guides" / "spark"
+PAGES = {page: page.read_text(encoding="utf-8") for page in sorted(FOLDER.glob("*.md"))}
+STORY = ("README.md", "tables.md", "streams-and-log.md")  # What one wrote the next one may read.
 FILES = [path.read_text(encoding="utf-8") for path in (ROOT / "examples").glob("pipeline/*.py")]
 PROGRAMS = [
-    program
-    for program in re.findall(r"^```python\n(.*?)^```$", TABLES, re.M | re.S)
+    (name, program)
+    for name in STORY
+    # log/test_docs.py runs those of the log.
+    for program in re.findall(
+        r"^```python\n(.*?)^```$", PAGES[FOLDER / name].partition("\n## The log\n")[0], re.M | re.S
+    )
     if program not in FILES  # test_examples.py runs those.
 ]
 URL = "tcp://127.0.0.1:7100"
@@ -38,13 +43,24 @@ FOLDERS = ("arrived", "checkpoint")  # Where the JVM was started, unless they ar
 
 
 def test_programs(spark: Any, node: str, tmp_path: Path) -> None:
-    """In their order: what one wrote the next one may read."""
-    for program in PROGRAMS:
-        place = TEXT[: TEXT.index(program)].count("\n")
+    for name, program in PROGRAMS:
+        place = PAGES[FOLDER / name].partition(program)[0].count("\n")
         text = program.replace(URL, node)
         for folder in FOLDERS:
             text = text.replace(f'"{folder}"', f'"{tmp_path}/{folder}"')
-        exec(compile("\n" * place + text, "docs/guides/pipeline.md", "exec"), {})
+        exec(compile("\n" * place + text, str(FOLDER / name), "exec"), {})
+
+
+def test_the_page_names_the_errors() -> None:
+    shown = re.findall(
+        r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", PAGES[FOLDER / "README.md"], re.M))
+    )
+    known = [
+        name
+        for name, one in vars(errors).items()
+        if one.__class__ is type and one.__module__ == errors.__name__
+    ]
+    assert sorted(shown) == sorted([*known, "DATA_SOURCE_NOT_FOUND"])
 
 
 def test_the_recipe(spark: Any, node: str) -> None:
@@ -108,11 +124,13 @@ def table(title: str) -> str:
 
 
 def test_the_tables_of_options_are_current(request: pytest.FixtureRequest) -> None:
-    page = MARKED.sub(
-        lambda at: f"<!-- options of {at[1]} -->\n{table(at[1])}<!-- end of options -->", TEXT
-    )
-    if request.config.getoption("--rewrite"):
-        PAGE.write_text(page, encoding="utf-8")
-        return
-    assert page == TEXT, "run this test with --rewrite"
-    assert set(MARKED.findall(TEXT)) == set(TABLES_OF_OPTIONS), "each has a place in the page"
+    for page, text in PAGES.items():
+        current = MARKED.sub(
+            lambda at: f"<!-- options of {at[1]} -->\n{table(at[1])}<!-- end of options -->", text
+        )
+        if request.config.getoption("--rewrite"):
+            page.write_text(current, encoding="utf-8")
+        else:
+            assert current == text, "run this test with --rewrite"
+    shown = [title for text in PAGES.values() for title in MARKED.findall(text)]
+    assert sorted(shown) == sorted(TABLES_OF_OPTIONS), "each has a place in a page"

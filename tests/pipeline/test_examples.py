@@ -1,4 +1,4 @@
-"""examples/pipeline: each program runs, and prints what docs/guides/pipeline.md shows."""
+"""examples/pipeline: each program runs, and prints what docs/guides/spark shows."""
 
 import contextlib
 import doctest
@@ -21,7 +21,8 @@ from kelek.tests.conftest import ROOT, Shell
 from kelek.tests.pipeline.conftest import NODE, running
 
 FOLDER = ROOT / "examples" / "pipeline"
-TEXT = (ROOT / "docs" / "guides" / "pipeline.md").read_text(encoding="utf-8")
+PAGES = [*(ROOT / "docs" / "guides" / "spark").glob("*.md")]
+TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 PROGRAMS = re.findall(r"^```python\n(.*?)^```$", TEXT, re.M | re.S)
 SHOWN = dict(  # What each of them prints.
     re.findall(r"^\$ python examples/pipeline/(\w+)\.py.*\n((?:(?!\$ |```).*\n)*)", TEXT, re.M)
@@ -109,7 +110,7 @@ def program_of(nodes: Shell, title: str) -> str:
     text = TEXT.partition(f"\n## {title}\n")[2]
     text = text[text.index("```python\n") + len("```python\n") : text.index("```\n\n|")]
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        exec(compile(translated(nodes, text), "docs/guides/pipeline.md", "exec"), {})
+        exec(compile(translated(nodes, text), title, "exec"), {})
     return printed.getvalue()
 
 
@@ -204,7 +205,7 @@ def test_every_example_is_shown() -> None:
     files = {path.stem: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.py")}
     assert files.keys() == SHOWN.keys()
     for name, text in files.items():
-        assert any(program in text for program in PROGRAMS), f"pipeline.md lacks {name}.py"
+        assert any(program in text for program in PROGRAMS), f"the pages lack {name}.py"
 
 
 def test_pictures_are_those_of_the_pages() -> None:

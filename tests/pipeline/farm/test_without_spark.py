@@ -107,7 +107,8 @@ def test_rows() -> None:
 
 def test_the_page_names_columns() -> None:
     kind = pytest.importorskip("kelek.pipeline.farm.kind", reason="it needs pyspark")
-    text = (ROOT / "docs" / "guides" / "pipeline.md").read_text(encoding="utf-8")
+    page = ROOT / "docs" / "guides" / "spark" / "presence-and-farms.md"
+    text = page.read_text(encoding="utf-8")
     text = text.partition("\n## A farm's documents\n")[2].partition("\n## ")[0]
     columns = re.findall(r"^\| (`\w+`) \| ([A-Z<>]+) \|", text, re.M)
     assert ", ".join(f"{name} {word.lower()}" for name, word in columns) == kind.KIND.schema({})

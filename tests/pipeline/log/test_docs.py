@@ -1,4 +1,4 @@
-"""docs/guides/pipeline.md, "The log": its Python runs as one story, and prints what it says."""
+"""The log in docs/guides/spark: its Python runs as one story, and prints what it says."""
 
 import contextlib
 import io
@@ -11,9 +11,8 @@ import pytest
 from kelek.tests.conftest import ROOT
 from kelek.tests.pipeline.conftest import running
 
-PAGE = ROOT / "docs" / "guides" / "pipeline.md"
+PAGE = ROOT / "docs" / "guides" / "spark" / "streams-and-log.md"
 TEXT = PAGE.read_text(encoding="utf-8").partition("\n## The log\n")[2]
-TEXT = TEXT.partition("\n## Presence\n")[0]  # test_examples.py runs what follows.
 TOPOLOGY = """\
 cluster: demo
 data: var

@@ -208,7 +208,8 @@ def test_options() -> None:
 
 def test_the_page_names_columns() -> None:
     kind = pytest.importorskip("kelek.pipeline.zre.kind", reason="it needs pyspark")
-    text = (ROOT / "docs" / "guides" / "pipeline.md").read_text(encoding="utf-8")
+    page = ROOT / "docs" / "guides" / "spark" / "presence-and-farms.md"
+    text = page.read_text(encoding="utf-8")
     text = text.partition("\n## Presence\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| ((?:`\w+`,? ?)+)\| ([A-Z, ]+) \|", text, re.M)
     shown: list[str] = []
