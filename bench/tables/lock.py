@@ -77,25 +77,24 @@ class LockClients:
                 [sys.executable, "-P", "-c", code, server],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                text=True,
                 preexec_fn=ends_with_us(),
             )
             for server in servers
         ]
         for process in self.processes:
-            if self._line(process) != "ready\n":
+            if self._line(process) != b"ready\n":
                 raise BenchError("a client does not start")
 
     def rate(self, name_of: Callable[[int], str], count: int) -> float:
         """Locks a second of all clients together."""
         for number, process in enumerate(self.processes):
             assert process.stdin is not None
-            process.stdin.write(f"{name_of(number)} {count}\n")
+            process.stdin.write(f"{name_of(number)} {count}\n".encode())
             process.stdin.flush()
         slowest_s = max(float(self._line(process)) for process in self.processes)
         return count * len(self.processes) / slowest_s
 
-    def _line(self, process: "subprocess.Popen[str]") -> str:
+    def _line(self, process: "subprocess.Popen[bytes]") -> bytes:
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:

@@ -199,17 +199,33 @@ class TableOperations(ClientBase):
             yield from self._ask(requests.CompactTable(self._number, asked.start, asked.last))
 
     @operation
-    def info(self, *, content: bool = False) -> Operation[dict[str, Any] | None]:
+    def info(
+        self,
+        *,
+        content: bool = False,
+        prefix: Data | None = None,
+        start: Data = b"",
+        end: Data = b"",
+    ) -> Operation[dict[str, Any] | None]:
         """Properties of the table on the node that answers, by name; None: it does not exist.
 
         content   include a hash of all keys and values, for which the node reads them all. Nodes
                   that have applied the same entries have the same hash
+        prefix, start, end   include `range_keys` and `range_bytes`: how many keys a range has, and
+                  their bytes with the values. In a table above 64 MiB no row is read for that: it
+                  is an estimate, and the bytes are those on the disk
+
+        Raises TableUnsupported when the server does not know ranges.
         """
         if not (yield from self._find()):
             return None
         stale = Extension(self._read_flags & STALE)
-        request = requests.TableInfo(self._number, content, stale)
-        return (yield from self._fetch(request, answers.TABLE_INFO)).get(self._number)
+        asked = checked_range(prefix, start, end)
+        request = requests.TableInfo(self._number, content, *asked, stale)
+        found = (yield from self._fetch(request, answers.TABLE_INFO)).get(self._number)
+        if found is not None and any(asked) and "range_keys" not in found:
+            raise TableUnsupported("the server does not tell the size of a range; count() reads it")
+        return found
 
     @operation
     def tables(self) -> Operation[dict[int, dict[str, Any]]]:

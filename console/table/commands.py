@@ -277,12 +277,18 @@ def truncate(
 @command
 def info(
     options: ReadOptions,
+    key_range: KeyRange,
     number: int | str | None = argument(metavar="[TABLE]", type=TABLE_TYPE, required=False),
 ) -> None:
-    """Prints the properties of TABLE, or of all tables, on a node."""
+    """Prints the properties of TABLE, or of all tables, on a node. With a range it prints how many
+    keys and bytes that has: above 64 MiB of the table an estimate, for which no row is read."""
     with open_table(number, options) as table:
         server = table.server()
-        found = table.tables() if number is None else {table.number: table.info()}
+        bounds = key_range.bounds()
+        if number is None and any(bounds.values()):
+            raise CliError("a range is of one TABLE: name it")
+        found: dict[int, dict[str, Any] | None] = {}
+        found |= table.tables() if number is None else {table.number: table.info(**bounds)}
     known = {table: details for table, details in found.items() if details is not None}
     lines = [f"{server.software} at {server.url}"]
     for table_number, details in known.items():

@@ -41,7 +41,14 @@ from ...protocols.zerodb.tables.operations import (
     tables_with_lifetimes,
 )
 from ...protocols.zerodb.tables.recent_changes import RecentChanges
-from ...protocols.zerodb.tables.tables import SYSTEM, Outcome, Pair, TableEntry, TableInfo
+from ...protocols.zerodb.tables.tables import (
+    SYSTEM,
+    Outcome,
+    Pair,
+    SizedKeys,
+    TableEntry,
+    TableInfo,
+)
 from ...protocols.zerodb.wire.ops import Op, Put
 from ...protocols.zerodb.wire.values import TableOptions
 from ..disk.disk import make_folders
@@ -59,7 +66,7 @@ from .families import (
     without_traceback,
 )
 from .sst_scan import FileScan, SstQuery, TableScan
-from .walk import Row, TableFile, Walk, file_pieces, files_of
+from .walk import Row, TableFile, Walk, file_pieces, files_of, share_within
 
 SPARE_MIN = 16  # Prepared empty column families: creating one takes 20 to 150 ms.
 SINGLES_MAX = 8  # Created one by one in a batch, before many are prepared.
@@ -564,6 +571,19 @@ class RocksTables:
         if size > EXACT_BYTES_MAX:
             return split_points(file_pieces(files, start, end), count)
         return split_points(self._pieces(table, start, end), count)
+
+    def range_size(self, table: int, start: bytes, end: bytes) -> SizedKeys | None:
+        info = self.info(table)
+        if info is None or info.size <= EXACT_BYTES_MAX:
+            return None
+        family = self.families[table]
+        with Guard(self.path):
+            files = files_of(family.data.property_value("rocksdb.sstables") or "")
+        total = sum(file.size for file in files)
+        # What no file holds yet is taken for spread like what they hold.
+        within = sum(file.size * share_within(file, start, end) for file in files)
+        share = within / total if total else 1.0
+        return SizedKeys(round(info.keys * share), round(info.size * share))
 
     def _pieces(self, table: int, start: bytes, end: bytes) -> Iterator[SizedRange]:
         found = self.scan(table, start, end)

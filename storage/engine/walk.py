@@ -100,6 +100,23 @@ def files_of(text: str) -> list[TableFile]:
     return found
 
 
+def share_within(file: TableFile, start: bytes, end: bytes) -> float:
+    """About which part of a file is in start <= key < end, if its keys lie evenly between the first
+    and the last one."""
+    low, high = max(start, file.first), min(end or file.last, file.last)
+    if low > high or end == low:
+        return 0.0
+    if (low, high) == (file.first, file.last):
+        return 1.0
+    pairs = zip(file.first, file.last, strict=False)
+    skipped = next((place for place, (a, b) in enumerate(pairs) if a != b), len(file.first))
+    first, at, until, last = (
+        int.from_bytes(key[skipped : skipped + 8].ljust(8, b"\0"), "big")
+        for key in (file.first, low, high, file.last)
+    )
+    return (until - at) / (last - first) if last > first else 0.5
+
+
 def file_pieces(files: list[TableFile], start: bytes, end: bytes) -> list[SizedRange]:
     """Approximate sizes within start <= key < end by its files; half of a file across a bound."""
     pieces = [(start, 0)]

@@ -68,6 +68,13 @@ class TableInfo(NamedTuple):
     size: int  # Bytes in memory and on disk.
 
 
+class SizedKeys(NamedTuple):
+    """About how much is in a range."""
+
+    keys: int
+    size: int  # Bytes, on the disk.
+
+
 class Tables(Protocol):
     """A database of many tables. Its errors are StorageFailure."""
 
@@ -150,6 +157,10 @@ class Tables(Protocol):
     def split_points(self, table: int, start: bytes, end: bytes, count: int) -> list[bytes]:
         """At most count ascending keys strictly within (start, end) that split the range into
         pieces of about equal size."""
+
+    def range_size(self, table: int, start: bytes, end: bytes) -> SizedKeys | None:
+        """About how much is in start <= key < end; None: the table is so small that its keys can be
+        counted."""
 
     def info(self, table: int) -> TableInfo | None:
         """None: the table does not exist."""

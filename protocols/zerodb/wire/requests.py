@@ -426,10 +426,14 @@ class SplitPoints(NamedTuple):
         "1 with `content`",
         optional=True,
     ),
+    START._replace(optional=True),
+    END._replace(optional=True),
 )
 class TableInfo(NamedTuple):
     table: int | None = None  # None: all tables.
     content: bool = False  # With a hash of all keys and values, for which the table is read.
+    start: bytes = b""  # With a bound: about how much is in start <= key < end, too.
+    end: bytes = b""
     extension: Extension = NO_EXTENSION
 
 

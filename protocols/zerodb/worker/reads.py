@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ..tables import operations
 from ..tables.content import ContentHash
-from ..tables.tables import Pair, Tables
+from ..tables.tables import Pair, SizedKeys, Tables
 from ..wire import answers, requests
 from ..wire.values import KEYS_ONLY, PACKED, REVERSE
 
@@ -157,7 +157,7 @@ class TableStatus(NamedTuple):
 def table_info(
     tables: Mapping[int, TableStatus], request: requests.TableInfo, applied: Callable[[], int]
 ) -> Slices:
-    """Infos of tables. A content hash reads the whole table.
+    """Infos of tables. A content hash reads the whole table, a range in a small one this range.
 
     applied   returns the index of the last applied entry
     """
@@ -174,6 +174,15 @@ def table_info(
             "replicated": not local,
             "applied_index": 0 if local else applied(),
         }
+        if request.start or request.end:
+            within = database.range_size(number, request.start, request.end)
+            if within is None:
+                counted = _RowReader(database.scan(number, request.start, request.end))
+                within = SizedKeys(0, 0)
+                while some := counted.read(SCAN_ROWS):
+                    within = SizedKeys(within.keys + len(some), within.size + sum(counted.sizes))
+                    yield None
+            found[number] |= {"range_keys": within.keys, "range_bytes": within.size}
         if request.content:
             digest, rows = ContentHash(), _RowReader(database.scan(number))
             while some := rows.read(SCAN_ROWS):

@@ -210,6 +210,10 @@ class FakeTableServer:
             for number in numbers
             if number in self.store.tables
         }
+        if request.start or request.end:
+            for number, info in found.items():
+                keys = self.store.within(number, request.start, request.end)
+                info |= {"range_keys": len(keys), "range_bytes": 0}
         return answers.TABLE_INFO.encode(request, found.items())
 
     def _job(self, request: Any) -> list[bytes]:

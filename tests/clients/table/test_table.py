@@ -302,6 +302,9 @@ def test_options_and_statistics_of_a_table(cluster: TableServers) -> None:
         table.put_many(PAIRS)
         assert table.info() == {"keys": 5000}
         assert table.tables() == {1: {"keys": 5000}}
+        found = table.info(end=PAIRS[10][0])
+        assert found is not None
+        assert found["range_keys"] == 10
         points = table.split_points(4)
         assert points == [PAIRS[n][0] for n in (1250, 2500, 3750)]
         table.compact(prefix=b"k")

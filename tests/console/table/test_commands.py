@@ -111,6 +111,9 @@ def test_the_table_itself(cluster: TableServers) -> None:
     ok("table", "put", "3", "k", "v")
     assert "keys                     1" in ok("table", "info", "3")
     assert json.loads(ok("table", "info", "-o", "json"))["tables"] == {"3": {"keys": 1}}
+    assert "range_keys               1" in ok("table", "info", "3", "--prefix", "k")
+    assert "range_keys               0" in ok("table", "info", "3", "--start", "l")
+    assert "name it" in fails("table", "info", "--start", "l")[1]
     assert "does not exist" in fails("table", "info", "4")[1]
     assert ok("table", "compact", "3").startswith("n1 ")
     cluster.servers[0].silent = True

@@ -260,7 +260,8 @@ def test_large_tables_are_split_by_their_files(
     monkeypatch.setattr("kelek.storage.engine.rocks.EXACT_BYTES_MAX", 1 << 20)
     keys = [bytes([number]) + b"'\n \xff\0" + b"]" * number for number in range(40)]
     for key in keys:
-        write(rocks, Put(7, [key + b"%02d" % end for end in range(50)], [os.urandom(2000)] * 50))
+        values = [os.urandom(2000) for _ in range(50)]
+        write(rocks, Put(7, [key + b"%02d" % end for end in range(50)], values))
         rocks.flush()
     points = rocks.split_points(7, b"", b"", 3)
     assert points == sorted(set(points))
@@ -269,3 +270,26 @@ def test_large_tables_are_split_by_their_files(
     within = rocks.split_points(7, keys[10], keys[20], 100)
     assert 5 <= len(within) <= 20
     assert all(keys[10] < point < keys[20] for point in within)
+    for start, end, rows in ((keys[10], keys[20], 500), (keys[30], b"", 500), (b"\xff", b"", 0)):
+        found = rocks.range_size(7, start, end)
+        assert found is not None
+        assert found.keys == pytest.approx(rows, rel=0.2, abs=25)
+        assert found.size == pytest.approx(2000 * rows, rel=0.2, abs=50_000)
+
+
+def test_a_range_is_a_part_of_a_file(rocks: RocksTables, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kelek.storage.engine.rocks.EXACT_BYTES_MAX", 1 << 10)
+    write(rocks, Put(7, [b"row/%06d" % n for n in range(1000)], [bytes(1000)] * 1000))
+    found = rocks.range_size(7, b"row/000900", b"")
+    assert found is not None
+    assert found.keys == 1000
+    rocks.flush()  # Only now a file tells where the rows are.
+    found = rocks.range_size(7, b"row/000500", b"row/000600")
+    assert found is not None
+    assert found.keys == pytest.approx(100, abs=20)
+
+
+def test_small_tables_are_counted(rocks: RocksTables) -> None:
+    write(rocks, Put(7, [b"a"], [b"b"]))
+    assert rocks.range_size(7, b"a", b"") is None
+    assert rocks.range_size(8, b"a", b"") is None

@@ -1,5 +1,6 @@
 """Scheduling of requests by a table worker on tables in memory: order, batches, slices, limits."""
 
+import json
 from typing import Any
 
 import pytest
@@ -354,6 +355,17 @@ def test_table_info_hashes_the_content_at_an_index() -> None:
     assert number == (5).to_bytes(4, "little")
     assert b'"applied_index": 42' in info
     assert rig.tables.content_hash(5).hex().encode() in info
+
+
+def test_table_info_counts_a_range() -> None:
+    rig = RequestRig()
+    rig.put(5, [(b"a", b"123"), (b"b", b""), (b"c", b"4567"), (b"d", b"8")])
+    rig.ask(requests.TableInfo(5, start=b"b", end=b"d"))
+    ((*_, info),) = rig.run_all()
+    assert {"range_keys": 2, "range_bytes": 6}.items() <= json.loads(info).items()
+    rig.ask(requests.TableInfo(5))
+    ((*_, info),) = rig.run_all()
+    assert "range_keys" not in json.loads(info)
 
 
 def test_malformed_requests_are_answered_and_counted() -> None:
