@@ -180,15 +180,14 @@ class TableWrites(TypedTable):
                 if not opens or monotonic_ms() >= until_ms:
                     raise
             yield Sleep(OPENING_POLL_MS)
-        read = zip(batch.reads(succeeded), found, strict=True)
-        return BatchResult(succeeded, token, [self._read(kind, data) for kind, data in read])
-
-    def _read(self, kind: type[ops.Op], data: bytes | None) -> Any:
-        """A value of a batch's result, by the operation that made it."""
-        if kind is ops.GetRange:
-            pairs = decoded(answers.decode_range, data or b"")
-            return [(self._key(key), self._value(value)) for key, value in pairs]
-        return self._value(data) if kind is ops.Get else int(data or b"0")
+        results: list[Any] = []
+        for kind, data in zip(batch.reads(succeeded), found, strict=True):
+            if kind is ops.GetRange:
+                pairs = decoded(answers.decode_range, data or b"")
+                results.append([(self._key(key), self._value(value)) for key, value in pairs])
+            else:
+                results.append(self._value(data) if kind is ops.Get else int(data or b"0"))
+        return BatchResult(succeeded, token, results)
 
     @operation
     def compare_and_put(self, key: Data, expected: Any, value: Any) -> Operation[bool]:
