@@ -2,11 +2,13 @@
 
 import os
 from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
 
-from ..protocols.access.certificates import Certificate, CertificateError, decode_key
-from .access.keys import load_key
 from .errors import OperatorError
 from .sockets import CurveClient
+
+if TYPE_CHECKING:  # Every client imports this module; only one with a key needs these.
+    from ..protocols.access.certificates import Certificate
 
 FILE_SYSTEM = "ipc://"  # The mode of its file decides which users may connect.
 
@@ -20,7 +22,7 @@ class UnpinnedServer(OperatorError):
 class ClientKeys:
     """The own key of a client, and the pinned keys of its servers."""
 
-    def __init__(self, own: Certificate, servers: bytes | Mapping[str, bytes]) -> None:
+    def __init__(self, own: "Certificate", servers: bytes | Mapping[str, bytes]) -> None:
         """
         own       with its secret key
         servers   public keys of 32 bytes by url; b"" allows a connection without CURVE. A single
@@ -65,6 +67,8 @@ def load_client_keys(
 
     Raises OperatorError.
     """
+    from .access.keys import load_key
+
     own = load_key(path, place)
     if isinstance(server_keys, str):
         return ClientKeys(own, _decode(server_keys, "server key"))
@@ -77,6 +81,8 @@ def load_client_keys(
 
 
 def _decode(text: str, place: str) -> bytes:
+    from ..protocols.access.certificates import CertificateError, decode_key
+
     try:
         return decode_key(text)
     except CertificateError as error:

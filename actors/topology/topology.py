@@ -44,9 +44,13 @@ class Topology(TopologyFile):
 
     path: str  # As the operator wrote it.
     data_dir: Path
-    run_dir: Path
     places: Mapping[str, str]  # key.path -> FILE:LINE:COL
     renamed: tuple[str, ...]  # A line for the operator for each key given by its old name.
+
+    @property
+    def run_dir(self) -> Path:
+        """The run directory. It is worked out when asked for: its hash loads OpenSSL."""
+        return run_dir.of_topology(self.path)
 
     @property
     def own_nodes(self) -> list[str]:
@@ -177,7 +181,6 @@ def load(path: str) -> Topology:
         **{name: getattr(file, name) for name in keys_of(TopologyFile)},
         path=path,
         data_dir=run_dir.home(path) / Path(file.data).expanduser(),
-        run_dir=run_dir.of_topology(path),
         places=reader.places,
         renamed=tuple(reader.renamed),
     )

@@ -5,7 +5,6 @@ tags and further documents, so a small file cannot grow in memory. Size, depth a
 are limited.
 """
 
-import re
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,7 +17,7 @@ FILE_BYTES_MAX = 256 << 10
 VALUES_MAX = 10_000
 DEPTH_MAX = 16
 LIBYAML: Any = getattr(yaml, "CSafeLoader", None)  # Absent in some builds of PyYAML.
-PLAIN = re.compile(r"[\n -~\xa1-\ud7ff]*")
+PLAIN_BELOW = "\ud800"
 
 
 class _Builder:
@@ -119,7 +118,8 @@ def read_fast(path: str, text: str) -> Mapping | None:
 
     libyaml accepts tabs that PyYAML refuses, and says less of what is wrong.
     """
-    if LIBYAML is None or not PLAIN.fullmatch(text):
+    is_plain = text.replace("\n", "").isprintable() and max(text, default="") < PLAIN_BELOW
+    if LIBYAML is None or not is_plain:
         return None
     try:
         found = _Builder(path, text, LIBYAML).document()

@@ -6,10 +6,9 @@ Discovery runs an ordinary node, which beacons and greets others, for the time o
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import parse_qsl
 
 from ...net.clock import monotonic_ms
-from ...protocols.zre import services, values
+from ...protocols.zre import services
 from ..errors import NodeError
 from ..io.urls import SCHEME, check_url
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from .access import AllowedNodes
     from .base import NodeTuning
 
-ZRE_URL = re.compile(r"zre://([^/?#,\s]+)(?:\?([^#\s]*))?")
+ZRE_URL = r"zre://([^/?#,\s]+)(?:\?([^#\s]*))?"
 DISCOVERY_MS = 3000
 SETTLE_MS = 300  # After the first match, for other nodes of the cluster.
 SETTLE_KEYS_MS = 1000  # With keys, unless all were found: a missed node's urls have no key.
@@ -58,9 +57,12 @@ class DiscoveryQuery(NamedTuple):
 def parse_zre_url(url: str) -> DiscoveryQuery:
     """Parses zre://NAME with a cluster's ident and optionally ?interface=..&broadcast=..&port=..
     &timeout_ms=.. Raises ValueError."""
+    from urllib.parse import parse_qsl
+
+    from ...protocols.zre.values import BEACON_PORT
     from .base import NodeTuning
 
-    match = ZRE_URL.fullmatch(url)
+    match = re.fullmatch(ZRE_URL, url)
     if match is None:
         raise ValueError(f"{url!r} is no zre url; write zre://CLUSTER or zre://CLUSTER?port=5670")
     given = dict(parse_qsl(match[2] or "", keep_blank_values=True))
@@ -70,7 +72,7 @@ def parse_zre_url(url: str) -> DiscoveryQuery:
         if key in NUMBER_KEYS and not (value.isascii() and value.isdigit() and len(value) <= 7):
             raise ValueError(f"{url!r}: {key} is a number, not {value!r}")
     tuning = NodeTuning(
-        port=int(given.get("port", values.BEACON_PORT)),
+        port=int(given.get("port", BEACON_PORT)),
         interface=given.get("interface", ""),
         broadcast_address=given.get("broadcast", ""),
     )
