@@ -11,9 +11,9 @@ from ..errors import LockLost
 from ..io.keys import KeyPath
 from ..io.operations import Batches, Operation, items, operation
 from ..table.operations import TIMEOUT_MS
+from .limits import LOCK_TABLE
 from .session import KeptSession
 from .slots import (
-    LOCK_TABLE,
     Holder,
     Slots,
     checked_owner,

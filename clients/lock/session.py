@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     AnyTable = Table | AsyncTable
 
-TTL_S_MIN = 0.5
 RETRY_S = 0.1  # Between two attempts to keep a session without success.
 END_MS = 1000
 

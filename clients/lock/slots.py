@@ -31,15 +31,13 @@ from ..table.changes import Change, changes_of
 from ..table.operations import decoded
 from ..table.reads import WATCH_MS, TableReads
 from ..table.table import TableWrites
-from .session import TTL_S_MIN, KeptSession
+from .limits import LIMIT_MAX, NAME_BYTES_MAX, TTL_S_MIN
+from .session import KeptSession
 
 if TYPE_CHECKING:
     from .session import AnyTable
 
-LOCK_TABLE = 0xBFFF_FFFE  # Where locks are, unless the caller names another table.
-NAME_BYTES_MAX = 1024
 OWNER_BYTES_MAX = 64 << 10  # Of the name of a holder, the value of its keys.
-LIMIT_MAX = 10_000
 SLOT, PLACE = b"\0\0", b"\0\1"
 ANSWER_MS = 250  # An answer at its deadline may come so much later.
 STALLED_MS = 50  # All that wait behind one that is paused try within so long.

@@ -11,8 +11,8 @@ from ..errors import JobFailed, TableTooLarge
 from ..io.catch_errors import CatchErrors
 from ..io.keys import KeyPath
 from ..io.operations import Operation, operation
+from ..lock.limits import TTL_S_MIN
 from ..lock.operations import TTL_S
-from ..lock.session import TTL_S_MIN
 from ..lock.slots import default_owner
 from ..table.arguments import checked_number, milliseconds
 from ..table.codecs import codec_of

@@ -10,8 +10,8 @@ from ...protocols.failover.limits import NEVER_MS
 from ..errors import StreamTrimmed
 from ..io.keys import KeyPath
 from ..io.operations import Batches, Operation, Sleep, Step, Wait, batches, items, operation
+from ..lock.limits import TTL_S_MIN
 from ..lock.operations import TTL_S, SessionHolder
-from ..lock.session import TTL_S_MIN
 from ..lock.slots import checked_owner, default_owner
 from ..table.arguments import milliseconds
 from ..table.codecs import codec_of

@@ -7,19 +7,20 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import click
 
 from ...clients.errors import LockLost
-from ...clients.lock.lock import Election, Lock, Semaphore
-from ...clients.lock.session import TTL_S_MIN
-from ...clients.lock.slots import LIMIT_MAX, LOCK_TABLE, NAME_BYTES_MAX, Holder
+from ...clients.lock.limits import LIMIT_MAX, LOCK_TABLE, NAME_BYTES_MAX, TTL_S_MIN
 from ...protocols.limits import TABLE_MAX
 from ..cli_errors import FAILED, CliError
 from ..options import OUTPUT, Seconds, ServerOptions, argument, command, option
 from ..render import show_rows
-from ..table.target import report_table_errors, resolve_tables
+
+if TYPE_CHECKING:  # The help needs no client.
+    from ...clients.lock.lock import Election, Lock, Semaphore
+    from ...clients.lock.slots import Holder
 
 TTL_S_MAX = 86_400.0
 SHELL_MISSING = 127  # As a shell reports a command that does not exist,
@@ -86,6 +87,8 @@ def lock(
     COMMAND finds the fencing token in $KELEK_TOKEN and the session in $KELEK_SESSION. When the lock
     is lost, COMMAND is ended. The exit code is COMMAND's; 1: the lock was not free, or was lost.
     """
+    from ...clients.lock.lock import Lock, Semaphore
+
     runner = Runner(words, request.grace_s)
     with opened(options, request, name, runner, limit, elect=False) as held:
         assert isinstance(held, Lock | Semaphore)
@@ -112,6 +115,8 @@ def elect(
     It waits until it leads, then runs COMMAND as `kelek lock` does. When it leads no more, COMMAND
     is ended, and this process waits again. The exit code is COMMAND's, once that ends by itself.
     """
+    from ...clients.lock.lock import Election
+
     runner = Runner(words, request.grace_s)
     with opened(options, request, name, runner, None, elect=True) as held:
         assert isinstance(held, Election)
@@ -139,8 +144,11 @@ def opened(
     runner: "Runner",
     limit: int | None,
     elect: bool,
-) -> Iterator[Lock | Semaphore | Election]:
+) -> "Iterator[Lock | Semaphore | Election]":
     """The object of a command; its errors end the command with one line."""
+    from ...clients.lock.lock import Election, Lock, Semaphore
+    from ..table.target import report_table_errors, resolve_tables
+
     if not 0 < len(name.encode()) <= NAME_BYTES_MAX:
         raise CliError(f"NAME: 1 to {NAME_BYTES_MAX} bytes")
     target = resolve_tables(options)
@@ -167,7 +175,7 @@ def opened(
             held.close()
 
 
-def show_holders(output: str, holders: Sequence[Holder], verb: str = "holds") -> None:
+def show_holders(output: str, holders: "Sequence[Holder]", verb: str = "holds") -> None:
     rows = [{"name": each.name, "waits": each.waits} for each in holders]
     if output == "text":
         for row in rows:

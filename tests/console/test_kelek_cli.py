@@ -221,8 +221,13 @@ NEEDS_NOT = (
     "kelek.pipeline kelek.clients.node.node kelek.protocols.zre.node"
 )
 LOG_NEEDS_NOT = (
+    "hashlib kelek.net.access.keys kelek.protocols.zre.values "
     "ssl http shutil kelek.protocols.raft.core kelek.protocols.zerodb.wire.ops "
     "kelek.clients.table.table"
+)
+
+TABLE_NEEDS_NOT = (
+    "hashlib kelek.net.access.keys kelek.protocols.zre.values kelek.protocols.zmqraft.client.client"
 )
 
 
@@ -237,10 +242,11 @@ LOG_NEEDS_NOT = (
         ("log.commands", f"yaml {LOG_NEEDS_NOT}"),
         ("log.members", f"yaml {LOG_NEEDS_NOT}"),
         ("log.load", f"yaml {LOG_NEEDS_NOT}"),
-        ("table.commands", "yaml kelek.protocols.zmqraft.client.client"),
-        ("table.jobs", "yaml kelek.protocols.zmqraft.client.client"),
+        ("table.commands", f"yaml {TABLE_NEEDS_NOT}"),
+        ("table.jobs", f"yaml {TABLE_NEEDS_NOT}"),
         ("broker.commands", "yaml kelek.clients.log.log kelek.clients.table.table"),
         ("broker.lists", "yaml kelek.clients.log.log kelek.clients.table.table"),
+        ("lock.commands", "yaml zmq kelek.clients.table.table"),
         ("farm.commands", "yaml zmq cryptography"),
         ("keys", "yaml"),
     ],

@@ -18,7 +18,7 @@ import pytest
 
 import kelek
 import kelek.testing
-from kelek.clients.lock.slots import LOCK_TABLE
+from kelek.clients.lock.limits import LOCK_TABLE
 from kelek.testing.local_cluster import LocalCluster
 from kelek.tests.clients.lock.holder import FENCE, KINDS
 

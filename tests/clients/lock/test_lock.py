@@ -15,8 +15,8 @@ import pytest
 
 import kelek
 import kelek.testing
-from kelek.clients.lock.session import TTL_S_MIN
-from kelek.clients.lock.slots import LOCK_TABLE, NAME_BYTES_MAX, PLACE, SLOT
+from kelek.clients.lock.limits import LOCK_TABLE, NAME_BYTES_MAX, TTL_S_MIN
+from kelek.clients.lock.slots import PLACE, SLOT
 from kelek.protocols.zerodb.wire.values import NOT_ALLOWED
 from kelek.testing.local_cluster import LocalCluster
 from kelek.tests.clients.table.table_servers import TableServers

@@ -15,7 +15,7 @@ import pytest
 
 import kelek
 import kelek.testing
-from kelek.clients.lock.slots import LOCK_TABLE
+from kelek.clients.lock.limits import LOCK_TABLE
 from kelek.console.lock.commands import Runner
 from kelek.testing.local_cluster import LocalCluster
 from kelek.tests.console.kelek_runner import fails, ok, run
