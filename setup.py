@@ -2,6 +2,7 @@
 
 import os
 import re
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from setuptools import setup
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
+DEMO = "topology.yaml"
 BUILD_ONLY = {"build_ext", "setup", "pyspark_kelek"}  # The last is beside the package.
 
 
@@ -21,6 +23,18 @@ class BuildPackage(build_py):
         if package != "kelek":
             return modules
         return [module for module in modules if module[1] not in BUILD_ONLY]
+
+    def build_package_data(self) -> None:
+        """In a clone the demo is that of the commit: its user may have made it a cluster's own."""
+        super().build_package_data()
+        command = ["git", "show", f"HEAD:./{DEMO}"]
+        try:
+            kept = subprocess.run(
+                command, cwd=Path(__file__).parent, capture_output=True, check=True
+            ).stdout
+        except (OSError, subprocess.CalledProcessError):  # No git, or no clone.
+            return
+        Path(self.build_lib, "kelek", DEMO).write_bytes(kept)
 
 
 class BuildCore(build_ext):

@@ -186,6 +186,17 @@ def test_installed_wheel_imports(installed: Path, tmp_path: Path) -> None:
     assert checksum == "0xe3069283"
 
 
+def test_a_wheel_has_the_topology_of_the_commit(tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    run("git", "clone", "-q", "--depth", "1", f"file://{ROOT}", clone, cwd=tmp_path)
+    shutil.copy(ROOT / "setup.py", clone)
+    kept = (clone / "topology.yaml").read_bytes()
+    (clone / "topology.yaml").write_text("cluster: a-users-own\n")
+    run(sys.executable, "setup.py", "-q", "build_py", "--build-lib", tmp_path / "lib", cwd=clone)
+    assert (tmp_path / "lib/kelek/topology.yaml").read_bytes() == kept
+    assert (clone / "topology.yaml").read_text() == "cluster: a-users-own\n"
+
+
 @pytest.mark.parametrize("command", ["kelek", "supervisor"])
 def test_installed_commands_run(installed: Path, tmp_path: Path, command: str) -> None:
     assert "Usage:" in run(installed / command, "--help", cwd=tmp_path)
