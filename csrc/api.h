@@ -119,8 +119,7 @@ ssize_t klk_block_check(const uint8_t *data, size_t size, struct klk_header *hea
  *   reqids   the ids of the tagged records, joined
  *   data     the data of all records, joined
  *
- * Returns the block's size, KLK_EINVAL on a wrong limit or sum, KLK_ESPACE when capacity is too
- * small. */
+ * Returns the block's size, KLK_EINVAL on a wrong limit or sum, KLK_ESPACE above capacity. */
 ssize_t klk_block_encode(uint64_t first_index, uint64_t term, uint32_t count, const uint8_t *tags,
                          const uint32_t *sizes, const uint8_t *reqids, size_t reqids_size,
                          const uint8_t *data, size_t data_size, uint8_t *out, size_t capacity);
@@ -188,6 +187,9 @@ int klk_segment_sync(const struct klk_segment *segment);
 
 /* Writes size zeros at offset and starts their writeback. KLK_EOS. */
 int klk_segment_zero(int fd, uint64_t offset, uint64_t size);
+
+/* Gives blocks back to the file system; they read as zeros. KLK_EOS: nothing has changed. */
+int klk_segment_free(int fd, uint64_t offset, uint64_t size);
 
 /* Starts the writeback of written bytes, where the system can, so that a later sync is short. It
  * makes nothing durable. KLK_EOS: the system refused. */
@@ -661,8 +663,7 @@ int klk_reads_answer(struct klk_reads *reads, int wait, uint64_t round, uint64_t
  * Returns KLK_OK, or KLK_EFULL: out must grow. */
 int klk_reads_remind(struct klk_reads *reads, uint64_t now_ms, struct klk_messages *out);
 
-/* Refuses all waiting reads, naming the leader in refusal. Returns KLK_OK, or KLK_EFULL: out must
- * grow. */
+/* Refuses all waiting reads, naming the leader in refusal. Returns KLK_OK; KLK_EFULL: grow out. */
 int klk_reads_refuse(struct klk_reads *reads, const uint8_t *refusal, uint32_t refusal_size,
                      struct klk_messages *out);
 
@@ -788,8 +789,7 @@ int klk_requests_forward(const struct klk_messages *arena, const struct klk_requ
                          const uint32_t *positions, uint32_t count, uint32_t *done, uint8_t kind,
                          struct klk_messages *out);
 
-/* Adds [routing id]([empty])[31 01 type 00, echo of our extension] to out, as above, for some
- * requests of a routed arena. */
+/* Adds [routing id]([empty])[31 01 type 00, echo of our extension] to out, for some requests. */
 int klk_requests_acknowledge(const struct klk_messages *arena,
                              const struct klk_request *requests, const uint32_t *positions,
                              uint32_t count, uint32_t *done, struct klk_messages *out);

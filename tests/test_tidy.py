@@ -622,7 +622,7 @@ klk_snappy_(size|decode) storage/engine/test_sst_scan.py::test_snappy_equals_its
 klk_sst_(block_check|index|merge) storage/engine/test_sst_scan.py::test_merge_equals_its_twin
 klk_segment_(scan|judge) native/log/test_segments.py::test_scan_and_judge_are_their_twins
 klk_segment_(find|blocks) native/log/test_segments.py::test_find_and_blocks_are_their_twins
-klk_segment_(write\w*|sync|zero) native/log/test_segments.py::test_writes_go_to_their_offsets
+klk_segment_(write\w*|sync|zero|free) native/log/test_segments.py::test_writes_go_to_their_offsets
 klk_syncer_\w+ native/log/test_segments.py::test_a_history_of_syncs
 klk_(drain_\w+|sockets_bind) native/net/test_sockets.py::test_messages_arrive_whole_and_in_order
 klk_connections_\w+|klk_monitor_receive net/test_poll_loop.py::test_held_bytes_are_their_twins

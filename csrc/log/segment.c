@@ -88,6 +88,20 @@ int klk_segment_zero(int fd, uint64_t offset, uint64_t size) {
     return KLK_OK;
 }
 
+int klk_segment_free(int fd, uint64_t offset, uint64_t size) {
+#if defined(__linux__)
+    int mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+    return fallocate(fd, mode, (off_t)offset, (off_t)size) ? KLK_EOS : KLK_OK;
+#elif defined(__APPLE__)
+    fpunchhole_t hole = {.fp_offset = (off_t)offset, .fp_length = (off_t)size};
+    return fcntl(fd, F_PUNCHHOLE, &hole) ? KLK_EOS : KLK_OK;
+#else
+    (void)fd, (void)offset, (void)size;
+    errno = ENOTSUP;
+    return KLK_EOS;
+#endif
+}
+
 int klk_segment_write_back(int fd, uint64_t offset, uint64_t size) {
 #if defined(__linux__)
     if (sync_file_range(fd, (off_t)offset, (off_t)size, SYNC_FILE_RANGE_WRITE)) return KLK_EOS;

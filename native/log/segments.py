@@ -155,6 +155,11 @@ def segment_zero(fd: int, offset: int, size: int) -> None:
     _system(lib.klk_segment_zero(fd, offset, size))
 
 
+def segment_free(fd: int, offset: int, size: int) -> None:
+    """Gives blocks of the file back, which then read as zeros. OSError: nothing has changed."""
+    _system(lib.klk_segment_free(fd, offset, size))
+
+
 def write_back(fd: int, offset: int, size: int) -> None:
     """Starts to write bytes to the disk, where the system can. They are not durable. OSError."""
     _system(lib.klk_segment_write_back(fd, offset, size))

@@ -12,7 +12,7 @@ from contextlib import ExitStack, suppress
 from ...native.errors import Readable
 from ...native.log import segments
 from ..errors import StorageLocked, SystemCall, storage_error
-from .files import File
+from .files import BLOCK_BYTES, File
 
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
@@ -101,6 +101,12 @@ class DiskFile:
         with SystemCall(self.full_path, "write"):
             segments.segment_zero(self._fd, offset, size)
         self._size = max(self._size, offset + size)
+
+    def free(self, offset: int) -> None:
+        offset = -(-offset // BLOCK_BYTES) * BLOCK_BYTES
+        if offset < self._size:
+            with SystemCall(self.full_path, "free"):
+                segments.segment_free(self._fd, offset, self._size - offset)
 
     def write_back(self, offset: int) -> None:
         with SystemCall(self.full_path, "write"):

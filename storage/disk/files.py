@@ -18,6 +18,7 @@ DAMAGED_SUFFIX = ".damaged"  # Appended to the name of a file that is set aside.
 LISTINGS_MAX = 8  # Attempts of one call when the files' writer replaces some meanwhile.
 SECTOR_BYTES = 512  # A disk writes a sector completely or not at all.
 PIECE_BYTES = 1 << 20  # Of a file that is read in pieces.
+BLOCK_BYTES = 4096  # Of a file system, at most, on usual disks.
 SYNC_BYTES = 8 << 20  # Between two syncs of a long write, so that the last one is short.
 
 
@@ -56,6 +57,10 @@ class File(ReadableFile, Protocol):
 
     def zero(self, offset: int, size: int) -> None:
         """Writes zeros. The file grows if necessary."""
+
+    def free(self, offset: int) -> None:
+        """Gives the whole blocks from offset on back to the disk. The file keeps its size, and they
+        read as zeros. After an error nothing has changed."""
 
     def write_back(self, offset: int) -> None:
         """Starts to write the bytes from offset on to the disk, so that a later sync is short."""

@@ -5,7 +5,7 @@ of older ones. The log counts an entry as durable only after a sync of its own.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, suppress
 from typing import NamedTuple, NoReturn
 
 from ...native.errors import HEADER_SIZE
@@ -150,7 +150,11 @@ class Log:
         if not found.headers:
             self._start_segment(Tail(1, 0, []))
         elif found.tail is not None:
+            last = found.headers[-1]
             self._start_segment(found.tail)
+            if self.damage is None:  # Kills leave many segments that are hardly used.
+                with suppress(StorageError), closing(open_existing(files, last.path, True)) as file:
+                    file.free(found.offset)
         else:
             self._resume(found.headers[-1], found.offset)
 
@@ -452,6 +456,8 @@ class Log:
         self.sync()
         before = self._active
         self._activate(file, path, self._new_header(file, prev_index + 1, prev_term))
+        with suppress(StorageError):  # The blocks stay until the segment is removed.
+            before.free(self._offset)  # After a conflict it may be hardly used.
         before.close()
         self._offset = self._synced = SEGMENT_START
         self._runs.truncate(prev_index)

@@ -11,7 +11,7 @@ from random import Random
 
 from kelek.native.errors import Readable
 from kelek.native.latency import Latency
-from kelek.storage.disk.files import SECTOR_BYTES, File
+from kelek.storage.disk.files import BLOCK_BYTES, SECTOR_BYTES, File
 from kelek.storage.errors import StorageLocked, storage_error
 
 
@@ -235,6 +235,11 @@ class MemoryFile:
         disk.check_room(self.full_path, offset + size - self.size)
         self._inode.cache.extend(bytes(max(0, offset + size - self.size)))
         self._inode.write(offset, bytes(size))
+
+    def free(self, offset: int) -> None:
+        self._used().check_writable(self.full_path)
+        offset = min(-(-offset // BLOCK_BYTES) * BLOCK_BYTES, self.size)
+        self._inode.write(offset, bytes(self.size - offset))
 
     def write_back(self, offset: int) -> None:
         self._used()

@@ -21,6 +21,7 @@ NO_PARSERS = {
     "klk_header_read": "copies 32 bytes; klk_block_check calls it",
     "klk_reqids_find": "looks up 12 bytes; klk_updates_receive calls it",
     "klk_reqids_keep": "stores 12 bytes; klk_reqids_add calls it",
+    "klk_segment_free": "gives blocks back",
     "klk_segment_write": "writes",
     "klk_steady_propose": "klk_updates_receive, and klk_updates_block for what it took",
     "klk_shares_take": "counts messages by what identifies their clients",

@@ -175,8 +175,16 @@ static void test_file(void) {
         at += sizes[i];
         free((void *)(uintptr_t)parts[i]);
     }
+    /* Freed blocks read as zeros; what is before them stays, and the size. */
+    REQUIRE(klk_segment_free(fd, 8192, 100000 - 8192) == KLK_OK);
+    uint8_t *after = exact(100000);
+    REQUIRE(pread(fd, after, 100000, 0) == 100000);
+    REQUIRE(memcmp(after, found, 8192) == 0);
+    REQUIRE(klk_zeros(after + 8192, 100000 - 8192) == 100000 - 8192);
+    free(after);
     free(found);
     REQUIRE(close(fd) == 0);
+    REQUIRE(klk_segment_free(fd, 0, 4096) == KLK_EOS);
     const uint8_t byte = 1, *one = &byte;
     size_t one_size = 1;
     REQUIRE(klk_segment_write(&segment, 0, &one, &one_size, 1) == KLK_EOS);

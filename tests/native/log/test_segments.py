@@ -131,11 +131,16 @@ def test_writes_go_to_their_offsets(tmp_path: Path) -> None:
         assert (tmp_path / "segment").read_bytes() == expected
         with pytest.raises(NativeError):
             segment.write(199_999, [b"ab"])
+        segments.segment_free(file.fileno(), 40_960, 200_000 - 40_960)
+        expected[40_960:] = bytes(200_000 - 40_960)
+        assert (tmp_path / "segment").read_bytes() == expected
     with pytest.raises(OSError, match="refused"):
         segments.segment_zero(file.fileno() if not file.closed else -1, 0, 1)
     if sys.platform == "linux":
         with pytest.raises(OSError, match="refused"):
             segments.write_back(-1, 0, 1)
+    with pytest.raises(OSError, match="refused"):
+        segments.segment_free(-1, 0, 1)
 
 
 # ---- background syncs ----

@@ -180,6 +180,41 @@ def test_calls_wait_for_a_background_sync(tmp_path: Path) -> None:
     reopened.close()
 
 
+def held_bytes(path: Path) -> int:
+    return sum(file.stat().st_blocks * 512 for file in path.glob("log/*.seg"))
+
+
+def test_kills_leave_no_unused_blocks_in_closed_segments(tmp_path: Path) -> None:
+    entries, size = 0, 1 << 20
+    written: list[EntryBatch] = []
+    for epoch in range(1, 7):
+        log = Log(Disk(tmp_path), ME, epoch=epoch, segment_bytes=size)
+        assert log.last_index == entries
+        for first_index in range(entries + 1, entries + 101, 10):
+            written.append(batch(first_index, 10, size=1000))
+            log.append(first_index - 1, log.last_term, [written[-1].block])
+            log.sync()
+        entries = log.last_index
+        log.lock_file.close()  # As a kill: without a clean end.
+    assert len(list(tmp_path.glob("log/*.seg"))) == 6
+    assert held_bytes(tmp_path) < size + 2 * sum(len(one.block) for one in written)
+    assert {file.stat().st_size for file in tmp_path.glob("log/*.seg")} == {size}
+    assert list(LogReader(Disk(tmp_path), ME).scan()) == written
+
+
+def test_conflicts_leave_no_unused_blocks_in_closed_segments(tmp_path: Path) -> None:
+    size = 1 << 20
+    log = Log(Disk(tmp_path), ME, epoch=1, segment_bytes=size)
+    reader = LogReader(Disk(tmp_path), ME)
+    for term in range(1, 7):
+        log.append(term - 1, log.term_at(term - 1) or 0, [batch(term, 10, term, 1000).block])
+        log.sync()
+        assert len(reader.batches(term, term + 9, term, 1 << 20)) == 1  # It maps the segment.
+    assert held_bytes(tmp_path) < 2 * size
+    assert [one.first_index for one in reader.scan()] == [1, 2, 3, 4, 5, 6]
+    log.close()
+
+
 def test_a_writer_syncs_once_for_its_jobs(tmp_path: Path) -> None:
     writer = Writer(opened(tmp_path), 7)
     assert writer.flush() is None
