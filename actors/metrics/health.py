@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..runtime.cluster_status import Row, cluster_status, elsewhere_rows
+from ..runtime.cluster_status import SERVING, Row, cluster_status, elsewhere_rows
 
 STALE_MS = 5000  # The node is not alive when its supervisor is silent for this time.
 LAG_MS = 5000  # The node is not ready while a process has not applied what was committed then.
@@ -61,5 +61,7 @@ class NodeHealth:
         rows = self._reports[-1][1]
         old = [each for since_ms, each in self._reports if since_ms <= now_ms - LAG_MS]
         own = cluster_status(rows, old[-1] if old else ())
-        others = cluster_status(elsewhere_rows(rows)).problems
-        return Health(tuple(map(str, own.problems)), (*own.notes, *map(str, others)))
+        hinder = [problem for problem in own.problems if problem.kind not in SERVING]
+        others = [problem for problem in own.problems if problem.kind in SERVING]
+        others += cluster_status(elsewhere_rows(rows)).problems
+        return Health(tuple(map(str, hinder)), (*own.notes, *map(str, others)))

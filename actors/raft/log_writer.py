@@ -22,6 +22,7 @@ from ...storage.snapshot.snapshot import newest_verified, set_damaged_aside
 from ..errors import UnitBroken
 from ..runtime.actor import Actor
 from ..runtime.setup import ActorSetup
+from .slow_disk import SlowDisk
 
 JOB = struct.Struct("<QQQQQ")  # kind, epoch, seq, previous index, previous term
 JOB_APPEND, JOB_RESET, JOB_COMPACT = 0, 1, 2  # Compact: up to "previous index", without an answer.
@@ -66,6 +67,7 @@ class GroupCommit:
         if damage is not None:  # Not before the log has written its repair mark.
             set_damaged_aside(disk, snapshot)
         self._writer = Writer(self.log, setup.epoch)
+        self._slow_disk = SlowDisk()
         self._full_retry_ms: int | None = None
         self._ended: select.poll | None = None  # Of background syncs.
         self._background_due_ms = 0
@@ -74,6 +76,10 @@ class GroupCommit:
     def full(self) -> bool:
         """Whether the disk was full at the last attempt."""
         return self._full_retry_ms is not None
+
+    def slow_disk(self, now_ms: int) -> str:
+        """Why the disk is slow, or "". Call it several times a second."""
+        return self._slow_disk.problem(self.log.latency.values(), self.log.syncing_ms, now_ms)
 
     @property
     def deadline_ms(self) -> int:
@@ -219,5 +225,6 @@ class LogWriter(Actor):
             "first_index": log.first_index,
             "last_index": log.last_index,
             "full": self._group_commit.full,
+            "slow_disk": self._group_commit.slow_disk(self.now_ms),
             "latency": {"fsync": log.latency.values()},
         }

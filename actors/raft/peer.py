@@ -14,7 +14,7 @@ import zmq
 from ...native.latency import IndexLatency, monotonic_us
 from ...native.log.updates import Reqids
 from ...native.net.messages import Arena, Frames
-from ...net.clock import monotonic_ms, suspended_ms
+from ...net.clock import monotonic_ms, suspended_ms, wall_ms
 from ...net.sockets import HWM, Socket
 from ...protocols.errors import LocalProtocolError
 from ...protocols.host.border import LinkLost, Requests, Responses
@@ -440,6 +440,7 @@ class RaftPeer(Actor):
         if self._peer is None:
             return {}
         self.set_paused(self._progress, False)
+        self._peer.links.clocks.offset_ms = wall_ms() - monotonic_ms()
         status = self._peer.status()
         counts = {key: status[key] for key in BAD_MESSAGES}
         if counts != self._logged_counts:
@@ -448,6 +449,7 @@ class RaftPeer(Actor):
         latency = {"commit": self._commit_latency.values()}
         if self._group_commit is not None:
             latency["fsync"] = self._group_commit.log.latency.values()
+            status["slow_disk"] = self._group_commit.slow_disk(self.now_ms)
         steady = {} if self._steady is None else self._steady.status()
         return {**status, **steady, "latency": latency}
 

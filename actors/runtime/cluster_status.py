@@ -34,6 +34,9 @@ PROBLEMS = {
     "disk-full": "make room there; its log then continues by itself",
     "read-only": "mend that; the process tries again each second",
     "repairing": "wait: it copies what it needs from the other members, and votes again then",
+    "expired": "replace the file; the process reads it again by itself",
+    "clock-skew": "set its clock, and let NTP keep it: request ids and lifetimes count by it",
+    "slow-disk": "give the log a faster disk, or one of its own; look for others who write there",
     "lagging": "compare its disk and load with the others': supervisor logs{at} {node}",
 }
 PROCESS_STATES = (
@@ -47,6 +50,9 @@ PROCESS_STATES = (
     "starting",
 )
 AWAY = (DOWN, *PROCESS_STATES)  # A node in these states is not counted as running.
+# Problems that do not keep a node from serving.
+SERVING = ("expired", "clock-skew", "slow-disk")
+CLOCK_SKEW_MS = 2000  # Wall clocks that differ by more are a problem.
 WAITING_VOTES = ("repairing", "vote withheld")
 
 
@@ -155,12 +161,29 @@ def _problems(own: Sequence[Row], committed: dict[str, int]) -> Iterator[tuple[s
             yield "read-only", name, str(row["read_only"])
         if row.get("vote") in WAITING_VOTES:
             yield "repairing", name, str(row.get("repair") or row["vote"])
+        if row.get("certificate") and row["certificate_days"] < 0:
+            yield "expired", name, f"{name}: {row['certificate']}"
+        if skew := _clock_skew(row.get("clocks_ahead_ms") or {}):
+            yield "clock-skew", name, skew
+        if row.get("slow_disk"):
+            yield "slow-disk", name, f"{name}: {row['slow_disk']}"
         for log, values in logs_of(row):
             reached = values.get("applied_index", values.get("match_index"))
             if state == READY and reached is not None and reached < committed.get(log, 0):
                 yield "lagging", name, f"{name} is at entry {reached} of {committed[log]}"
     for (state, reason), names in states.items():
         yield state, names[0], f"{', '.join(names)}{f': {reason}' if reason else ''}"
+
+
+def _clock_skew(ahead_ms: dict[str, int]) -> str:
+    """That a node's clock differs from those of more than half of the others in one direction, or
+    "". Of two nodes both are named: which one is wrong is not known."""
+    for sign, word in ((1, "behind"), (-1, "ahead of")):
+        found = {peer: ms for peer, ms in sorted(ahead_ms.items()) if sign * ms > CLOCK_SKEW_MS}
+        if 2 * len(found) > len(ahead_ms):
+            least_s = min(abs(ms) for ms in found.values()) / 1000
+            return f"its clock is {least_s:.0f} s {word} {', '.join(found)}"
+    return ""
 
 
 def logs_of(row: Row) -> Iterable[tuple[str, Row]]:
@@ -235,6 +258,7 @@ def elsewhere_rows(rows: Sequence[Row]) -> list[Row]:
             row["raft_role"] = "leader"
         elif name in (followers := best.get("followers", {})):
             known = followers[name]
+            row["clocks_ahead_ms"] = _clocks_of(name, best)
             silent_ms, row["match_index"] = known["silent_ms"], known["match_index"]
             row["raft_role"] = "follower"
             row["lag"] = max(0, best["commit_index"] - row["match_index"])
@@ -245,6 +269,15 @@ def elsewhere_rows(rows: Sequence[Row]) -> list[Row]:
                 row["reason"] += f"{silent_ms / 1000:.0f} s"
         found.append(row)
     return found
+
+
+def _clocks_of(name: str, leader: Row) -> dict[str, int]:
+    """How far the other clocks are ahead of a member's, by what its leader has measured."""
+    ahead: dict[str, int] = leader.get("clocks_ahead_ms", {})
+    if name not in ahead:
+        return {}
+    others = {leader["node"]: 0, **ahead}
+    return {peer: ms - ahead[name] for peer, ms in others.items() if peer != name}
 
 
 def role_of(row: Row) -> str:
@@ -267,7 +300,7 @@ def notes_of(rows: Iterable[Row]) -> list[str]:
         f"{word} {row['node']}: {row[key]}": None
         for key, word in words.items()
         for row in rows
-        if row.get(key)
+        if row.get(key) and not (key == "certificate" and row["certificate_days"] < 0)
     }
     unknown = {f"unknown {row['node']}: {row['reason']}": None for row in rows
                if row["state"] is None and row.get("reason")}  # fmt: skip

@@ -22,7 +22,8 @@ def status(
 ) -> None:  # fmt: skip
     """Shows whether a cluster works: its nodes, its leader, what is wrong and the way out.
 
-    Exit code 1: a log has no leader, or a node is down, read-only, repairing or lagging.
+    Exit code 1: a log has no leader, or a node is down, read-only, repairing or lagging, or has a
+    wrong clock, a slow disk or an expired certificate.
     """
     read = partial(collect, *source_of(options, nodes))
     views.show(view, options.output == "json", read, FAILED)

@@ -89,7 +89,7 @@ class Log:
         self._next_spare_syncing = False  # It has its full size; a background sync of it runs.
         self._syncer: Syncer | None = None
         self.latency = Latency()
-        self.syncing = False
+        self.syncing, self._syncing_since_us = False, 0
         self.lacks_space = False
         self.damage: repair.RepairMark | None = None
         with ExitStack() as undo:
@@ -297,8 +297,16 @@ class Log:
             self.sync()
         elif self._synced != self._offset and not self.syncing:
             self._start_sync(self._active)
-            self.syncing = True
+            self._begin_syncing()
         return not self.syncing
+
+    def _begin_syncing(self) -> None:
+        self.syncing, self._syncing_since_us = True, monotonic_us()
+
+    @property
+    def syncing_ms(self) -> int:
+        """How long the background sync of appended entries has run, 0 without one."""
+        return (monotonic_us() - self._syncing_since_us) // 1000 if self.syncing else 0
 
     def poll_sync(self, wait: bool = False) -> bool:
         """Handles ended background syncs. True: the entries of start_sync() are durable.
@@ -341,7 +349,7 @@ class Log:
         if synced != offset:
             assert self._syncer is not None
             self._syncer.adopt(self._active)
-            self.syncing = True
+            self._begin_syncing()
 
     def _poll_syncer(self, syncer: Syncer, wait: bool) -> bool:
         """Handles one ended background sync. False: none has ended."""

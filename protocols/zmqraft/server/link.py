@@ -74,7 +74,7 @@ class PendingRequest(NamedTuple):
 
     type: bytes
     term: int  # Of a hello: whether it said that we may vote. Of a chunk: the snapshot's size.
-    last_index: int  # Of a chunk: its end.
+    last_index: int  # Of a chunk: its end. Of a hello: our wall clock then.
     read_round: int = 0  # The round of reads (protocols/raft/reads.py); never on the wire.
     prev_index: int = 0
     is_late: bool = False  # Entries were sent since: a refusal names entries that are in flight.
@@ -98,6 +98,7 @@ class PeerLink:
     def __init__(self, cluster: bytes, peer: str, send: Send) -> None:
         self.peer = peer
         self.peer_knows_voter = False  # The last answered hello said that we may vote.
+        self.hello_sent_ms = 0  # The last answered hello, by our wall clock; 0: not known.
         self.features: frozenset[str] | None = None  # None until the peer has answered a hello.
         self.wrong_peer = False  # Another peer answers at its address.
         self.unanswered_hellos = 0  # Unanswered hellos beside requests that were answered.
@@ -161,7 +162,9 @@ class PeerLink:
     def send_hello(self, own_hello: Hello) -> None:
         self.unanswered_hellos += self._has_answered
         self._has_answered = False
-        message_id = self._remember(PendingRequest(v.HELLO, int(own_hello.voter), 0))
+        message_id = self._remember(
+            PendingRequest(v.HELLO, int(own_hello.voter), own_hello.time_ms)
+        )
         self._send(HELLO_REQUEST.encode(own_hello, v.encode_uint(message_id), self._cluster))
 
     def request_log_info(self) -> None:
@@ -301,6 +304,7 @@ class PeerLink:
         if self.wrong_peer:
             raise RemoteProtocolError(f"{hello.peer} answers at the address of {self.peer}")
         self.peer_knows_voter = bool(pending.term)
+        self.hello_sent_ms = pending.last_index
         self.unanswered_hellos, self._has_answered = 0, False
         return hello
 

@@ -6,6 +6,7 @@ It holds no socket: the owner of the sockets follows `urls` and sends the frames
 from collections.abc import Callable, Mapping
 
 from ....native.net.messages import Frames
+from ...host.clocks import PeerClocks
 from ...raft.core import Raft
 from ..membership.directory import MemberDirectory
 from ..membership.members import JoiningServer
@@ -33,6 +34,7 @@ class Links:
         self.hello_pending: set[str] = set()  # Peers that need a hello.
         # When a peer's next hello is due, and the pause before it.
         self._hello_due_ms: dict[str, tuple[int, int]] = {}
+        self.clocks = PeerClocks()
         self._joining_due_ms = 0
         self._silence_check_ms = 0
         self._incarnations: dict[str, int] = {}
@@ -60,6 +62,7 @@ class Links:
         self._hello_due_ms.pop(peer, None)
         self._incarnations.pop(peer, None)
         self._voters.pop(peer, None)
+        self.clocks.forget(peer)
         self._directory.forget_peer_url(peer)
         self._core.forget_peer(peer)
 
@@ -122,6 +125,8 @@ class Links:
             for follower in self._core.followers:
                 if now_ms - follower.heard_ms >= SILENT_MS:
                     self.hello_pending.add(follower.peer)
+        if self.clocks.is_check_due(now_ms):
+            self.hello_pending |= {it for it, link in self.by_peer.items() if link.features}
         due_ms = self.deadline_ms(joining)
         if due_ms is not None and now_ms >= due_ms:
             self._send_hellos(own_hello(), joining, now_ms)

@@ -366,6 +366,8 @@ class Peer:
                     if link.peer_knows_voter or not self.eligibility.is_voter:
                         self.links.hello_pending.discard(peer)
                     self._on_hello(peer, message)
+                    times_ms = link.hello_sent_ms, message.time_ms
+                    self.links.clocks.on_answer(peer, *times_ms, now_ms)
                     self.members.on_joining_answer(peer, now_ms)
                     self.links.on_peer_url(peer, message.peer_url, self.members.joining)
                 elif isinstance(message, LogInfo):
@@ -517,6 +519,7 @@ class Peer:
             last_index=self.core.log.last_index,
             peer_url=self.setup.peer_urls.get(self.setup.peer_id, ""),
             members=self.directory.initial_members,
+            time_ms=self.links.clocks.wall_ms(self._now_ms),
         )
 
     def _on_hello_request(self, client: ReplyAddress, request: list[bytes]) -> None:
@@ -779,6 +782,7 @@ class Peer:
                 it for it in self.links.by_peer if it in members and self.links.is_foreign(it)
             ],
             "followers": self._followers(),
+            "clocks_ahead_ms": self.links.clocks.ahead_ms(self._now_ms),
             "drift": self.directory.drift,
             "change": self.members.status,
             **self.snapshots.status(),

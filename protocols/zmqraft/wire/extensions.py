@@ -57,6 +57,7 @@ class Hello(NamedTuple):
     peer_url: str = ""  # Its URL for kelek peers.
     # The initial members, while its log begins at index 1.
     members: tuple[tuple[str, str], ...] | None = None
+    time_ms: int = 0  # Its wall clock, in ms since the epoch; 0: not known.
 
 
 def _encode_map(hello: Hello, **named: str) -> bytes:
@@ -86,6 +87,7 @@ def _decode_map(frame: bytes, is_named: bool) -> tuple[object, ...]:
         _witnessed(value.get("witnessed", {})),
         _peer_url(value.get("peer_url", "")),
         None if value.get("members") is None else v.check_voters(value["members"]),
+        _number(value, "time_ms"),
     )
 
 

@@ -52,6 +52,23 @@ def test_each_problem_has_its_reason(row: dict[str, Any], change: Any, problem: 
     assert found.startswith(problem)
 
 
+@pytest.mark.parametrize(
+    ("change", "note"),
+    [
+        ({"slow_disk": "a sync of the log has run for 4 s"}, "slow disk n1: raft_peer: a sync"),
+        (
+            {"clocks_ahead_ms": {"n2": 5000, "n3": 5000}},
+            "clock skew n1: its clock is 5 s behind n2",
+        ),
+        ({"certificate": "/c expired 2 days ago", "certificate_days": -2}, "expired n1: raft_peer"),
+    ],
+)
+def test_a_node_that_serves_nevertheless_is_ready(change: Any, note: str) -> None:
+    health = health_of({**PEER, **change}, WORKER)
+    assert health.problems == ()
+    assert [line.startswith(note) for line in health.notes] == [True]
+
+
 def test_a_silent_supervisor_is_a_problem() -> None:
     health = NodeHealth(0)
     assert health.alive(0).text == "ready\n"

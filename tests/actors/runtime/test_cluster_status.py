@@ -56,6 +56,18 @@ def test_a_cluster_that_works() -> None:
         ("n1", {"vote": "repairing", "repair": "a.seg: bad"},
          "repairing n1: a.seg: bad; wait: it copies what it needs from the other members, and "
          "votes again then"),
+        ("n2", {"certificate": "/farm.pem expired 3 days ago", "certificate_days": -3},
+         "expired n2: raft_peer: /farm.pem expired 3 days ago; replace the file; the process reads "
+         "it again by itself"),
+        ("n2", {"clocks_ahead_ms": {"n1": -7800, "n3": -8100}},
+         "clock skew n2: its clock is 8 s ahead of n1, n3; set its clock, and let NTP keep it: "
+         "request ids and lifetimes count by it"),
+        ("n3", {"clocks_ahead_ms": {"n1": 2600, "n2": 3700}},
+         "clock skew n3: its clock is 3 s behind n1, n2; set its clock, and let NTP keep it: "
+         "request ids and lifetimes count by it"),
+        ("n3", {"slow_disk": "5 of the last 6 syncs of the log took 250 ms and more"},
+         "slow disk n3: raft_peer: 5 of the last 6 syncs of the log took 250 ms and more; give the "
+         "log a faster disk, or one of its own; look for others who write there"),
     ],
 )  # fmt: skip
 def test_each_problem_has_a_reason_and_a_way_out(node: str, more: Row, line: str) -> None:
@@ -144,3 +156,33 @@ def test_notes_are_no_problems() -> None:
 def test_ways_out_are_complete() -> None:
     for text in PROBLEMS.values():
         assert "{" not in text.format(at="", node="n", role="r")
+
+
+@pytest.mark.parametrize(
+    "ahead_ms",
+    [
+        {"n1": 1900, "n2": 1900},  # Near enough.
+        {"n1": 9000, "n2": 0},  # The clock of n1 is wrong.
+        {"n1": 9000, "n2": -9000},  # Both others are.
+        {},
+    ],
+)
+def test_a_clock_like_half_of_the_others_is_right(ahead_ms: dict[str, int]) -> None:
+    rows = healthy()
+    rows[3]["clocks_ahead_ms"] = ahead_ms
+    assert cluster_status(rows).problems == []
+
+
+def test_the_leader_tells_of_a_wrong_clock_elsewhere() -> None:
+    followers = {name: {"match_index": 9, "silent_ms": 50} for name in ("n2", "n3")}
+    ahead_ms = {"n2": -60_000, "n3": 30}
+    rows = [peer("n1", "leader", followers=followers, clocks_ahead_ms=ahead_ms)]
+    [problem] = cluster_status(rows + elsewhere_rows(rows)).problems
+    assert str(problem).startswith("clock skew n2: its clock is 60 s behind n1, n3; ")
+
+
+def test_a_certificate_that_expires_soon_is_a_note() -> None:
+    rows = healthy()
+    rows[3] |= {"certificate": "/farm.pem expires in 0 days", "certificate_days": 0}
+    found = cluster_status(rows)
+    assert (found.problems, found.notes) == ([], ["certificate n3: /farm.pem expires in 0 days"])

@@ -50,6 +50,7 @@ HELLO_FIELDS = (
     st.dictionaries(PEER_IDS, UINTS, max_size=3).map(lambda seen: tuple(seen.items())),
     st.text(max_size=20),
     st.none() | MEMBERS.map(lambda members: tuple(dict(members).items())).filter(bool),
+    UINTS,
 )
 RUNS = st.lists(
     st.tuples(st.integers(1, own.PACK_COUNT_MAX), st.integers(1, values.UINT_MAX)), max_size=3

@@ -5,6 +5,7 @@ from random import Random
 from kelek.native.log.updates import Reqids
 from kelek.native.net.messages import Arena
 from kelek.protocols.host.border import Requests, Responses
+from kelek.protocols.host.clocks import AGE_MS_MAX, CHECK_MS, ROUND_MS_MAX
 from kelek.protocols.raft.core import Role
 from kelek.protocols.raft.log import RaftLog
 from kelek.protocols.raft.messages import (
@@ -19,6 +20,7 @@ from kelek.protocols.raft.messages import (
 from kelek.protocols.record import Record, encode_block
 from kelek.protocols.zmqraft.server.cluster_info import CLIENT_WAITING_MAX, WAITING_MAX
 from kelek.protocols.zmqraft.server.entry_streams import PIPELINES
+from kelek.protocols.zmqraft.server.links import HELLO_REPEAT_MS
 from kelek.protocols.zmqraft.server.peer import Peer
 from kelek.protocols.zmqraft.server.values import Applied, PeerSetup, Recovered, Wake
 from kelek.protocols.zmqraft.wire import extensions as own
@@ -242,6 +244,43 @@ def test_a_hello_is_answered_by_what_it_has_made_of_us() -> None:
     alone = Alone(voter=False)
     assert not alone.hello(own.Hello("n2", "1", empty=True, incarnation=2)).voter
     assert alone.hello(own.Hello("n3", "1", empty=True, incarnation=3)).voter
+
+
+def answer_hello(alone: Alone, ahead_ms: int, after_ms: int) -> None:
+    """n2, whose wall clock is ahead, answers the last hello after half of after_ms, which arrives
+    after all of it."""
+    sent = [it for it in alone.peer.out.links["n2"].messages() if it[1:2] == [b"k\0"]][-1]
+    time_ms = own.HELLO_REQUEST.decode(sent, CLUSTER).time_ms
+    time_ms = time_ms and time_ms + after_ms // 2 + ahead_ms
+    answer = own.HELLO_ANSWER.encode(speaks("n2")._replace(time_ms=time_ms), sent[0])
+    alone.now_ms += after_ms
+    alone.peer.receive(Responses("n2", Arena.from_messages([answer])), alone.now_ms)
+
+
+def test_hellos_compare_the_clocks_of_peers() -> None:
+    alone = Alone()
+    out = alone.peer.out.links["n2"]
+    alone.peer.wake(alone.now_ms)
+    answer_hello(alone, 0, 10)
+    assert alone.peer.status()["clocks_ahead_ms"] == {}, "the owner has not said the time"
+    alone.peer.links.clocks.offset_ms = 1_795_000_000_000
+    alone.now_ms += HELLO_REPEAT_MS
+    for ahead_ms in (-90_000, 7):  # Somebody sets it.
+        out.clear()
+        alone.peer.wake(alone.now_ms)
+        answer_hello(alone, ahead_ms, 40)
+        assert alone.peer.status()["clocks_ahead_ms"] == {"n2": ahead_ms}
+        out.clear()
+        alone.peer.wake(alone.now_ms + CHECK_MS // 2)
+        assert not [it for it in out.messages() if it[1:2] == [b"k\0"]], "one hello is enough"
+        alone.now_ms += CHECK_MS
+    out.clear()
+    alone.peer.wake(alone.now_ms)
+    answer_hello(alone, 500_000, ROUND_MS_MAX + 1)
+    assert alone.peer.status()["clocks_ahead_ms"] == {"n2": 7}, "such a slow answer says nothing"
+    alone.now_ms += AGE_MS_MAX
+    alone.peer.wake(alone.now_ms)
+    assert alone.peer.status()["clocks_ahead_ms"] == {}, "it has not answered for long"
 
 
 def test_answers_of_another_peer_are_ignored() -> None:

@@ -159,7 +159,7 @@ def test_a_status_whose_next_frame_is_ignored() -> None:
 
 
 def test_hello_answers_repeat_the_id() -> None:
-    hello = own.Hello("n1", "0.1.0", ("pack", "append"), 17, True, 5)
+    hello = own.Hello("n1", "0.1.0", ("pack", "append"), 17, True, 5, time_ms=1_795_000_000_123)
     frames = own.HELLO_REQUEST.encode(hello, b"\1", IDENT)
     assert frames[:4] == [b"\1", b"k\0", IDENT, b"n1"]
     assert own.HELLO_REQUEST.decode(frames, IDENT) == hello
