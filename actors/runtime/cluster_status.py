@@ -34,6 +34,7 @@ PROBLEMS = {
     "disk-full": "make room there; its log then continues by itself",
     "read-only": "mend that; the process tries again each second",
     "repairing": "wait: it copies what it needs from the other members, and votes again then",
+    "vote-withheld": "it votes again once it hears another leader: kelek log transfer NODE",
     "expired": "replace the file; the process reads it again by itself",
     "clock-skew": "set its clock, and let NTP keep it: request ids and lifetimes count by it",
     "slow-disk": "give the log a faster disk, or one of its own; look for others who write there",
@@ -53,7 +54,6 @@ AWAY = (DOWN, *PROCESS_STATES)  # A node in these states is not counted as runni
 # Problems that do not keep a node from serving.
 SERVING = ("expired", "clock-skew", "slow-disk")
 CLOCK_SKEW_MS = 2000  # Wall clocks that differ by more are a problem.
-WAITING_VOTES = ("repairing", "vote withheld")
 
 
 class Problem(NamedTuple):
@@ -159,7 +159,9 @@ def _problems(own: Sequence[Row], committed: dict[str, int]) -> Iterator[tuple[s
             yield "disk-full", name, f"{name} can't write"
         if row.get("read_only"):
             yield "read-only", name, str(row["read_only"])
-        if row.get("vote") in WAITING_VOTES:
+        if row.get("vote") == "vote withheld":
+            yield "vote-withheld", name, "its vote was damaged; it follows, and does not vote"
+        elif row.get("vote") == "repairing":
             yield "repairing", name, str(row.get("repair") or row["vote"])
         if row.get("certificate") and row["certificate_days"] < 0:
             yield "expired", name, f"{name}: {row['certificate']}"

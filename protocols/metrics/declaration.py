@@ -19,10 +19,12 @@ ALL = ""  # All processes.
 
 MISSING = object()  # The process does not report the value now.
 # How a value is read: as it is, by a factor, or as 1 or 0 by a test.
-COUNT, MS, TRUE, LEADS, READY = "count", "milliseconds", "true", "leads", "ready"
+COUNT, MS, TRUE, READY = "count", "milliseconds", "true", "ready"
+LEADS, WITHHELD = "leads", "withheld"
 TESTS: dict[str, Callable[[Any], bool]] = {
     TRUE: bool,
     LEADS: lambda value: bool(value == "leader"),
+    WITHHELD: lambda value: bool(value == "vote withheld"),
     READY: lambda value: bool(value == "ready"),
 }
 
@@ -108,6 +110,8 @@ METRICS = (
     Metric("raft_malformed", COUNTER, "Malformed messages", "raft_peer", "malformed"),
     Metric("raft_writable", GAUGE, "0 while a full disk stops the log", "raft_peer", "writable",
            TRUE),
+    Metric("raft_vote_withheld", GAUGE, "1 while a damaged vote keeps the node from voting",
+           "raft_peer", "vote", WITHHELD),
     Metric("raft_disk_slow", GAUGE, "1 while most syncs of the log take 250 ms and more",
            "raft_peer log_writer", "slow_disk", TRUE),
     Metric("raft_member_clock_ahead_seconds", GAUGE,

@@ -107,7 +107,8 @@ export const empty = (text) => h("p", { class: "empty" }, text);
 export function badge(state) {
   if (state === null || state === undefined) return h("span", { class: "badge" }, "unknown");
   const kinds = { ready: "good", leader: "lead", follower: "good", done: "good", running: "lead",
-                  starting: "warn", waiting: "warn", lagging: "warn", repairing: "warn", learner: "warn",
+                  starting: "warn", waiting: "warn", lagging: "warn", repairing: "warn",
+                  expired: "warn", "clock-skew": "warn", "slow-disk": "warn", "vote-withheld": "warn", learner: "warn",
                   candidate: "warn", "pre-candidate": "warn", cancelled: "warn" };
   return h("span", { class: `badge ${kinds[state] ?? "bad"}` }, state);
 }

@@ -56,6 +56,9 @@ def test_a_cluster_that_works() -> None:
         ("n1", {"vote": "repairing", "repair": "a.seg: bad"},
          "repairing n1: a.seg: bad; wait: it copies what it needs from the other members, and "
          "votes again then"),
+        ("n3", {"vote": "vote withheld"},
+         "vote withheld n3: its vote was damaged; it follows, and does not vote; it votes again "
+         "once it hears another leader: kelek log transfer NODE"),
         ("n2", {"certificate": "/farm.pem expired 3 days ago", "certificate_days": -3},
          "expired n2: raft_peer: /farm.pem expired 3 days ago; replace the file; the process reads "
          "it again by itself"),
