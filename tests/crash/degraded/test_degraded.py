@@ -1,13 +1,12 @@
-"""A node whose clock is wrong, and one whose disk is slow.
+"""A node whose clock is wrong, one whose disk is slow, and nodes with flipped bits.
 
-`kelek status` names node, reason and way out, with exit code 1, while writes go on.
+`kelek status` names node, reason and way out, with exit code 1, while writes go on. KELEK_FLIPS
+(`./check --long flips`) is how many bits flip in files of all kinds.
 """
 
-import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -19,15 +18,19 @@ import pytest
 
 from kelek.bench.kelek_cluster import NODES, START
 from kelek.bench.peers import spawn
+from kelek.tests.crash.degraded.flip_drill import KINDS, FlipDrill, status_of
 from kelek.tests.crash.disk.disk_drill import FailingCluster
 from kelek.tests.crash.disk.failing import STALL, SYNC, Fault
 
 AHEAD_S = 30
 WAIT_S = 120.0
 POLL_S = 0.25
-STATUS = [sys.executable, "-P", "-m", "kelek.console.kelek_cli", "status", "-o", "json"]
 
-pytestmark = pytest.mark.timeout(300)
+FLIPS = int(os.environ.get("KELEK_FLIPS", "0"))
+SEED = int(os.environ.get("KELEK_SEED", "1"))
+SHORT = "segment", "hard state", "snapshot"  # The first of flip_drill.KINDS.
+
+pytestmark = pytest.mark.timeout(300 + 60 * FLIPS)
 
 
 class DegradedCluster(FailingCluster):
@@ -51,12 +54,7 @@ class DegradedCluster(FailingCluster):
         return library
 
     def status(self) -> tuple[int, list[dict[str, Any]]]:
-        """The exit code of `kelek status`, and its problems."""
-        done = subprocess.run(
-            [*STATUS, "--topology", str(self.topology)], capture_output=True, text=True, check=False
-        )
-        assert done.stdout, done.stderr
-        return done.returncode, json.loads(done.stdout)["problems"]
+        return status_of(self.topology)
 
     def wait_for(
         self, wanted: Callable[[int, list[dict[str, Any]]], object]
@@ -71,12 +69,17 @@ class DegradedCluster(FailingCluster):
 
 
 @pytest.fixture
-def cluster() -> Iterator[DegradedCluster]:
-    folder = Path(tempfile.mkdtemp(prefix="k", dir="/tmp"))
+def folder() -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="k", dir="/tmp"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def cluster(folder: Path) -> Iterator[DegradedCluster]:
     cluster = DegradedCluster(folder / "d", "")
     yield cluster
     cluster.stop()
-    shutil.rmtree(folder)
 
 
 def is_well(code: int, problems: list[dict[str, Any]]) -> bool:
@@ -110,3 +113,12 @@ def test_status_names_the_node_whose_disk_is_slow(cluster: DegradedCluster) -> N
     assert "disk" in problem["way_out"]
     assert cluster.disks[slow].heal()
     cluster.wait_for(is_well)
+
+
+def test_a_flipped_bit_in_any_file_loses_nothing(folder: Path) -> None:
+    """The node comes back by itself; of its hard state alone it says what it needs."""
+    drill = FlipDrill(folder / "d", SEED)
+    drill.run(FLIPS or len(SHORT))
+    print(f"{drill.acknowledged} writes acknowledged", *drill.helped, sep="\n")
+    assert drill.acknowledged > 200 * len(SHORT)
+    assert drill.flipped >= set(SHORT if len(KINDS) > FLIPS else KINDS)
