@@ -6,7 +6,7 @@ from ...native.latency import BOUNDS_S
 
 SLOW_S = 0.25  # A bound of the histogram.
 WINDOW_MS = 10_000
-SYNCS_MIN = 3  # Fewer in WINDOW_MS say nothing.
+SYNCS_MIN = 5  # Fewer in WINDOW_MS say nothing.
 RUNNING_MS = 2000  # A running sync is slow from then on.
 _SLOW_FROM = 1 + 1 + BOUNDS_S.index(SLOW_S)  # In the values of a Latency, behind their sum.
 

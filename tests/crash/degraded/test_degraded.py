@@ -5,6 +5,7 @@
 """
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -92,7 +93,9 @@ def test_status_names_the_node_whose_clock_is_wrong(cluster: DegradedCluster) ->
     cluster.wait_for_tables()
     [problem] = cluster.wait_for(lambda code, found: {it["kind"] for it in found} == {"clock-skew"})
     assert (problem["subject"], cluster.status()[0]) == ("n2", 1)
-    assert problem["text"] == f"its clock is {AHEAD_S} s ahead of n1, n3"
+    said = re.fullmatch(r"its clock is (\d+) s ahead of n1, n3", problem["text"])
+    assert said is not None
+    assert abs(int(said[1]) - AHEAD_S) <= 1, "half of a round trip is not known"
     assert "NTP" in problem["way_out"]
     assert all(cluster.takes_writes(url) for url in cluster.table_urls)
 
