@@ -227,7 +227,7 @@ class JobWorker(KeptSession):
     def claim(self, most: int, holds: bool = False) -> Operation[list[Claim]]:
         """Claims due jobs without waiting."""
         for _ in range(CLAIM_TRIES_MAX):
-            if not self.session:
+            if not self.session or most < 1:  # A worker that is stopping wants none.
                 return []
             tokens, bucket = yield from self._tokens(min(most, CLAIM_JOBS_MAX))
             if not tokens:

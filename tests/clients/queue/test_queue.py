@@ -13,8 +13,10 @@ import pytest
 
 import kelek
 import kelek.testing
+from kelek.clients.io.operations import Operation
 from kelek.clients.queue import records
 from kelek.clients.queue.operations import TABLE_PREFIX
+from kelek.clients.queue.worker import JobWorker
 from kelek.testing.local_cluster import LocalCluster
 
 DEADLINE_S = 60.0
@@ -364,6 +366,29 @@ def test_a_schedule_puts_each_job_once(cluster: LocalCluster) -> None:
         for each in [pool.submit(run) for _ in range(2)]:
             each.result(DEADLINE_S)
     assert done == ["tick"], "of the times that passed the last one counts"
+
+
+def test_a_stop_before_it_claims_ends_it(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal may come at any time: also when the worker has just seen that it is to go on."""
+    done, keep_up = list[Any](), JobWorker.keep_up
+    with kelek.Queue(cluster.table_urls, f"q{next(NUMBERS)}") as queue:
+
+        def stop_behind(worker: JobWorker) -> Operation[None]:
+            yield from keep_up(worker)
+            if done:
+                queue.stop()
+
+        @queue.worker
+        def work(job: kelek.Job) -> None:
+            done.append(job.body)
+
+        monkeypatch.setattr(JobWorker, "keep_up", stop_behind)
+        queue.put("one")
+        queue.run()
+        assert done == ["one"]
+        assert counts(queue) == {"ended": 1}
 
 
 def test_old_ends_are_removed(cluster: LocalCluster) -> None:
