@@ -148,12 +148,7 @@ LOG_BUGS = (
     PlantedBug(
         "tail recovered without a sync",
         (
-            Patch(
-                LOG,
-                "        elif found.tail is not None:\n"
-                "            self._start_segment(found.tail)\n",
-                "",
-            ),
+            Patch(LOG, "        elif found.tail is not None:\n", "        elif False:\n"),
             Patch(
                 LOG,
                 "file.sync()\n        self._files.sync_folder(FOLDER)\n        self._active",
