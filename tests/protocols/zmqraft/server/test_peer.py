@@ -265,7 +265,7 @@ def test_hellos_compare_the_clocks_of_peers() -> None:
     assert alone.peer.status()["clocks_ahead_ms"] == {}, "the owner has not said the time"
     alone.peer.links.clocks.offset_ms = 1_795_000_000_000
     alone.now_ms += HELLO_REPEAT_MS
-    for ahead_ms in (-90_000, 7):  # Somebody sets it.
+    for ahead_ms in (-90_000, 7):  # An operator sets it.
         out.clear()
         alone.peer.wake(alone.now_ms)
         answer_hello(alone, ahead_ms, 40)
