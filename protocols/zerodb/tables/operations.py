@@ -544,7 +544,8 @@ def _value(state: TableState, op: Get | GetRange) -> bytes:
 
 def _pairs(state: TableState, op: GetRange) -> bytes:
     found, total = [], 0
-    for pair in islice(state.scan(op.table, op.start, op.end), op.limit or None):
+    most = min(op.limit or RESULT_BYTES_MAX, RESULT_BYTES_MAX)  # More have too many bytes.
+    for pair in islice(state.scan(op.table, op.start, op.end), most):
         total += PAIR_SIZES + len(pair[0]) + len(pair[1])
         if total > RESULT_BYTES_MAX:
             raise OperationRefused(f"a range has more than {RESULT_BYTES_MAX} bytes")

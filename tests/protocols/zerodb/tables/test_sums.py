@@ -181,6 +181,15 @@ def test_a_range_is_what_was_before_the_branch() -> None:
     assert [*tables.scan(5)] == [(b"c", b"c"), (b"d", b"d")]
 
 
+@pytest.mark.parametrize("limit", [1, 2**63, 2**64 - 1])
+def test_a_range_has_any_limit(limit: int) -> None:
+    tables = MemoryTables()
+    tables.write([TableEntry(1, 1, [ops.SumsKnown(0), ops.Put(5, [b"a"], [b"1"])])])
+    entry = [transaction(ops.GetRange(5, b"", b"", limit))]
+    (outcome,) = tables.write([TableEntry(2, 1, entry)])
+    assert outcome.data[13:] == ops.pack_pairs([(b"a", b"1")])
+
+
 def test_a_range_with_too_much_changes_nothing() -> None:
     tables = MemoryTables()
     half = bytes(RESULT_BYTES_MAX // 2)
