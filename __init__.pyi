@@ -92,10 +92,10 @@ from .clients.queue.job import Job as Job
 from .clients.queue.job import JobInfo as JobInfo
 from .clients.queue.operations import QueueTuning as QueueTuning
 from .clients.queue.queue import Queue as Queue
+from .clients.stream.async_group import AsyncGroup as AsyncGroup
 from .clients.stream.async_stream import AsyncProducer as AsyncProducer
 from .clients.stream.async_stream import AsyncStream as AsyncStream
 from .clients.stream.core import StreamInfo as StreamInfo
-from .clients.stream.group import AsyncGroup as AsyncGroup
 from .clients.stream.group import Group as Group
 from .clients.stream.group_admin import GroupInfo as GroupInfo
 from .clients.stream.group_admin import GroupMember as GroupMember

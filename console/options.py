@@ -8,6 +8,7 @@ from typing import Annotated, Any, NamedTuple, Self, get_args
 
 import click
 
+from ..protocols.limits import NUMBER_MAX
 from . import client_keys, completion
 from .cli_errors import CliError, Command, command_name
 
@@ -107,7 +108,6 @@ class ClusterOptions(NamedTuple):
 
 def after_option(text: str, default: int | None = None) -> Any:
     """--after, exclusive, and the deprecated --from, which names the first index itself."""
-    from ..protocols.raft.messages import NUMBER_MAX  # Only commands of the log need it.
 
     def keep(ctx: click.Context, _: click.Parameter, first_index: int | None) -> None:
         if first_index is not None:
@@ -154,6 +154,25 @@ class HexText(click.ParamType[bytes]):
 
 
 DATA = HexText()
+
+
+class Size(click.ParamType[int]):
+    """A number of bytes, with an optional unit."""
+
+    name = "size"
+    UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        number = value.rstrip("BKMGibkmg ")
+        unit = value[len(number) :].strip().lower()
+        if not number.isascii() or not number.isdigit() or unit not in self.UNITS:
+            self.fail(f"{value!r} is no size; write 4096 or 4KiB", param, ctx)
+        return int(number) * self.UNITS[unit]
+
+
+SIZE = Size()
 
 
 class ServerOptions(NamedTuple):

@@ -64,7 +64,7 @@ LAYERS = {
     "mapping/": layer("mapping net", "", f"socket asyncio {THREADS}"),
     "mapping/mapper.py": layer("mapping", "wasmtime llvmlite", f"socket asyncio {THREADS}"),
     "protocols/": layer("protocols native", "msgpack h11", PURE),
-    "protocols/raft/": layer("protocols.errors protocols.raft", "", PURE),
+    "protocols/raft/": layer("protocols.errors protocols.limits protocols.raft", "", PURE),
     "storage/": layer("storage protocols native", "rocksdict msgpack", f"socket asyncio {THREADS}"),
     "actors/": layer(
         "actors mapping storage protocols net native version",

@@ -15,7 +15,8 @@ from ...net.clock import monotonic_ms
 from ...protocols.errors import RemoteProtocolError
 from ...protocols.failover.limits import REACH_MS
 from ...protocols.failover.servers import Failover
-from ...protocols.raft.messages import NUMBER_MAX, EntryBatch
+from ...protocols.limits import NUMBER_MAX
+from ...protocols.raft.messages import EntryBatch
 from ...protocols.record import RECORD_BYTES_MAX
 from ...protocols.zmqraft.client.client import (
     BackupStream,

@@ -11,8 +11,8 @@ from ..io.operations import Asynchronous, Operation, Step
 from ..table.arguments import Data
 from ..table.async_table import AsyncTable
 from .appender import PendingAppend, ProducerLink
+from .async_group import AsyncGroup
 from .core import BATCH_BYTES, BATCH_RECORDS, Appends, checked_body, divided
-from .group import AsyncGroup
 from .layout import Headers, StreamRecord, pack_records
 from .operations import ProducerOperations, StreamOperations
 

@@ -1,10 +1,9 @@
-"""kelek.Group and kelek.AsyncGroup: consumers that share the records of a stream."""
+"""kelek.Group: consumers that share the records of a stream."""
 
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import Generator
 from typing import TypeVar
 
 from ..io.operations import Batches
-from ..lock.async_lock import AsyncSessionDriver
 from ..lock.lock import SessionDriver
 from .group_operations import GroupOperations
 from .layout import StreamRecord
@@ -57,16 +56,3 @@ class Group(GroupOperations, SessionDriver):
                 return step
             self._do(step)
         return None
-
-
-class AsyncGroup(GroupOperations, AsyncSessionDriver):
-    """A member of a consumer group for asyncio: kelek.AsyncStream.group() makes it. The arguments
-    are those of kelek.Stream's Group; on_lost is called in the loop.
-
-        async with orders.group("billing") as billing:
-            async for record in billing:
-                await send_invoice(record.value)
-    """
-
-    def __aiter__(self) -> AsyncGenerator[StreamRecord, None]:
-        return self.records()

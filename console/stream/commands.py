@@ -19,8 +19,7 @@ from ...clients.stream.reader import Start
 from .. import render
 from ..cli_errors import FAILED, CliError
 from ..loading import open_file
-from ..options import DATA, Seconds, ServerOptions, argument, command, option
-from ..table.commands import SIZE
+from ..options import DATA, SIZE, Seconds, ServerOptions, argument, command, option
 from .target import AGE, NAME, START, OutputOptions, StreamPlace, missing, open_stream
 
 QUIET_S_MAX = 86_400

@@ -22,6 +22,7 @@ from .. import render
 from ..cli_errors import FAILED, CliError
 from ..options import (
     DATA,
+    SIZE,
     TABLE,
     TABLE_TYPE,
     KeyRange,
@@ -40,25 +41,6 @@ from .target import open_table, resolve_tables
 
 BENCH_PREFIX = b"bench/"
 TTL_S_MAX = 10 * 365 * 24 * 3600
-
-
-class Size(click.ParamType[int]):
-    """A number of bytes, with an optional unit."""
-
-    name = "size"
-    UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        number = value.rstrip("BKMGibkmg ")
-        unit = value[len(number) :].strip().lower()
-        if not number.isascii() or not number.isdigit() or unit not in self.UNITS:
-            self.fail(f"{value!r} is no size; write 4096 or 4KiB", param, ctx)
-        return int(number) * self.UNITS[unit]
-
-
-SIZE = Size()
 
 
 class TableProperties(NamedTuple):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Self
 
-from ...protocols.raft.messages import NUMBER_MAX
+from ...protocols.limits import NUMBER_MAX
 from ...protocols.zre import services
 from ..options import (
     FLAG,

@@ -9,13 +9,13 @@ from enum import StrEnum
 from random import Random
 
 from ..errors import LocalProtocolError, RemoteProtocolError
+from ..limits import NUMBER_MAX
 from .election import Election, ReadyBuffer
 from .leader import Leader
 from .lease import LeaderLease
 from .log import DurableTracker, RaftLog
 from .membership import Configuration, is_majority
 from .messages import (
-    NUMBER_MAX,
     AppendEntries,
     AppendResponse,
     EntryBatch,

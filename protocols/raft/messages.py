@@ -4,14 +4,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ..errors import RemoteProtocolError
+from ..limits import NUMBER_MAX
 from .membership import Configuration
 
 KIND_STATE = 0
 KIND_CONFIG = 1
 KIND_CHECKPOINT = 2
 KIND_TABLES = 3  # Operations on tables, from a table server.
-
-NUMBER_MAX = (1 << 53) - 1  # The highest term and index that every wire can carry.
 APPEND_BATCHES_MAX = 256  # Of one AppendEntries.
 
 

@@ -187,6 +187,14 @@ def test_help_loads_nothing_slow(program: str) -> None:
     assert not {"zmq", "msgpack", "kelek._native", "yaml", "asyncio", "json", "socket"} & loaded
 
 
+@pytest.mark.parametrize("area", ["broker", "lock", "log", "queue", "status", "stream", "table"])
+def test_clients_load_no_event_loop(area: str) -> None:
+    """The commands use the blocking clients: asyncio and ssl would cost a fifth of the time."""
+    loaded = loaded_by(f"import kelek.console.{area}.commands")
+    assert "kelek.console.render" in loaded
+    assert not {"asyncio", "ssl", "concurrent.futures"} & loaded
+
+
 def test_help_shows_whole_summaries() -> None:
     for path, group in groups(main):
         shown = " ".join(CliRunner().invoke(main, [*path, "--help"]).stdout.split())

@@ -13,11 +13,11 @@ from ...access import rights
 from ...errors import RemoteProtocolError, TooLarge
 from ...host.border import LinkLost, Requests, Responses
 from ...host.status import SavedState, core_status, role_of
+from ...limits import NUMBER_MAX
 from ...raft.core import Raft, Role
 from ...raft.log import RaftLog
 from ...raft.membership import ConfigurationHistory
 from ...raft.messages import (
-    NUMBER_MAX,
     AppendEntries,
     AppendResponse,
     EntryBatch,

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 
 from ....native.net.farm import BLOCK_COUNT_MAX, BLOCK_VALUES_MAX
 from ...errors import RemoteProtocolError, TooLarge
+from ...limits import NUMBER_MAX
 from ...raft.membership import Configuration
-from ...raft.messages import KIND_CONFIG, KIND_STATE, NUMBER_MAX, EntryBatch
+from ...raft.messages import KIND_CONFIG, KIND_STATE, EntryBatch
 from ...record import LONE_BYTES_MAX, Record, decode_block, encode_block
 from .messages import ClusterServer, FarmConfiguration, FarmLogEntry, ValueType
 from .packed import PackedEntries, unpack_batches

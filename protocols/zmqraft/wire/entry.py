@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from ....native.log.blocks import block_walk
 from ...errors import RemoteProtocolError
-from ...raft.messages import NUMBER_MAX, EntryBatch
+from ...limits import NUMBER_MAX
+from ...raft.messages import EntryBatch
 from ...record import RECORD_BYTES_MAX, REQID_SIZE, TAG_REQID
 from .values import REQID_BYTES
 
