@@ -7,7 +7,6 @@ It applies no entries (state_machine does). It writes the log itself unless the 
 import time
 from functools import partial
 from random import Random
-from typing import Literal
 
 import zmq
 
@@ -27,6 +26,7 @@ from ...protocols.zmqraft.server.denials import answer_denied
 from ...protocols.zmqraft.server.peer import Peer
 from ...protocols.zmqraft.server.values import (
     Applied,
+    Endpoint,
     Event,
     OrderLost,
     OutgoingFrames,
@@ -162,7 +162,7 @@ class RaftPeer(Actor):
         if log is not None and log.sync_fd is not None:
             parts = SteadyParts(
                 peer, log, self._links, clients, peers, self._commit_latency,
-                self._commits, [*self._applied_reports],
+                self._commits, self._applied_reports,
             )  # fmt: skip
             self._steady = SteadyLoop(
                 parts, self._poller, on_peers, self._on_answers, self._on_noticed
@@ -185,7 +185,7 @@ class RaftPeer(Actor):
             # Not the time of the poll: a promise to a leader begins after its message has arrived.
             self._peer.receive(event, monotonic_ms())
 
-    def _on_requests(self, endpoint: Literal["url", "peer_url"], arena: Arena) -> None:
+    def _on_requests(self, endpoint: Endpoint, arena: Arena) -> None:
         self._arrived_us = self._arrived_us or monotonic_us()
         self._receive(Requests(endpoint, arena, int(time.time())))
 
@@ -279,19 +279,19 @@ class RaftPeer(Actor):
                 self._sent_commits[name] = notice
                 self.send(self._commits, [notice])
 
-    def _on_noticed(self, commit: CommitNotice) -> None:
-        """C has sent a notice to all appliers in a steady state."""
+    def _on_noticed(self, commit: CommitNotice, names: list[str]) -> None:
+        """C has sent a notice to these appliers in a steady state."""
         self._commit = commit
-        self._sent_commits = {name: pack_notice(name, commit) for name in self._applied_reports}
+        self._sent_commits |= {name: pack_notice(name, commit) for name in names}
 
     # ---- one wake ----
 
     def wait(self, timeout_ms: int) -> list[tuple[Socket | int, int]]:
         """Runs the C loop of a steady state, and handles what it leaves."""
         steady = self._steady
-        ready = (
-            None if steady is None or not timeout_ms else steady.wait(timeout_ms, self._others_ms)
-        )
+        ready = None
+        if steady is not None and timeout_ms:
+            ready = steady.wait(timeout_ms, self._others_ms, self._suspended_ms)
         if ready is None:
             return super().wait(timeout_ms)
         for socket, drain in self._guarded:

@@ -14,6 +14,8 @@
 
 enum { APPEND_FRAMES = 6, ID_BYTES_MAX = 3, NUMBERS_SIZE = 32, CHECKED_SIZE = 24 };
 enum { KIND_STATE = 0, KIND_TABLES = 3 };
+/* Of an answer; the second: clients of the follower's node wait for commits. */
+enum { SUCCESS = 1, SUCCESS_WAITS = 3 };
 
 #define NUMBER_MAX ((1ull << 53) - 1)
 
@@ -169,7 +171,7 @@ static int answer(const struct klk_steady_follower *follower, const uint8_t *rou
                   uint32_t route_size, uint32_t message_id, uint64_t match_index,
                   struct klk_messages *out) {
     uint8_t id[8], term[8], numbers[CHECKED_SIZE] = {0};
-    uint8_t success = follower->clients_wait ? 3 : 1;
+    uint8_t success = follower->clients_wait ? SUCCESS_WAITS : SUCCESS;
     if (!klk_messages_fit(out, route_size + sizeof id + sizeof term + 1 + sizeof numbers, 5))
         return KLK_EFULL;
     klk_put_u64(numbers, match_index);
@@ -307,11 +309,13 @@ static void mark_add(struct klk_steady_leader *leader, uint64_t index, uint64_t 
     leader->marks_count++;
 }
 
-int klk_steady_propose(struct klk_steady_leader *leader, const struct klk_messages *arena,
-                       uint64_t now_ms, uint32_t unix_s, uint64_t now_us,
-                       struct klk_messages *out) {
+int klk_steady_propose(struct klk_steady_leader *leader, uint32_t source,
+                       const struct klk_messages *arena, uint64_t now_ms, uint32_t unix_s,
+                       uint64_t now_us, struct klk_messages *out) {
     struct klk_steady_log *log = &leader->log;
-    struct klk_updates_view *view = &leader->view;
+    struct klk_steady_intake *intake = &leader->intakes[source];
+    struct klk_updates *updates = intake->updates;
+    struct klk_updates_view *view = &intake->view;
     struct klk_header header;
     const uint8_t *block;
     uint32_t count;
@@ -319,26 +323,30 @@ int klk_steady_propose(struct klk_steady_leader *leader, const struct klk_messag
     /* A record is at most 4 bytes longer than its message; a block is half full at least. */
     uint64_t bytes = klk_messages_bytes(arena) + 4ull * arena->messages;
     uint64_t blocks = 2 * bytes / KLK_INTAKE_BYTES + 4;
-    if (!leader->updates->position) leader->others_count = 0;
+    if (!updates->position) intake->others_count = 0;
     if (!log_fits(log, blocks, bytes + blocks * (KLK_HEADER_SIZE + 8))) return KLK_MORE;
     view->next_index = log->last_index + 1;
     view->commit_index = leader->commit_index;
     view->now_ms = now_ms;
     view->unix_s = unix_s;
-    int result = klk_updates_receive(leader->updates, arena, view, out, leader->others_found,
-                                     &leader->others_count);
+    int result = klk_updates_receive(updates, arena, view, out, intake->others_found,
+                                     &intake->others_count);
     if (result != KLK_OK) return result;
     uint64_t before = log->last_index;
     /* Raft, section 5.3: the leader appends the command to its log as a new entry. */
-    while ((size = klk_updates_block(leader->updates, log->last_index + 1, log->term, &block,
-                                     &count)) > 0) {
+    while ((size = klk_updates_block(updates, log->last_index + 1, log->term, &block, &count)) >
+           0) {
         klk_header_read(block, &header);
         log_append(log, block, (uint32_t)size, &header);
     }
     if (size < 0) return (int)size;
     log->known = log->count; /* klk_updates_receive() has stored their request ids. */
     if (log->last_index > before) mark_add(leader, log->last_index, now_us);
-    return KLK_OK;
+    if (source != KLK_STEADY_CLIENTS || !intake->others_count) return KLK_OK;
+    /* Any round that starts from now on confirms a read: dissertation, section 6.4. */
+    struct klk_reads_view reads = {.leader = 1, .round = leader->round + 1, .now_ms = now_ms};
+    return klk_reads_receive(leader->reads, arena, &reads, out, intake->others_found,
+                             &intake->others_count);
 }
 
 /* The blocks from next_index on that one message carries. Returns their number. */
@@ -396,10 +404,17 @@ static int append_send(struct klk_steady_leader *leader, struct klk_steady_peer 
     return KLK_OK;
 }
 
-/* Raft, section 5.3: what the follower lacks, and the commit index. */
-int klk_steady_send(struct klk_steady_leader *leader, uint32_t number, uint64_t now_ms) {
+/* A message without entries. */
+static int heartbeat_send(struct klk_steady_leader *leader, struct klk_steady_peer *peer,
+                          uint64_t now_ms) {
+    int result = append_send(leader, peer, 0, 0, now_ms);
+    if (result == KLK_OK) peer->sent_round = leader->round;
+    return result;
+}
+
+static int entries_send(struct klk_steady_leader *leader, struct klk_steady_peer *peer,
+                        uint64_t now_ms) {
     const struct klk_steady_log *log = &leader->log;
-    struct klk_steady_peer *peer = &leader->peers[number];
     uint32_t first;
     if (peer->next_index > log->last_index || peer->window_count >= peer->window_max)
         return KLK_OK;
@@ -412,9 +427,21 @@ int klk_steady_send(struct klk_steady_leader *leader, uint32_t number, uint64_t 
     return KLK_OK;
 }
 
+/* Raft, section 5.3: what the follower lacks, and the commit index. */
+int klk_steady_send(struct klk_steady_leader *leader, uint32_t number, uint64_t now_ms) {
+    struct klk_steady_peer *peer = &leader->peers[number];
+    int result = entries_send(leader, peer, now_ms);
+    /* No entries follow that would carry the commit index to clients that wait. */
+    if (result == KLK_OK && peer->clients_wait && peer->sent_commit_index < leader->commit_index &&
+        leader->commit_index == leader->log.last_index)
+        result = heartbeat_send(leader, peer, now_ms);
+    return result;
+}
+
 static uint64_t beat_due_ms(const struct klk_steady_leader *leader,
                             const struct klk_steady_peer *peer) {
     int is_behind = peer->sent_commit_index < leader->commit_index;
+    if (is_behind && peer->clients_wait) return peer->sent_ms + KLK_STEADY_URGENT_MS;
     return peer->sent_ms + (is_behind ? leader->commit_notice_ms : leader->heartbeat_ms);
 }
 
@@ -423,9 +450,8 @@ int klk_steady_beat(struct klk_steady_leader *leader, uint64_t now_ms) {
     for (uint32_t p = 0; p < leader->peers_count; p++) {
         struct klk_steady_peer *peer = &leader->peers[p];
         if (now_ms < beat_due_ms(leader, peer)) continue;
-        int result = append_send(leader, peer, 0, 0, now_ms);
+        int result = heartbeat_send(leader, peer, now_ms);
         if (result != KLK_OK) return result;
-        peer->sent_round = leader->round;
     }
     return KLK_OK;
 }
@@ -460,7 +486,7 @@ static int pending_has(const struct klk_steady_peer *peer, uint32_t message_id) 
 /* Whether a message is the success of an AppendEntries of ours, in our term. */
 static int success_read(const struct klk_steady_leader *leader, const struct klk_steady_peer *peer,
                         const struct klk_messages *arena, uint32_t message, uint32_t *message_id,
-                        uint64_t *match_index) {
+                        uint64_t *match_index, int *clients_wait) {
     uint32_t size;
     if (klk_messages_frames(arena, message) != 4) return 0;
     const uint8_t *id = klk_messages_at(arena, message, 0, &size);
@@ -469,8 +495,8 @@ static int success_read(const struct klk_steady_leader *leader, const struct klk
     const uint8_t *term = klk_messages_at(arena, message, 1, &size);
     if (size < 1 || size > 8 || uint_read(term, size) != leader->log.term) return 0;
     const uint8_t *success = klk_messages_at(arena, message, 2, &size);
-    /* 3: clients of the follower's node wait for commits, which Python hurries for them. */
-    if (size != 1 || *success != 1) return 0;
+    if (size != 1 || (*success != SUCCESS && *success != SUCCESS_WAITS)) return 0;
+    *clients_wait = *success == SUCCESS_WAITS;
     const uint8_t *numbers = klk_messages_at(arena, message, 3, &size);
     if (size != CHECKED_SIZE || klk_get_u64(numbers + 8) || klk_get_u64(numbers + 16)) return 0;
     *match_index = klk_get_u64(numbers);
@@ -484,10 +510,13 @@ int klk_steady_answers(struct klk_steady_leader *leader, uint32_t number,
         struct klk_steady_pending found;
         uint32_t message_id;
         uint64_t match_index;
-        if (!success_read(leader, peer, arena, *position, &message_id, &match_index) ||
+        int clients_wait;
+        if (!success_read(leader, peer, arena, *position, &message_id, &match_index,
+                          &clients_wait) ||
             !pending_take(peer, message_id, &found))
             return KLK_MORE;
         peer->answered = 1;
+        peer->clients_wait = clients_wait;
         peer->heard_ms = now_ms;
         if (found.round > peer->answered_round) peer->answered_round = found.round;
         while (peer->window_count && peer->window[peer->window_first] <= match_index) {
@@ -501,14 +530,10 @@ int klk_steady_answers(struct klk_steady_leader *leader, uint32_t number,
     return KLK_OK;
 }
 
-/* The largest index that a majority of the voters has on disk, this peer included. */
-static uint64_t majority_index(const struct klk_steady_leader *leader) {
-    uint64_t values[1 + KLK_STEADY_PEERS_MAX + KLK_STEADY_VOTERS_MAX];
-    uint32_t count = 0;
-    if (leader->is_voter) values[count++] = leader->log.durable_index;
-    for (uint32_t p = 0; p < leader->peers_count; p++)
-        if (leader->peers[p].counts) values[count++] = leader->peers[p].match_index;
-    for (uint32_t o = 0; o < leader->others; o++) values[count++] = leader->match_others[o];
+enum { VALUES_MAX = 1 + KLK_STEADY_PEERS_MAX + KLK_STEADY_VOTERS_MAX };
+
+/* The largest value that a majority has reached. */
+static uint64_t majority_value(uint64_t *values, uint32_t count) {
     for (uint32_t i = 1; i < count; i++) {
         uint64_t value = values[i];
         uint32_t at = i;
@@ -518,7 +543,59 @@ static uint64_t majority_index(const struct klk_steady_leader *leader) {
     return count ? values[(count - 1) / 2] : 0;
 }
 
-int klk_steady_commit(struct klk_steady_leader *leader, uint64_t now_us, struct klk_messages *out) {
+/* The largest index that a majority of the voters has on disk, this peer included. */
+static uint64_t majority_index(const struct klk_steady_leader *leader) {
+    uint64_t values[VALUES_MAX];
+    uint32_t count = 0;
+    if (leader->is_voter) values[count++] = leader->log.durable_index;
+    for (uint32_t p = 0; p < leader->peers_count; p++)
+        if (leader->peers[p].counts) values[count++] = leader->peers[p].match_index;
+    for (uint32_t o = 0; o < leader->others; o++) values[count++] = leader->match_others[o];
+    return majority_value(values, count);
+}
+
+/* The newest round whose answers are promises of a majority. */
+static uint64_t promised_round(const struct klk_steady_leader *leader) {
+    uint64_t values[VALUES_MAX];
+    uint32_t count = 0;
+    if (leader->is_voter) values[count++] = leader->round;
+    for (uint32_t p = 0; p < leader->peers_count; p++) {
+        const struct klk_steady_peer *peer = &leader->peers[p];
+        if (peer->counts) values[count++] = peer->promises ? peer->answered_round : 0;
+    }
+    for (uint32_t o = 0; o < leader->others; o++) values[count++] = 0;
+    return majority_value(values, count);
+}
+
+/* Dissertation, section 6.4.1: while the promises of a majority last, no other leader is elected
+ * (protocols/raft/lease.py). */
+static int lease_is_valid(const struct klk_steady_leader *leader, uint64_t now_ms) {
+    uint64_t promised = promised_round(leader);
+    if (!leader->gives_leases) return 0;
+    for (uint32_t back = 1; back <= leader->rounds_count && back <= KLK_STEADY_ROUNDS_MAX; back++) {
+        const struct klk_steady_round *round =
+            &leader->rounds[(leader->rounds_count - back) % KLK_STEADY_ROUNDS_MAX];
+        if (round->number <= promised) return now_ms < round->started_ms + leader->lease_ms;
+    }
+    return 0;
+}
+
+int klk_steady_reads(struct klk_steady_leader *leader, uint64_t now_ms, struct klk_messages *out) {
+    const struct klk_waiters *readers = leader->reads->readers;
+    if (!readers[KLK_READS_CONFIRMED].waiting && !readers[KLK_READS_APPLIED].waiting) return KLK_OK;
+    /* Only Python knows what is applied. Dissertation, section 6.4, step 1: until an entry of its
+     * own term is committed, a leader does not know what is. */
+    if (readers[KLK_READS_APPLIED].waiting || leader->commit_index < leader->term_start ||
+        !lease_is_valid(leader, now_ms))
+        return KLK_MORE;
+    leader->round++;
+    leader->lease_answers++;
+    return klk_reads_answer(leader->reads, KLK_READS_CONFIRMED, leader->round,
+                            leader->commit_index, out);
+}
+
+int klk_steady_commit(struct klk_steady_leader *leader, uint64_t now_us,
+                      struct klk_messages *const *outs) {
     uint64_t index = majority_index(leader);
     /* Raft, section 5.4.2: only entries of the current term are committed by counting. */
     if (index > leader->commit_index && index >= leader->term_start) leader->commit_index = index;
@@ -535,7 +612,10 @@ int klk_steady_commit(struct klk_steady_leader *leader, uint64_t now_us, struct 
     if (ended)
         memmove(leader->marks, leader->marks + ended,
                 leader->marks_count * sizeof *leader->marks);
-    return klk_updates_commit(leader->updates, leader->commit_index, out);
+    for (uint32_t i = 0; i < KLK_STEADY_INTAKES; i++)
+        if (klk_updates_commit(leader->intakes[i].updates, leader->commit_index, outs[i]) != KLK_OK)
+            return KLK_EFULL;
+    return KLK_OK;
 }
 
 uint64_t klk_steady_beat_ms(const struct klk_steady_leader *leader) {

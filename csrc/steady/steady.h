@@ -18,7 +18,8 @@ enum klk_steady_limit {
     KLK_STEADY_MARKS_MAX = 64,       /* batches that wait for their commit */
     KLK_STEADY_MESSAGE_BLOCKS_MAX = 256,
     KLK_STEADY_ROUTE_MAX = 32,       /* bytes of a routing id */
-    KLK_STEADY_LEAVE_MS = 2          /* to wait for a running sync before a return */
+    KLK_STEADY_LEAVE_MS = 2,         /* to wait for a running sync before a return */
+    KLK_STEADY_URGENT_MS = 1         /* URGENT_NOTICE_MS of protocols/raft/leader.py */
 };
 
 /* Why a steady state has ended. */
@@ -145,8 +146,10 @@ struct klk_steady_peer {
     uint32_t message_id; /* of the last message */
     uint32_t pending_first, pending_count;
     struct klk_steady_pending pending[KLK_STEADY_PENDING_MAX]; /* a ring */
-    int32_t counts;   /* it is a voter, and not a learner */
-    int32_t answered; /* it has answered since the steady state began */
+    int32_t counts;       /* it is a voter, and not a learner */
+    int32_t answered;     /* it has answered since the steady state began */
+    int32_t clients_wait; /* clients of its node wait for commits: it needs notices at once */
+    int32_t promises;     /* its answers are promises to elect no other leader */
 };
 
 /* A round of reads and when it started. */
@@ -161,14 +164,28 @@ struct klk_steady_mark {
     uint64_t since_us;
 };
 
+/* Where updates come from. */
+enum klk_steady_source {
+    KLK_STEADY_CLIENTS, /* at `url` */
+    KLK_STEADY_TABLES,  /* table servers, at `peer_url` */
+    KLK_STEADY_INTAKES
+};
+
+/* The updates from one endpoint. */
+struct klk_steady_intake {
+    struct klk_updates *updates;
+    struct klk_updates_view view; /* what stays the same; C sets the rest */
+    uint32_t *others_found; /* messages that are no updates; room for a whole arena */
+    uint32_t others_count;
+};
+
 struct klk_steady_leader {
     struct klk_steady_log log;
     const uint8_t *ident;
     const uint8_t *name; /* our PEER ID */
     uint32_t ident_size;
     uint32_t name_size;
-    struct klk_updates *updates;
-    struct klk_updates_view view; /* what stays the same; C sets the rest */
+    struct klk_steady_intake intakes[KLK_STEADY_INTAKES];
     uint64_t commit_index;
     uint64_t term_start; /* the first entry of our term */
     uint64_t commit_notice_ms;
@@ -183,27 +200,34 @@ struct klk_steady_leader {
     uint64_t began_index;      /* the commit index that they know */
     uint32_t peers_count;
     struct klk_steady_peer peers[KLK_STEADY_PEERS_MAX];
-    struct klk_steady_round rounds[KLK_STEADY_ROUNDS_MAX]; /* since the state began, a ring */
-    uint32_t rounds_count;                                 /* ever */
+    struct klk_steady_round rounds[KLK_STEADY_ROUNDS_MAX]; /* the newest, a ring */
+    uint32_t rounds_count; /* ever: those that the caller has put there come first */
+    struct klk_reads *reads;  /* of clients */
+    uint64_t lease_ms;        /* how long a round gives a lease */
+    uint64_t lease_answers;   /* times that it has answered reads */
     struct klk_latency *latency; /* from arrival to commit */
     struct klk_steady_mark marks[KLK_STEADY_MARKS_MAX]; /* of uncommitted entries, in order */
     uint32_t marks_count;
     uint64_t counted_index; /* entries up to here are in latency */
-    uint32_t *others_found; /* messages at `url` that are no updates; room for a whole arena */
-    uint32_t others_count;
 };
 
 /* A new round of reads starts, once a millisecond. Call it before messages are sent. */
 void klk_steady_tick(struct klk_steady_leader *leader, uint64_t now_ms);
 
-/* Receives the updates of an arena and appends them. leader->others_found gets the numbers of other
- * messages. Returns KLK_OK; KLK_MORE: the blocks have no room, and nothing was received; or what
- * klk_updates_receive() returns when it needs room: call that function to go on. */
-int klk_steady_propose(struct klk_steady_leader *leader, const struct klk_messages *arena,
-                       uint64_t now_ms, uint32_t unix_s, uint64_t now_us, struct klk_messages *out);
+/* Receives the updates of an arena from `source` and appends them, and queues the reads of clients.
+ * others_found of that intake gets the numbers of other messages. Returns KLK_OK; KLK_MORE: the
+ * blocks have no room, and nothing was received; or what klk_updates_receive() returns when it
+ * needs room: call it again, before updates of another intake. */
+int klk_steady_propose(struct klk_steady_leader *leader, uint32_t source,
+                       const struct klk_messages *arena, uint64_t now_ms, uint32_t unix_s,
+                       uint64_t now_us, struct klk_messages *out);
 
-/* Sends entries to a follower that has room in its window, at most one message.
- * Returns KLK_OK or KLK_EFULL: its out has no room. */
+/* Answers the reads that wait, if a lease allows it. Call it after the commit and the tick of a
+ * wake. Returns KLK_OK; KLK_MORE: they need Python; or KLK_EFULL: out has no room. */
+int klk_steady_reads(struct klk_steady_leader *leader, uint64_t now_ms, struct klk_messages *out);
+
+/* Sends entries to a follower that has room in its window, at most one message; or the commit index
+ * that clients of its node wait for. Returns KLK_OK or KLK_EFULL: its out has no room. */
 int klk_steady_send(struct klk_steady_leader *leader, uint32_t peer, uint64_t now_ms);
 
 /* Handles the answers of a follower from *position on. Returns KLK_OK, or KLK_MORE: the message at
@@ -211,9 +235,10 @@ int klk_steady_send(struct klk_steady_leader *leader, uint32_t peer, uint64_t no
 int klk_steady_answers(struct klk_steady_leader *leader, uint32_t peer,
                        const struct klk_messages *arena, uint32_t *position, uint64_t now_ms);
 
-/* Advances the commit index and answers clients. Returns KLK_OK or KLK_EFULL: out must grow, call
- * again. */
-int klk_steady_commit(struct klk_steady_leader *leader, uint64_t now_us, struct klk_messages *out);
+/* Advances the commit index and answers those who have sent updates: outs has one element for each
+ * intake. Returns KLK_OK or KLK_EFULL: an out must grow, call again. */
+int klk_steady_commit(struct klk_steady_leader *leader, uint64_t now_us,
+                      struct klk_messages *const *outs);
 
 /* When a follower needs a message without entries, at the earliest. */
 uint64_t klk_steady_beat_ms(const struct klk_steady_leader *leader);
@@ -238,16 +263,21 @@ struct klk_steady_router {
     int32_t more;     /* the drain has ended early */
 };
 
-/* Notices of commits to the processes that apply: one message each, sent once in a while. */
+/* Notices of commits to the processes that apply: one message each, sent once in a while. An urgent
+ * one, whose clients wait, gets each commit at once. */
 struct klk_steady_notices {
     void *socket;
     struct klk_messages *messages; /* what they get, but for the index */
+    struct klk_messages *urgent;   /* what urgent ones get; none: no process is urgent */
     uint32_t index_at;             /* where it goes in each of them: 8 bytes, little endian */
     uint32_t period_ms;
+    uint32_t alive_ms;      /* 0, or without a commit all get a notice so long after due_ms */
     uint64_t from_index;    /* an earlier index would need other messages */
     uint64_t noticed_index; /* the last one that all processes know */
-    int64_t due_ms;         /* when they may get the next one */
+    uint64_t urgent_index;  /* the last one that urgent processes know */
+    int64_t due_ms;         /* when all may get the next one */
     uint32_t sent;          /* out, added to: notices to all of them */
+    uint32_t sent_urgent;   /* out, added to: notices to urgent ones */
 };
 
 struct klk_steady_turn {
@@ -262,10 +292,10 @@ struct klk_steady_turn {
     uint64_t wakes;        /* out, added to */
 };
 
-/* What a leader's turn has left of the arena of the clients. */
+/* What a leader's turn has left of the arena of an intake. */
 enum klk_steady_left {
     KLK_STEADY_NOTHING,
-    KLK_STEADY_OTHERS,  /* the messages in leader->others_found */
+    KLK_STEADY_OTHERS,  /* the messages in its others_found */
     KLK_STEADY_PARTIAL, /* these, and klk_updates_receive() must go on */
     KLK_STEADY_ARENA    /* all messages */
 };
@@ -273,15 +303,17 @@ enum klk_steady_left {
 struct klk_steady_lead {
     struct klk_poll *poll;
     struct klk_steady_leader *leader;
-    struct klk_steady_router clients;
+    struct klk_steady_router intakes[KLK_STEADY_INTAKES]; /* as leader->intakes */
     struct klk_steady_router links[KLK_STEADY_PEERS_MAX]; /* as leader->peers */
     struct klk_steady_notices notices;
     int32_t reason;         /* out: enum klk_steady_reason */
-    int32_t left;           /* out: enum klk_steady_left */
+    int32_t left[KLK_STEADY_INTAKES]; /* out: enum klk_steady_left */
     uint32_t links_left;    /* out, a bit a link: its arena holds messages for Python */
     uint32_t unix_s;        /* out: when updates last arrived */
     int32_t resume;         /* in: the state goes on after KLK_STEADY_ROOM */
     int32_t need;           /* out, with that reason: what klk_updates_receive() has returned */
+    uint32_t needy;         /* out, with that reason: the number of the intake */
+    int64_t suspended_ms;   /* how long the machine was suspended, before the state began */
     int64_t end_ms;         /* of the first call */
     uint64_t wakes;         /* out, added to */
 };

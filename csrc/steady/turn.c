@@ -10,11 +10,24 @@
 #include "steady.h"
 
 enum { GOES_ON = -1 }; /* Beside enum klk_steady_reason. */
+enum { SUSPENDED_MS_MIN = 2 }; /* As in actors/raft/peer.py: the clocks are read one by one. */
 
 static int64_t monotonic_ms(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* How long the machine was suspended, ever: net/clock.py, suspended_ms(). */
+static int64_t suspended_ms(void) {
+#ifdef CLOCK_BOOTTIME
+    struct timespec now, all;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(CLOCK_BOOTTIME, &all);
+    return ((int64_t)(all.tv_sec - now.tv_sec) * 1000000000 + all.tv_nsec - now.tv_nsec) / 1000000;
+#else
+    return 0;
+#endif
 }
 
 static int sync_fd(const struct klk_steady_log *log) { return log->syncer->answers[0]; }
@@ -109,25 +122,47 @@ static uint64_t applicable_index(const struct klk_steady_log *log, uint64_t comm
     return commit_index < log->durable_index ? commit_index : log->durable_index;
 }
 
+static int notice_is_urgent(const struct klk_steady_notices *notices, uint64_t index) {
+    return notices->urgent->messages && index > notices->urgent_index;
+}
+
 /* When they must learn it, or end_ms. */
 static int64_t notice_due_ms(const struct klk_steady_notices *notices, uint64_t index,
                              int64_t end_ms) {
-    return index > notices->noticed_index && notices->due_ms < end_ms ? notices->due_ms : end_ms;
+    int64_t due_ms = end_ms;
+    if (notice_is_urgent(notices, index)) return 0;
+    if (index > notices->noticed_index) due_ms = notices->due_ms;
+    else if (notices->alive_ms) due_ms = notices->due_ms + notices->alive_ms;
+    return due_ms < end_ms ? due_ms : end_ms;
+}
+
+static int notices_write(const struct klk_steady_notices *notices, struct klk_messages *messages,
+                         struct klk_poll *poll, uint64_t index) {
+    uint32_t position = 0, dropped = 0, size;
+    for (uint32_t m = 0; m < messages->messages; m++) {
+        uint8_t *notice = (uint8_t *)klk_messages_at(messages, m, 0, &size);
+        klk_put_u64(notice + notices->index_at, index);
+    }
+    struct klk_poll_item *item = socket_item(poll, notices->socket);
+    if (item) item->check = 1;
+    return klk_send(notices->socket, messages, 0, KLK_DROP, &position, &dropped);
 }
 
 /* Tells them, if it is time. Returns KLK_STEADY_NOTICE when Python must, or GOES_ON. */
 static int notice_send(struct klk_steady_notices *notices, struct klk_poll *poll, uint64_t index,
                        int64_t now_ms, int *result) {
-    uint32_t position = 0, dropped = 0, size;
-    if (index <= notices->noticed_index || now_ms < notices->due_ms) return GOES_ON;
+    int is_urgent = notice_is_urgent(notices, index);
+    int64_t all_ms = index > notices->noticed_index ? notices->due_ms : INT64_MAX;
+    if (all_ms == INT64_MAX && notices->alive_ms) all_ms = notices->due_ms + notices->alive_ms;
+    if (now_ms < all_ms && !is_urgent) return GOES_ON;
     if (index < notices->from_index || !notices->messages->messages) return KLK_STEADY_NOTICE;
-    for (uint32_t m = 0; m < notices->messages->messages; m++) {
-        uint8_t *notice = (uint8_t *)klk_messages_at(notices->messages, m, 0, &size);
-        klk_put_u64(notice + notices->index_at, index);
+    notices->urgent_index = index;
+    if (now_ms < all_ms) {
+        *result = notices_write(notices, notices->urgent, poll, index);
+        notices->sent_urgent++;
+        return GOES_ON;
     }
-    struct klk_poll_item *item = socket_item(poll, notices->socket);
-    if (item) item->check = 1;
-    *result = klk_send(notices->socket, notices->messages, 0, KLK_DROP, &position, &dropped);
+    *result = notices_write(notices, notices->messages, poll, index);
     notices->noticed_index = index;
     notices->due_ms = now_ms + notices->period_ms;
     notices->sent++;
@@ -211,18 +246,19 @@ int klk_steady_wait(struct klk_steady_turn *turn, int64_t timeout_ms) {
 
 /* ---- a leader ---- */
 
-/* The items of a leader's turn in its poll: its clients, its syncs, then its links. */
+/* The items of a leader's turn in its poll: its intakes, its syncs, then its links. */
+enum { SYNC = KLK_STEADY_INTAKES, LINKS, ITEMS_MAX = LINKS + KLK_STEADY_PEERS_MAX };
+
 struct lead_items {
-    struct klk_poll_item *all[2 + KLK_STEADY_PEERS_MAX];
-    uint8_t lazy[2 + KLK_STEADY_PEERS_MAX]; /* as the caller has set it */
+    struct klk_poll_item *all[ITEMS_MAX];
+    uint8_t lazy[ITEMS_MAX]; /* as the caller has set it */
     uint32_t count;
 };
 
-enum { CLIENTS, SYNC, LINKS };
-
 static int lead_find(const struct klk_steady_lead *lead, struct lead_items *items) {
     items->count = LINKS + lead->leader->peers_count;
-    items->all[CLIENTS] = socket_item(lead->poll, lead->clients.socket);
+    for (uint32_t i = 0; i < KLK_STEADY_INTAKES; i++)
+        items->all[i] = socket_item(lead->poll, lead->intakes[i].socket);
     items->all[SYNC] = fd_item(lead->poll, sync_fd(&lead->leader->log));
     for (uint32_t p = 0; p < lead->leader->peers_count; p++)
         items->all[LINKS + p] = socket_item(lead->poll, lead->links[p].socket);
@@ -238,14 +274,15 @@ static int lead_find(const struct klk_steady_lead *lead, struct lead_items *item
  * committed. */
 static void lead_set_lazy(const struct klk_steady_lead *lead, const struct lead_items *items) {
     const struct klk_steady_leader *leader = lead->leader;
-    int is_open = leader->commit_index < leader->log.last_index, answered = 0, behind = 0;
+    int is_open = leader->commit_index < leader->log.last_index, answered = 0, needs = 0;
     for (uint32_t p = 0; p < leader->peers_count; p++) {
-        answered |= leader->peers[p].match_index > leader->commit_index;
-        behind |= leader->peers[p].next_index <= leader->log.last_index;
+        const struct klk_steady_peer *peer = &leader->peers[p];
+        answered |= peer->match_index > leader->commit_index;
+        needs |= peer->next_index <= leader->log.last_index || peer->clients_wait;
     }
     items->all[SYNC]->lazy = is_open && !answered && leader->peers_count > 0;
     for (uint32_t p = 0; p < leader->peers_count; p++)
-        items->all[LINKS + p]->lazy = !is_open && !behind;
+        items->all[LINKS + p]->lazy = !is_open && !needs;
 }
 
 static void lead_restore_lazy(const struct lead_items *items) {
@@ -270,49 +307,102 @@ static int lead_answers(struct klk_steady_lead *lead, uint32_t number, struct kl
 }
 
 /* Appends the updates that have arrived. Returns a reason to end, or GOES_ON. */
-static int lead_propose(struct klk_steady_lead *lead, const struct klk_poll_item *item) {
+static int lead_propose(struct klk_steady_lead *lead, uint32_t source,
+                        const struct klk_poll_item *item) {
+    struct klk_steady_router *router = &lead->intakes[source];
     uint64_t now_us = klk_monotonic_us();
     lead->unix_s = (uint32_t)time(NULL);
-    int code = klk_steady_propose(lead->leader, lead->clients.drain->arena, now_us / 1000,
-                                  lead->unix_s, now_us, lead->clients.out);
+    int code = klk_steady_propose(lead->leader, source, router->drain->arena, now_us / 1000,
+                                  lead->unix_s, now_us, router->out);
     if (code == KLK_OK) {
-        if (lead->leader->others_count) lead->left = KLK_STEADY_OTHERS;
+        if (lead->leader->intakes[source].others_count) lead->left[source] = KLK_STEADY_OTHERS;
         /* An item that is ready again has something for the caller. */
-        return lead->left || item->ready ? KLK_STEADY_MESSAGE : GOES_ON;
+        return lead->left[source] || item->ready ? KLK_STEADY_MESSAGE : GOES_ON;
     }
     if (code == KLK_EGROW || code == KLK_ESPACE) {
         lead->need = code;
+        lead->needy = source;
         return KLK_STEADY_ROOM;
     }
-    lead->left = code == KLK_MORE ? KLK_STEADY_ARENA : KLK_STEADY_PARTIAL;
+    lead->left[source] = code == KLK_MORE ? KLK_STEADY_ARENA : KLK_STEADY_PARTIAL;
     return KLK_STEADY_FULL;
 }
 
-/* Takes the messages of clients. Returns a reason to end, or GOES_ON. */
-static int lead_updates(struct klk_steady_lead *lead, struct klk_poll_item *item, int *result) {
-    int received = router_receive(&lead->clients, item);
+/* Takes what has arrived at one intake. Returns a reason to end, or GOES_ON. */
+static int lead_updates(struct klk_steady_lead *lead, uint32_t source, struct klk_poll_item *item,
+                        int *result) {
+    int received = router_receive(&lead->intakes[source], item);
     if (received < 0) {
         *result = received;
         return KLK_STEADY_SOURCE;
     }
-    return lead_propose(lead, item);
+    return lead_propose(lead, source, item);
+}
+
+/* Takes what has arrived at the intakes from `first` on. Behind one that holds updates which are no
+ * blocks yet, nothing may be appended: the others wait. Returns a reason to end, or GOES_ON. */
+static int lead_intakes(struct klk_steady_lead *lead, const struct lead_items *items,
+                        uint32_t first, int *result) {
+    int reason = GOES_ON;
+    for (uint32_t i = first; i < KLK_STEADY_INTAKES && *result == KLK_OK; i++) {
+        if (!items->all[i]->ready && !lead->intakes[i].more) continue;
+        int found = lead_updates(lead, i, items->all[i], result);
+        if (found != GOES_ON) reason = found;
+        if (found == KLK_STEADY_ROOM || found == KLK_STEADY_FULL) break;
+    }
+    return reason;
+}
+
+static int lead_send_answers(struct klk_steady_lead *lead, const struct lead_items *items) {
+    int result = KLK_OK;
+    for (uint32_t i = 0; i < KLK_STEADY_INTAKES; i++) {
+        int sent = router_send(&lead->intakes[i], items->all[i]);
+        if (sent != KLK_OK) result = sent;
+    }
+    return result;
+}
+
+/* Answers reads. After a suspend of the machine no lease holds: Python must know of it first.
+ * Returns a reason to end, or GOES_ON. */
+static int lead_reads(struct klk_steady_lead *lead, uint64_t now_ms) {
+    const struct klk_waiters *readers = lead->leader->reads->readers;
+    if (!readers[KLK_READS_CONFIRMED].waiting && !readers[KLK_READS_APPLIED].waiting)
+        return GOES_ON;
+    int64_t since_ms = suspended_ms() - lead->suspended_ms;
+    if (since_ms > SUSPENDED_MS_MIN || since_ms < -SUSPENDED_MS_MIN) return KLK_STEADY_SOURCE;
+    int code = klk_steady_reads(lead->leader, now_ms, lead->intakes[KLK_STEADY_CLIENTS].out);
+    if (code == KLK_OK) return GOES_ON;
+    return code == KLK_EFULL ? KLK_STEADY_FULL : KLK_STEADY_MESSAGE;
 }
 
 /* Sends entries to followers, then answers to clients. Returns a reason to end, or GOES_ON. */
 static int lead_send(struct klk_steady_lead *lead, const struct lead_items *items, int *result) {
     int reason = GOES_ON;
     uint64_t now_ms = (uint64_t)monotonic_ms();
-    if (klk_steady_commit(lead->leader, klk_monotonic_us(), lead->clients.out) != KLK_OK)
+    struct klk_messages *outs[KLK_STEADY_INTAKES];
+    for (uint32_t i = 0; i < KLK_STEADY_INTAKES; i++) outs[i] = lead->intakes[i].out;
+    if (klk_steady_commit(lead->leader, klk_monotonic_us(), outs) != KLK_OK)
         reason = KLK_STEADY_FULL;
     klk_steady_tick(lead->leader, now_ms);
+    int read = lead_reads(lead, now_ms);
+    if (read != GOES_ON) reason = read;
     for (uint32_t p = 0; p < lead->leader->peers_count; p++) {
-        if (klk_steady_send(lead->leader, p, now_ms) != KLK_OK) reason = KLK_STEADY_FULL;
+        /* Messages of the round that such reads begin are left to Python. */
+        if (read != KLK_STEADY_MESSAGE && klk_steady_send(lead->leader, p, now_ms) != KLK_OK)
+            reason = KLK_STEADY_FULL;
         int sent = router_send(&lead->links[p], items->all[LINKS + p]);
         if (sent != KLK_OK) *result = sent;
     }
-    int sent = router_send(&lead->clients, items->all[CLIENTS]);
+    int sent = lead_send_answers(lead, items);
     if (sent != KLK_OK) *result = sent;
     return reason;
+}
+
+/* Whether an arena holds messages for the caller. */
+static int lead_has_left(const struct klk_steady_lead *lead) {
+    int left = lead->links_left != 0;
+    for (uint32_t i = 0; i < KLK_STEADY_INTAKES; i++) left |= lead->left[i] != KLK_STEADY_NOTHING;
+    return left;
 }
 
 /* The second half of a wake. Returns a reason to end, or GOES_ON. */
@@ -321,7 +411,7 @@ static int lead_finish(struct klk_steady_lead *lead, const struct lead_items *it
     if (reason == KLK_STEADY_ROOM) return reason;
     int sent = lead_send(lead, items, result);
     if (reason == GOES_ON) reason = sent;
-    if (reason == GOES_ON && lead->links_left) reason = KLK_STEADY_MESSAGE;
+    if (reason == GOES_ON && lead_has_left(lead)) reason = KLK_STEADY_MESSAGE;
     int wrote = write_blocks(&lead->leader->log);
     return wrote == GOES_ON ? reason : wrote;
 }
@@ -339,10 +429,8 @@ static int lead_wake(struct klk_steady_lead *lead, const struct lead_items *item
         int found = lead_answers(lead, p, items->all[LINKS + p], result);
         if (found != GOES_ON) reason = found;
     }
-    if (*result == KLK_OK && (items->all[CLIENTS]->ready || lead->clients.more)) {
-        int found = lead_updates(lead, items->all[CLIENTS], result);
-        if (found != GOES_ON) reason = found;
-    }
+    int found = lead_intakes(lead, items, 0, result);
+    if (found != GOES_ON) reason = found;
     return *result == KLK_OK ? lead_finish(lead, items, reason, result) : reason;
 }
 
@@ -364,13 +452,23 @@ static int lead_settle(struct klk_steady_lead *lead, const struct lead_items *it
         if (lead->links[p].more) items->all[LINKS + p]->ready = KLK_POLL_IN;
         lead->links[p].more = 0;
     }
-    if (lead->clients.more) items->all[CLIENTS]->ready = KLK_POLL_IN;
-    lead->clients.more = 0;
+    for (uint32_t i = 0; i < KLK_STEADY_INTAKES; i++) {
+        if (lead->intakes[i].more) items->all[i]->ready = KLK_POLL_IN;
+        lead->intakes[i].more = 0;
+    }
     return result;
 }
 
+static uint64_t lead_inflight(const struct klk_steady_leader *leader) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < KLK_STEADY_INTAKES; i++)
+        bytes += leader->intakes[i].updates->inflight_bytes;
+    return bytes;
+}
+
 static int lead_has_more(const struct klk_steady_lead *lead) {
-    int more = lead->clients.more;
+    int more = 0;
+    for (uint32_t i = 0; i < KLK_STEADY_INTAKES; i++) more |= lead->intakes[i].more;
     for (uint32_t p = 0; p < lead->leader->peers_count; p++) more |= lead->links[p].more;
     return more;
 }
@@ -380,9 +478,11 @@ static int64_t lead_due_ms(const struct klk_steady_lead *lead, uint64_t index) {
     int64_t due_ms = notice_due_ms(&lead->notices, index, lead->end_ms);
     uint64_t own_ms = klk_steady_due_ms(lead->leader);
     uint64_t beat_ms = klk_steady_beat_ms(lead->leader);
-    const struct klk_waiters *waiters = &lead->leader->updates->waiters;
     if (beat_ms < own_ms) own_ms = beat_ms;
-    if (waiters->waiting && waiters->remind_ms < own_ms) own_ms = waiters->remind_ms;
+    for (uint32_t i = 0; i < KLK_STEADY_INTAKES; i++) {
+        const struct klk_waiters *waiters = &lead->leader->intakes[i].updates->waiters;
+        if (waiters->waiting && waiters->remind_ms < own_ms) own_ms = waiters->remind_ms;
+    }
     return own_ms < (uint64_t)due_ms ? (int64_t)own_ms : due_ms;
 }
 
@@ -398,9 +498,11 @@ static int lead_tell(struct klk_steady_lead *lead, const struct lead_items *item
             if (sent != KLK_OK) *result = sent;
         }
     }
-    if (klk_updates_remind(lead->leader->updates, (uint64_t)now_ms, lead->clients.out) != KLK_OK)
-        return KLK_STEADY_FULL;
-    if (*result == KLK_OK) *result = router_send(&lead->clients, items->all[CLIENTS]);
+    for (uint32_t i = 0; i < KLK_STEADY_INTAKES; i++)
+        if (klk_updates_remind(lead->leader->intakes[i].updates, (uint64_t)now_ms,
+                               lead->intakes[i].out) != KLK_OK)
+            return KLK_STEADY_FULL;
+    if (*result == KLK_OK) *result = lead_send_answers(lead, items);
     int reason = GOES_ON;
     if (*result == KLK_OK)
         reason = notice_send(&lead->notices, lead->poll, index, now_ms, result);
@@ -414,9 +516,14 @@ int klk_steady_lead_wait(struct klk_steady_lead *lead, int64_t timeout_ms) {
     int64_t now_ms = monotonic_ms(), end_ms = lead->resume ? lead->end_ms : now_ms + timeout_ms;
     int reason = GOES_ON, result = KLK_OK;
     if (lead->resume) {
-        reason = lead_finish(lead, &items, lead_propose(lead, items.all[CLIENTS]), &result);
+        reason = lead_propose(lead, lead->needy, items.all[lead->needy]);
+        if (reason != KLK_STEADY_ROOM && reason != KLK_STEADY_FULL) {
+            int found = lead_intakes(lead, &items, lead->needy + 1, &result);
+            if (found != GOES_ON) reason = found;
+        }
+        reason = lead_finish(lead, &items, reason, &result);
     } else {
-        lead->left = KLK_STEADY_NOTHING;
+        for (uint32_t i = 0; i < KLK_STEADY_INTAKES; i++) lead->left[i] = KLK_STEADY_NOTHING;
         lead->links_left = 0;
     }
     lead->resume = 0;
@@ -444,7 +551,7 @@ int klk_steady_lead_wait(struct klk_steady_lead *lead, int64_t timeout_ms) {
         } else if (now_ms < due_ms) {
             reason = KLK_STEADY_SOURCE; /* A signal has ended the poll. */
         }
-        if (lead->poll->connections) lead->poll->connections->own = leader->updates->inflight_bytes;
+        if (lead->poll->connections) lead->poll->connections->own = lead_inflight(leader);
     }
     lead->reason = reason;
     if (reason == KLK_STEADY_ROOM && result == KLK_OK) {

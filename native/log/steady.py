@@ -15,10 +15,12 @@ from ..latency import IndexLatency
 from ..net.messages import Arena, Frames
 from ..net.poller import Poller, Source
 from ..net.sockets import Drain, native_socket
+from .reads import Reads
 from .segments import Segment, Syncer
 from .updates import Reqids, Updates
 
 REASONS = ("time", "source", "message", "notice", "full", "segment", "disk")
+LEFT_NOTHING: int = lib.KLK_STEADY_NOTHING
 LEFT_OTHERS: int = lib.KLK_STEADY_OTHERS
 LEFT_PARTIAL: int = lib.KLK_STEADY_PARTIAL
 LEFT_ARENA: int = lib.KLK_STEADY_ARENA
@@ -27,6 +29,9 @@ VOTERS_MAX: int = lib.KLK_STEADY_VOTERS_MAX
 WINDOW_MAX: int = lib.KLK_STEADY_WINDOW_MAX
 PENDING_MAX: int = lib.KLK_STEADY_PENDING_MAX
 MARKS_MAX: int = lib.KLK_STEADY_MARKS_MAX
+ROUNDS_BEFORE_MAX = 32  # That a steady state takes over.
+CLIENTS: int = lib.KLK_STEADY_CLIENTS
+TABLES: int = lib.KLK_STEADY_TABLES
 
 
 class FollowerState(NamedTuple):
@@ -101,22 +106,36 @@ class SteadyNotices(NamedTuple):
 
     socket: "zmq.Socket[bytes]"
     messages: Frames  # What they get; C writes the index.
+    urgent: Frames  # What those get that need each commit at once.
     index_at: int  # Its place in each of them: 8 bytes, little endian.
     period_ms: int
+    alive_ms: int  # 0, or without a commit all get one so long after due_ms.
     from_index: int  # An earlier index would need other messages.
-    noticed_index: int  # The last one that all processes know.
-    due_ms: int  # When they may get the next one.
+    noticed: "Noticed"
+
+
+class Noticed(NamedTuple):
+    """What the processes that apply know."""
+
+    all_index: int  # The last one that all know.
+    urgent_index: int  # The last one that urgent ones know.
+    due_ms: int  # When all may get the next notice.
 
 
 def _fill_notices(c: Any, notices: SteadyNotices) -> None:
     c.socket, c.messages = native_socket(notices.socket), notices.messages._struct
+    c.urgent, c.alive_ms = notices.urgent._struct, notices.alive_ms
     c.index_at, c.period_ms = notices.index_at, notices.period_ms
-    c.from_index, c.noticed_index = notices.from_index, notices.noticed_index
-    c.due_ms, c.sent = notices.due_ms, 0
+    c.from_index = notices.from_index
+    c.noticed_index, c.urgent_index, c.due_ms = notices.noticed
+    c.sent = c.sent_urgent = 0
 
 
-def _noticed(c: Any) -> tuple[int, int] | None:
-    return (int(c.noticed_index), int(c.due_ms)) if c.sent else None
+def _noticed(c: Any) -> Noticed | None:
+    """None: no notice was sent."""
+    if not (c.sent or c.sent_urgent):
+        return None
+    return Noticed(int(c.noticed_index), int(c.urgent_index), int(c.due_ms))
 
 
 class SteadyLog:
@@ -269,12 +288,14 @@ class PeerState(NamedTuple):
     message_id: int  # Of the last message.
     pending: tuple[tuple[int, int, int], ...]  # Unanswered messages: id, last index, round.
     answered: bool = False  # It has answered since the state began.
+    clients_wait: bool = False  # Clients of its node wait for commits.
 
 
 class PeerLimits(NamedTuple):
     window_max: int
     bytes_max: int  # Of the blocks of one message.
     counts: bool  # It is a voter, and no learner.
+    promises: bool  # Its answers are promises to elect no other leader.
 
 
 class LeadingState(NamedTuple):
@@ -293,8 +314,9 @@ class LeadingState(NamedTuple):
     is_voter: bool
     match_others: Sequence[int]
     others_notice_ms: int  # When the other followers must learn of a commit.
-    marked: int
-    kind: int
+    views: Sequence[tuple[int, int]]  # `marked` and `kind` of View, of each intake.
+    lease_ms: int  # How long a round gives a lease.
+    rounds: Sequence[tuple[int, int]]  # The newest, and when each started.
 
 
 class LeaderResult(NamedTuple):
@@ -303,7 +325,8 @@ class LeaderResult(NamedTuple):
     entries: SteadyEntries
     commit_index: int
     round: int
-    rounds: list[tuple[int, int]]  # The newest, and when each started.
+    rounds: list[tuple[int, int]]  # Since the state began, and when each started.
+    lease_answers: int  # Times that a lease has answered reads.
     peers: list[PeerState]
     marks: list[tuple[int, int]]
     counted_index: int
@@ -314,19 +337,24 @@ class SteadyLeader:
 
     GROW: int = lib.KLK_EGROW
 
-    def __init__(self, cluster: bytes, updates: Updates, frames_max: int) -> None:
-        """frames_max: of the arenas of clients"""
+    def __init__(
+        self, cluster: bytes, intakes: Sequence[tuple[Updates, int]], reads: Reads
+    ) -> None:
+        """intakes: of clients and of table servers, with the frames_max of their arenas"""
         self.leader = ffi.new("struct klk_steady_leader *")
-        self.log = SteadyLog(self.leader.log, updates.reqids)
+        self.intakes = [updates for updates, _ in intakes]
+        self.log = SteadyLog(self.leader.log, self.intakes[CLIENTS].reqids)
         self._ident = ffi.new("uint8_t[]", cluster)
         self.leader.ident, self.leader.ident_size = self._ident, len(cluster)
-        self.updates = updates
-        self.leader.updates = updates._struct
-        self._others = uncleared("uint32_t[]", frames_max)
-        self.leader.others_found = self._others
+        self._others = [uncleared("uint32_t[]", frames_max) for _, frames_max in intakes]
+        for at, updates in enumerate(self.intakes):
+            intake = self.leader.intakes[at]
+            intake.updates, intake.others_found = updates._struct, self._others[at]
+        self._reads, self.leader.reads = reads, reads._struct
         self._name: Any = None
         self._outs: list[Frames] = []
         self._position = ffi.new("uint32_t *")
+        self._rounds_before = 0
 
     def begin(
         self,
@@ -335,20 +363,27 @@ class SteadyLeader:
         latency: IndexLatency,
         segment: SegmentState | None = None,
     ) -> None:
-        leader, view = self.leader, self.leader.view
+        leader = self.leader
         self._name = ffi.new("uint8_t[]", state.name)
         leader.name, leader.name_size = self._name, len(state.name)
         leader.commit_index, leader.term_start = state.commit_index, state.term_start
         leader.commit_notice_ms, leader.heartbeat_ms = state.commit_notice_ms, state.heartbeat_ms
         leader.round, leader.round_started_ms = state.round, state.round_started_ms
         leader.gives_leases, leader.is_voter = state.gives_leases, state.is_voter
-        leader.rounds_count = leader.others_count = 0
+        leader.lease_ms, leader.lease_answers = state.lease_ms, 0
+        self._rounds_before = leader.rounds_count = len(state.rounds)
+        for at, (number, started_ms) in enumerate(state.rounds):
+            leader.rounds[at].number, leader.rounds[at].started_ms = number, started_ms
         leader.others_notice_ms, leader.began_index = state.others_notice_ms, state.commit_index
         leader.others = len(state.match_others)
         for at, match_index in enumerate(state.match_others):
             leader.match_others[at] = match_index
-        view.refusal, view.refusal_size, view.leader = ffi.NULL, 0, 1
-        view.marked, view.kind = state.marked, state.kind
+        for at, (marked, kind) in enumerate(state.views):
+            intake = leader.intakes[at]
+            intake.others_count = 0
+            view = intake.view
+            view.refusal, view.refusal_size, view.leader = ffi.NULL, 0, 1
+            view.marked, view.kind = marked, kind
         leader.latency = latency.struct
         leader.counted_index = latency.reached
         leader.marks_count = len(latency.marks)
@@ -363,18 +398,22 @@ class SteadyLeader:
     # ---- for a caller without a loop ----
 
     def propose(
-        self, arena: Arena, times: tuple[int, int, int], out: Frames
+        self, source: int, arena: Arena, times: tuple[int, int, int], out: Frames
     ) -> tuple[int, list[int]]:
-        """Receives the updates of an arena. times: ms, Unix s, us. Returns the code of
-        klk_steady_propose(), and the numbers of messages that are no updates."""
+        """Receives the updates of an arena from CLIENTS or TABLES. times: ms, Unix s, us. Returns
+        the code of klk_steady_propose(), and the numbers of messages that are no updates."""
         now_ms, unix_s, now_us = times
         code = lib.klk_steady_propose(
-            self.leader, arena._struct, now_ms, unix_s, now_us, out._struct
+            self.leader, source, arena._struct, now_ms, unix_s, now_us, out._struct
         )
-        return code, self.others
+        return code, self.others(source)
 
     def tick(self, now_ms: int) -> None:
         lib.klk_steady_tick(self.leader, now_ms)
+
+    def answer_reads(self, now_ms: int, out: Frames) -> bool:
+        """Answers the reads that wait, by a lease. False: Python must."""
+        return bool(lib.klk_steady_reads(self.leader, now_ms, out._struct) == lib.KLK_OK)
 
     def send(self, peer: int, now_ms: int) -> bool:
         """Sends entries to a follower. False: Python must."""
@@ -386,8 +425,12 @@ class SteadyLeader:
         lib.klk_steady_answers(self.leader, peer, arena._struct, self._position, now_ms)
         return int(self._position[0])
 
-    def commit(self, now_us: int, out: Frames) -> None:
-        out.fill(lib.klk_steady_commit, self.leader, now_us, out._struct)
+    def commit(self, now_us: int, outs: Sequence[Frames]) -> None:
+        """outs: of clients and of table servers"""
+        pointers = ffi.new("struct klk_messages *[]", [out._struct for out in outs])
+        while lib.klk_steady_commit(self.leader, now_us, pointers) != lib.KLK_OK:
+            for out in outs:
+                out._double()
 
     def beat(self, now_ms: int) -> bool:
         """Sends the messages without entries that are due. False: Python must."""
@@ -400,21 +443,22 @@ class SteadyLeader:
 
     # ---- the end ----
 
-    @property
-    def others(self) -> list[int]:
-        """The numbers of messages that were no updates, of the last arena."""
-        return list(ffi.unpack(self._others, self.leader.others_count))
+    def others(self, source: int) -> list[int]:
+        """The numbers of messages that were no updates, of the last arena from there."""
+        return list(ffi.unpack(self._others[source], self.leader.intakes[source].others_count))
 
     def end(self) -> LeaderResult:
         leader = self.leader
         count = leader.rounds_count
         ring = lib.KLK_STEADY_ROUNDS_MAX
-        rounds = (leader.rounds[at % ring] for at in range(max(0, count - ring), count))
+        first = max(self._rounds_before, count - ring)
+        rounds = (leader.rounds[at % ring] for at in range(first, count))
         return LeaderResult(
             self.log.end(),
             leader.commit_index,
             leader.round,
             [(one.number, one.started_ms) for one in rounds],
+            leader.lease_answers,
             [_peer_state(leader.peers[at]) for at in range(leader.peers_count)],
             [(one.index, one.since_us) for one in leader.marks[0 : leader.marks_count]],
             leader.counted_index,
@@ -428,7 +472,8 @@ def _fill_peer(c: Any, peer: PeerState, limits: PeerLimits, out: Frames) -> None
     c.sent_round = peer.sent_round
     c.sent_ms, c.heard_ms = peer.sent_ms, peer.heard_ms
     c.bytes_max, c.window_max = limits.bytes_max, limits.window_max
-    c.counts, c.answered = limits.counts, False
+    c.counts, c.promises = limits.counts, limits.promises
+    c.answered, c.clients_wait = False, peer.clients_wait
     c.window_first, c.window_count = 0, len(peer.window)
     for at, last_index in enumerate(peer.window):
         c.window[at] = last_index
@@ -455,6 +500,7 @@ def _peer_state(c: Any) -> PeerState:
         c.message_id,
         tuple((one.message_id, one.last_index, one.round) for one in requests),
         bool(c.answered),
+        bool(c.clients_wait),
     )
 
 
@@ -463,10 +509,10 @@ class LeadingWait(NamedTuple):
 
     ready: list[tuple[Source, int]]
     reason: int
-    left: int  # LEFT_*: what the caller must do with the clients' arena.
+    left: list[int]  # LEFT_*, of each intake: what the caller must do with its arena.
     links: list[int]  # Numbers of peers whose arenas have messages for the caller.
     unix_s: int
-    noticed: tuple[int, int] | None  # As SteadyTurn.noticed.
+    noticed: Noticed | None  # As SteadyTurn.noticed.
 
 
 class LeadingTurn:
@@ -479,21 +525,19 @@ class LeadingTurn:
         self._references: Any = None
         self._outs: list[Frames] = []
 
-    def listen(self, clients: SteadySocket, links: Sequence[SteadySocket]) -> None:
-        """The ROUTER of clients, and the DEALERs of the followers of the next state."""
-        turn = self._turn
-        self._references = clients, links
-        self._outs = [clients.out, *(link.out for link in links)]
-        for router, (socket, drain, out) in (
-            (turn.clients, clients),
-            *((turn.links[at], link) for at, link in enumerate(links)),
-        ):
+    def listen(self, intakes: Sequence[SteadySocket], links: Sequence[SteadySocket]) -> None:
+        """The ROUTERs of clients and of table servers, and the DEALERs of the followers of the
+        next state."""
+        self._references = sockets = [*intakes, *links]
+        self._outs = [each.out for each in sockets]
+        for router, (socket, drain, out) in zip(self._routers, sockets, strict=True):
             router.socket, router.drain = native_socket(socket), drain._drain
             router.out = out._struct
 
-    def wait(self, timeout_ms: int, notices: SteadyNotices) -> LeadingWait:
-        """As SteadyTurn.wait()."""
+    def wait(self, timeout_ms: int, notices: SteadyNotices, suspended_ms: int) -> LeadingWait:
+        """As SteadyTurn.wait(). suspended_ms: net.clock.suspended_ms(), before this state"""
         turn = self._turn
+        turn.suspended_ms = suspended_ms
         turn.poll = self._poller._poll
         _fill_notices(turn.notices, notices)
         while True:
@@ -501,21 +545,31 @@ class LeadingTurn:
                 raise os_error("waiting for sockets")
             if turn.reason != lib.KLK_STEADY_ROOM:
                 break
-            self._leader.updates.make_room(turn.need, self._outs[0])
+            needy = int(turn.needy)
+            self._leader.intakes[needy].make_room(turn.need, self._outs[needy])
             turn.resume = 1
-        routers = (turn.clients, *(turn.links[at] for at in range(len(self._outs) - 1)))
-        for router, out in zip(routers, self._outs, strict=True):
+        for router, out in zip(self._routers, self._outs, strict=True):
             out.dropped += router.dropped
             router.dropped = 0
-        left = [at for at in range(len(self._outs) - 1) if turn.links_left >> at & 1]
+        intakes = len(self._leader.intakes)
+        left = [at for at in range(len(self._outs) - intakes) if turn.links_left >> at & 1]
         return LeadingWait(
             self._poller.ready(),
             int(turn.reason),
-            int(turn.left),
+            list(turn.left[0:intakes]),
             left,
             int(turn.unix_s),
             _noticed(turn.notices),
         )
+
+    @property
+    def _routers(self) -> list[Any]:
+        turn, intakes = self._turn, len(self._leader.intakes)
+        links = len(self._outs) - intakes
+        return [
+            *(turn.intakes[at] for at in range(intakes)),
+            *(turn.links[at] for at in range(links)),
+        ]
 
     @property
     def wakes(self) -> int:
@@ -542,8 +596,8 @@ class SteadyTurn:
         self._socket, self._out = socket, out
 
     @property
-    def noticed(self) -> tuple[int, int] | None:
-        """The index in the last notice that the last wait() sent, and when the next is due."""
+    def noticed(self) -> Noticed | None:
+        """What processes know by the notices of the last wait(); None: it has sent none."""
         return _noticed(self._turn.notices)
 
     def wait(

@@ -262,6 +262,11 @@ class Updates:
         return int(self._struct.records)
 
     @property
+    def taken(self) -> int:
+        """Updates accepted, ever."""
+        return int(self._struct.counters[lib.KLK_UPDATES_TAKEN])
+
+    @property
     def deadline_ms(self) -> int | None:
         """The earliest time of the next reminder."""
         return int(self._waiters.remind_ms) if self._waiters.waiting else None

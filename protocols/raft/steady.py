@@ -118,13 +118,15 @@ def leader_state(core: Raft, reachable: Collection[str]) -> LeaderState | None:
     others: list[int] = []
     notice_ms = NEVER_MS
     for follower in leading.followers:
-        if follower.clients_wait:
-            return None
         if follower.peer in reachable and _is_steady(follower, log.last_index):
             steady.append(follower)
             if follower.peer in voters and not follower.capabilities.counts_in_quorum:
                 others.append(0)
-        elif follower.state is ReplicationState.REPLICATE or not follower.paused:
+        elif (
+            follower.state is ReplicationState.REPLICATE
+            or not follower.paused
+            or follower.clients_wait
+        ):
             return None
         else:
             notice_ms = min(notice_ms, follower.sent_ms + core.setup.tuning.commit_notice_ms)

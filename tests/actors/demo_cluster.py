@@ -35,6 +35,10 @@ class DemoCluster:
         loaded = topology.load(str(self.shell.folder / "topology.yaml"))
         return [node.url for node in loaded.nodes.values()]
 
+    def table_urls(self) -> list[str]:
+        loaded = topology.load(str(self.shell.folder / "topology.yaml"))
+        return [node.tables_url for node in loaded.nodes.values() if node.tables_url]
+
     def start(self) -> None:
         self.shell.ok("supervisor start topology.yaml --detach")
 

@@ -3,6 +3,8 @@
 from enum import Enum
 from typing import NamedTuple
 
+from ....native.log.steady import Noticed
+
 PUBLISH_MS = 100  # The least time between two notices to all processes.
 ALIVE_MS = 200  # The time after which a leader repeats a notice for its broadcasting state machine.
 
@@ -57,16 +59,13 @@ class CommitNotifier:
         return self._due_ms + ALIVE_MS if self.urgent and self._leader_term else None
 
     @property
-    def next_notice(self) -> tuple[int, int]:
-        """When a notice to all processes is due, and the index that they know already. For the
-        time in which no process is urgent."""
-        return self._due_ms, self._index_all
+    def noticed(self) -> Noticed:
+        """What processes know."""
+        return Noticed(self._index_all, self.index, self._due_ms)
 
-    def end_steady(self, index: int, due_ms: int) -> None:
-        """C has sent notices to all processes, without a report at once: up to index. The next one
-        is due at due_ms."""
-        self.index = self._index_all = index
-        self._due_ms = due_ms
+    def end_steady(self, noticed: Noticed) -> None:
+        """C has sent notices, without a report at once."""
+        self._index_all, self.index, self._due_ms = noticed
 
     def is_quiet(self, index: int, leads: int, now_ms: int) -> bool:
         """Whether scope() would be NONE because all processes know the index."""

@@ -60,6 +60,7 @@ from .transfer import TransferRequests
 from .updates import AppendQueue, UpdateIntake
 from .values import (
     Applied,
+    Endpoint,
     Event,
     OrderLost,
     OutgoingFrames,
@@ -256,17 +257,19 @@ class Peer:
                 self.eligibility.on_entries_received()
                 self.append_queue.reset_to_snapshot(snapshot.last_index)
 
-    def on_clients_left(self, arena: Arena, others: list[int], rest: bool, now_ms: int) -> None:
-        """Processes what a steady state has left of the messages at `url`.
+    def on_left(
+        self, source: Endpoint, arena: Arena, others: list[int], rest: bool, now_ms: int
+    ) -> None:
+        """Processes what a steady state has left of the messages at an endpoint.
 
         others   the numbers of messages that are no updates
         rest     further messages were not looked at
         """
         self._now_ms = now_ms
-        if rest:
-            self._on_clients(arena, others)
+        if source == "url":
+            (self._on_clients if rest else self._on_other_clients)(arena, others)
         else:
-            self._on_other_clients(arena, others)
+            (self._on_peers if rest else self._on_other_peers)(arena, others)
 
     def _on_clients(self, arena: Arena, before: Sequence[int] = ()) -> None:
         """Processes messages that arrived at `url`: from clients, and from foreign peers.
@@ -315,21 +318,25 @@ class Peer:
         """Whether clients may append here. During a transfer they are sent to the target."""
         return self.is_leader and self.append_queue.writable and self.core.transferring is None
 
-    def _on_peers(self, arena: Arena) -> None:
+    def _on_peers(self, arena: Arena, before: Sequence[int] = ()) -> None:
         """Processes messages that arrived at `peer_url`: requests of members, and packs of table
-        servers."""
-        out = self.out.peers
+        servers. before: as in _on_clients()"""
         if arena.count == 1:  # Most often one AppendEntries.
             frames = arena.message(0)
             if len(frames) > 2 and frames[2] in PEER_REQUESTS:
-                self._on_peer_request(frames[0], frames[1:], out)
+                self._on_peer_request(frames[0], frames[1:], self.out.peers)
                 return
         accepts = self._accepts_updates()
-        received = self.updates.from_tables(arena, out, accepts, self._now_ms)
-        if received.updates:
+        received = self.updates.from_tables(arena, self.out.peers, accepts, self._now_ms)
+        if received.updates or self.updates.tables.pending:
             self.members.holds_tables = True
             self.updates.propose(self.append_queue)
-        for number in received.others:
+        self._on_other_peers(arena, [*before, *received.others])
+
+    def _on_other_peers(self, arena: Arena, numbers: list[int]) -> None:
+        """Processes the messages with these numbers, which are no packs."""
+        out = self.out.peers
+        for number in numbers:
             frames = arena.message(number)
             if len(frames) > 2 and frames[2] in PEER_REQUESTS:
                 self._on_peer_request(frames[0], frames[1:], out)

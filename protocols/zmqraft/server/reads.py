@@ -21,7 +21,7 @@ class PeerReads:
     def __init__(self, core: Raft, cluster: bytes, out: Frames) -> None:
         self._core = core
         self._out = out
-        self._reads = Reads(cluster)
+        self.native = self._reads = Reads(cluster)
         # Confirmed rounds with an index that is not applied yet, for reads that await that.
         self._unapplied: deque[ReadIndex] = deque()
 

@@ -249,9 +249,14 @@ class UpdateIntake:
         return self._clients
 
     @property
+    def tables(self) -> Updates:
+        """Of table servers, for steady states."""
+        return self._tables
+
+    @property
     def is_settled(self) -> bool:
-        """Whether nothing of table servers waits, and no update waits to be proposed."""
-        return not (self._tables.waiting or self._clients.pending)
+        """Whether no update waits to be proposed."""
+        return not (self._tables.pending or self._clients.pending)
 
     @property
     def waiting(self) -> int:

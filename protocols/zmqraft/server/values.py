@@ -167,8 +167,9 @@ class Suspended(NamedTuple):
     """The machine was suspended: our clock stood still while others' went on."""
 
 
+Endpoint = Literal["url", "peer_url"]  # Where messages arrive.
 Event = (
-    Requests[Literal["url", "peer_url"], Arena]  # Of members and table servers at `peer_url`.
+    Requests[Endpoint, Arena]  # Of members and table servers at `peer_url`.
     | Responses[str, Arena]
     | LinkLost[str]
     | AppendAck

@@ -45,7 +45,6 @@ class SteadyFollowing:
             and peer.append_queue.writable
             and peer.eligibility.may_vote
             and peer.entry_readers.knows_commits
-            and not peer.commits.urgent
             and core.leader in peer.requests.accepted_senders
         )
 

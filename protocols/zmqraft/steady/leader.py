@@ -4,12 +4,14 @@ C does the leader's work meanwhile: updates of clients, replication, commits, an
 """
 
 from collections.abc import Collection
+from itertools import islice
 
 from ....native.latency import IndexLatency
 from ....native.log.steady import (
     MARKS_MAX,
     PEERS_MAX,
     PENDING_MAX,
+    ROUNDS_BEFORE_MAX,
     VOTERS_MAX,
     WINDOW_MAX,
     LeadingState,
@@ -18,9 +20,10 @@ from ....native.log.steady import (
     SegmentState,
     SteadyLeader,
 )
-from ....native.log.updates import MARKED_ACCEPTED, MARKED_REFUSED
+from ....native.log.updates import MARKED_ACCEPTED, MARKED_ALONE, MARKED_REFUSED
 from ....native.net.messages import Frames
-from ...raft.messages import KIND_STATE
+from ...raft.lease import LEASE_MS
+from ...raft.messages import KIND_STATE, KIND_TABLES
 from ...raft.progress import Follower
 from ...raft.steady import (
     GivenEntries,
@@ -38,12 +41,14 @@ from .follower import log_end
 class SteadyLeading:
     """The steady states of one peer as a leader."""
 
-    def __init__(self, peer: Peer, frames_max: int) -> None:
-        """frames_max: of the arenas of clients"""
+    def __init__(self, peer: Peer, frames_max: tuple[int, int]) -> None:
+        """frames_max: of the arenas of clients and of table servers"""
         self._peer = peer
-        cluster = peer.setup.cluster.encode()
-        self.native = SteadyLeader(cluster, peer.updates.clients, frames_max)
+        cluster, updates = peer.setup.cluster.encode(), peer.updates
+        intakes = zip((updates.clients, updates.tables), frames_max, strict=True)
+        self.native = SteadyLeader(cluster, [*intakes], peer.reads.native)
         self._followers: tuple[Follower, ...] = ()
+        self._packs_taken = 0
 
     def state(self, reachable: Collection[str], latency: IndexLatency) -> LeaderState | None:
         """The state of which C can do the work now, for begin().
@@ -58,7 +63,6 @@ class SteadyLeading:
             and peer.append_queue.writable
             and peer.updates.is_settled
             and not peer.reads.waiting
-            and not peer.commits.urgent
             and len(latency.marks) <= MARKS_MAX
         ):
             return None
@@ -86,6 +90,7 @@ class SteadyLeading:
         peer, core = self._peer, self._peer.core
         self._followers = state.followers
         is_kind_known = bool(peer.directory.latest.tables_from)
+        self._packs_taken = peer.updates.tables.taken
         native_state = LeadingState(
             term=state.term,
             name=peer.setup.peer_id.encode(),
@@ -100,8 +105,12 @@ class SteadyLeading:
             is_voter=state.is_voter,
             match_others=state.match_others,
             others_notice_ms=state.others_notice_ms,
-            marked=MARKED_REFUSED if is_kind_known else MARKED_ACCEPTED,
-            kind=KIND_STATE,
+            views=(
+                (MARKED_REFUSED if is_kind_known else MARKED_ACCEPTED, KIND_STATE),
+                (MARKED_ALONE, KIND_TABLES if is_kind_known else KIND_STATE),
+            ),
+            lease_ms=LEASE_MS,
+            rounds=[*islice(reversed(core.lease.starts), ROUNDS_BEFORE_MAX)][::-1],
         )
         voters = core.configuration.voters
         peers = [self._begin_follower(each, each.peer in voters, state) for each in self._followers]
@@ -123,21 +132,28 @@ class SteadyLeading:
             tuple(follower.inflight),
             message_id,
             tuple((number, it.last_index, it.read_round) for number, it in pending[-PENDING_MAX:]),
+            clients_wait=follower.clients_wait,
         )
         limits = PeerLimits(
             min(capabilities.inflight_max, WINDOW_MAX),
             min(capabilities.append_bytes_max, state.append_bytes_max),
             votes and capabilities.counts_in_quorum,
+            capabilities.lease,
         )
         return found, limits, self._peer.links.out[follower.peer]
 
     def end(self, latency: IndexLatency) -> GivenEntries:
         """Takes over what C did."""
         peer, core, found = self._peer, self._peer.core, self.native.end()
+        if peer.updates.tables.taken != self._packs_taken:
+            peer.members.holds_tables = True
         end = log_end(core.term, found.entries)
         for follower, changed in zip(self._followers, found.peers, strict=True):
             self._end_follower(follower, changed)
         end_leading(core, end, found.commit_index, found.round, found.rounds)
+        core.lease.answered += found.lease_answers
+        if peer.reads.waiting:
+            core.start_read()
         latency.end_steady(found.marks, core.log.last_index, found.counted_index)
         seq = peer.append_queue.end_steady(end, found.entries.known, [])
         entries = found.entries
@@ -148,6 +164,7 @@ class SteadyLeading:
         follower.sent_commit_index = found.sent_commit_index
         follower.answered_round, follower.sent_round = found.answered_round, found.sent_round
         follower.sent_ms, follower.heard_ms = found.sent_ms, found.heard_ms
+        follower.clients_wait = found.clients_wait
         follower.inflight.clear()
         follower.inflight.extend(found.window)
         term = self._peer.core.term

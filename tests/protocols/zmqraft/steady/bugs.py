@@ -17,7 +17,16 @@ from kelek.native.log import steady
 
 CSRC = Path(kelek.__file__).parent / "csrc"
 FOLDERS = (".", "broker", "log", "net", "steady", "tables")
-NEEDED = ("crc32c", "frame", "latency", "reqids", "segment", "syncer", "updates")  # Of csrc/log.
+NEEDED = (
+    "crc32c",
+    "frame",
+    "latency",
+    "reads",
+    "reqids",
+    "segment",
+    "syncer",
+    "updates",
+)  # Of csrc/log.
 
 # The name of a bug: a piece of the source, which must occur once, and its replacement.
 LEADER_BUGS = {
@@ -50,14 +59,49 @@ LEADER_BUGS = {
         "is_behind ? leader->commit_notice_ms : leader->heartbeat_ms",
         "leader->heartbeat_ms",
     ),
-    "a heartbeat of no round": ("peer->sent_round = leader->round;", ""),
+    "a heartbeat of no round": ("if (result == KLK_OK) peer->sent_round = leader->round;", ""),
+    "a follower whose clients wait learns of a commit late": (
+        "leader->commit_index == leader->log.last_index)\n        result",
+        "0)\n        result",
+    ),
+    "a wait of clients is not noted": ("peer->clients_wait = clients_wait;", ""),
+    "a wait of clients never ends": (
+        "peer->clients_wait = clients_wait;",
+        "peer->clients_wait |= clients_wait;",
+    ),
+    "a lease that lasts longer than its promises": (
+        "now_ms < round->started_ms + leader->lease_ms;",
+        "now_ms < round->started_ms + 3 * leader->lease_ms;",
+    ),
+    "a lease of answers that one follower gave": (
+        "values[count++] = peer->promises ? peer->answered_round : 0;",
+        "values[count++] = leader->round;",
+    ),
+    "a lease of a newer round than was answered": (
+        "if (round->number <= promised) return",
+        "return",
+    ),
+    "a read of what is not applied": ("readers[KLK_READS_APPLIED].waiting ||", ""),
+    "a read by an earlier commit": (
+        "leader->round,\n                            leader->commit_index, out);",
+        "leader->round,\n                            leader->began_index, out);",
+    ),
+    "an answered read keeps its round": ("    leader->round++;\n", ""),
+    "packs are written as data": (
+        "view->unix_s = unix_s;",
+        "view->unix_s = unix_s; view->kind = 0;",
+    ),
+    "table servers get no answers": (
+        "for (uint32_t i = 0; i < KLK_STEADY_INTAKES; i++)\n        if (klk_updates_commit",
+        "for (uint32_t i = 0; i < 1; i++)\n        if (klk_updates_commit",
+    ),
     "a heartbeat that confirms nothing": (
         ": peer->next_index - 1;\n    pending_add",
         ": 0;\n    pending_add",
     ),
     "clients are answered before the commit": (
-        "klk_updates_commit(leader->updates, leader->commit_index, out)",
-        "klk_updates_commit(leader->updates, leader->log.last_index, out)",
+        "klk_updates_commit(leader->intakes[i].updates, leader->commit_index, outs[i])",
+        "klk_updates_commit(leader->intakes[i].updates, leader->log.last_index, outs[i])",
     ),
 }
 BUGS = {
@@ -97,7 +141,7 @@ BUGS = {
         "log->durable = log->written;",
         "log->durable = log->written = log->count;",
     ),
-    "clients that wait are not told": ("follower->clients_wait ? 3 : 1", "1"),
+    "clients that wait are not told": ("follower->clients_wait ? SUCCESS_WAITS : SUCCESS", "1"),
     "missed heartbeats are not counted": (
         "follower->missed += gap_ms / follower->heartbeat_ms - 1;",
         ";",
@@ -132,13 +176,15 @@ FUNCTIONS = {
     "klk_steady_finish": "void (*)(struct klk_steady_log *)",
     "klk_steady_reqids": "int (*)(struct klk_steady_log *)",
     "klk_steady_tick": "void (*)(struct klk_steady_leader *, uint64_t)",
-    "klk_steady_propose": "int (*)(struct klk_steady_leader *, const struct klk_messages *, "
-    "uint64_t, uint32_t, uint64_t, struct klk_messages *)",
+    "klk_steady_propose": "int (*)(struct klk_steady_leader *, uint32_t, "
+    "const struct klk_messages *, uint64_t, uint32_t, uint64_t, struct klk_messages *)",
+    "klk_steady_reads": "int (*)(struct klk_steady_leader *, uint64_t, struct klk_messages *)",
     "klk_steady_send": "int (*)(struct klk_steady_leader *, uint32_t, uint64_t)",
     "klk_steady_beat": "int (*)(struct klk_steady_leader *, uint64_t)",
     "klk_steady_answers": "int (*)(struct klk_steady_leader *, uint32_t, "
     "const struct klk_messages *, uint32_t *, uint64_t)",
-    "klk_steady_commit": "int (*)(struct klk_steady_leader *, uint64_t, struct klk_messages *)",
+    "klk_steady_commit": "int (*)(struct klk_steady_leader *, uint64_t, "
+    "struct klk_messages *const *)",
     "klk_steady_due_ms": "uint64_t (*)(const struct klk_steady_leader *)",
 }
 

@@ -4,6 +4,7 @@ from random import Random
 from typing import Any
 
 from kelek.native.latency import IndexLatency
+from kelek.native.log.steady import CLIENTS, TABLES
 from kelek.native.log.updates import Reqids
 from kelek.native.net.messages import Arena
 from kelek.protocols.host.border import Requests, Responses
@@ -11,7 +12,7 @@ from kelek.protocols.raft.core import Role
 from kelek.protocols.raft.log import RaftLog
 from kelek.protocols.raft.messages import AppendAck, AppendResponse, HardState, RaftTuning, Vote
 from kelek.protocols.zmqraft.server.peer import Peer
-from kelek.protocols.zmqraft.server.values import Applied, PeerSetup, Recovered
+from kelek.protocols.zmqraft.server.values import Applied, Endpoint, PeerSetup, Recovered
 from kelek.protocols.zmqraft.steady.leader import SteadyLeading
 from kelek.protocols.zmqraft.wire import extensions as own
 from kelek.protocols.zmqraft.wire.values import APPEND_PACKED, HELLO, Feature, encode_uint
@@ -26,23 +27,31 @@ from kelek.tests.protocols.zmqraft.steady.twins import (
 
 FOLLOWERS = NAMES[1:]
 ACCEPTED = b"\x01"
+MARK = b"kLT\1"  # Of packed operations on tables.
+ENDPOINTS: tuple[Endpoint, ...] = ("url", "peer_url")
 
 
 class TwinLeader:
     """A leader, and the log writer that it gives its jobs to, one sync at a time."""
 
+    holds_tables = True  # Its node has a table server.
+
     def __init__(self) -> None:
         urls = {name: f"tcp://{name}" for name in NAMES}
         peer_urls = {name: f"tcp://{name}.peers" for name in NAMES}
         tuning = RaftTuning(60_000, 60_000, lease_reads=True)
-        setup = PeerSetup(CLUSTER.decode(), "n1", urls, peer_urls, tuning=tuning)
+        setup = PeerSetup(
+            CLUSTER.decode(), "n1", urls, peer_urls, tuning=tuning, holds_tables=self.holds_tables
+        )
         recovered = Recovered(1, RaftLog(), HardState(), voter=True, vote_withheld=False)
         self.log = MemoryLog()
         self.reqids = Reqids(b"sixteen bytes...")
         self.peer = Peer(setup, recovered, self.reqids, self.log, 0, Random(1))
         self.jobs: list[int] = []
         self.syncing: int | None = None
-        self.sent: dict[str, list[Message]] = {name: [] for name in (*FOLLOWERS, "clients")}
+        self.sent: dict[str, list[Message]] = {
+            name: [] for name in (*FOLLOWERS, "clients", "tables")
+        }
         self._elect()
 
     def _elect(self) -> None:
@@ -60,7 +69,20 @@ class TwinLeader:
             core.step("n2", Vote(core.term + pre_vote, True, pre_vote), now_ms)
             self.wake(now_ms)
         assert peer.core.role is Role.LEADER
+        while not self._is_settled(peer):  # Entries of the new leader, and of its table server.
+            now_ms += 10
+            self.wake(now_ms)
+            self.write()
+            self.sync(now_ms)
+            for name in FOLLOWERS:
+                messages, self.sent[name] = self.sent[name], []
+                answers = [accepting(message) for message in messages]
+                self.answers(name, answers, now_ms)
         self.began_ms = now_ms
+
+    def _is_settled(self, peer: Peer) -> bool:
+        is_known = peer.directory.latest.operations or not self.holds_tables
+        return bool(is_known) and peer.core.commit_index == peer.core.log.last_index > 0
 
     def wake(self, now_ms: int) -> None:
         wake = self.peer.wake(now_ms)
@@ -82,16 +104,16 @@ class TwinLeader:
                 elif message[1] == APPEND_PACKED:  # Votes have ended.
                     self.sent[name].append(message)
         self.sent["clients"] += [m for m in take(out.clients) if m[2:] != [ACCEPTED]]
-        out.peers.clear()
+        self.sent["tables"] += [m for m in take(out.peers) if m[0] != b"route"]
 
     # ---- events ----
 
     def time(self, now_ms: int) -> None:
         self.wake(now_ms)
 
-    def updates(self, messages: list[Message], now_ms: int) -> None:
+    def updates(self, source: int, messages: list[Message], now_ms: int) -> None:
         arena = Arena.from_messages(messages)
-        self.peer.receive(Requests("url", arena, NOW_S), now_ms)
+        self.peer.receive(Requests(ENDPOINTS[source], arena, NOW_S), now_ms)
         self.wake(now_ms)
 
     def answers(self, name: str, messages: list[Message], now_ms: int) -> None:
@@ -142,7 +164,7 @@ class TwinLeader:
                     it.match_index,
                     list(it.inflight),
                     [it.sent_commit_index, it.answered_round, it.sent_round],
-                    [it.sent_ms, it.heard_ms],
+                    [it.sent_ms, it.heard_ms, it.clients_wait],
                 )
                 for it in core.followers
             ],
@@ -151,6 +173,9 @@ class TwinLeader:
                 for name, link in self.peer.links.by_peer.items()
             },
             "waiting": self.peer.updates.waiting,
+            "reads": (self.peer.reads.waiting, self.peer.reads.unapplied_count),
+            "read counters": self.peer.reads.counters(),
+            "by lease": core.lease.answered,
             "counters": self.peer.updates.counters(),
             "blocks": self.log.blocks,
         }
@@ -159,12 +184,13 @@ class TwinLeader:
 class LeadingTwin(TwinLeader):
     """The same with C for steady states, which begin and end by dice."""
 
+    is_steady = False
+
     def __init__(self, random: Random) -> None:
         super().__init__()
         self._random = random
-        self.leading = SteadyLeading(self.peer, 1 << 14)
+        self.leading = SteadyLeading(self.peer, (1 << 14, 1 << 14))
         self.latency = IndexLatency()
-        self.is_steady = False
         self.led = 0  # Events in C.
         self._names: list[str] = []
         self._deadline_ms = 0
@@ -187,9 +213,13 @@ class LeadingTwin(TwinLeader):
         self.led += 1
         native.tick(now_ms)
         assert native.beat(now_ms)
-        native.commit(now_ms * 1000, self.peer.out.clients)
-        sent = [native.send(number, now_ms) for number in range(len(self._names))]
-        native.updates.remind(now_ms, self.peer.out.clients)
+        outs = self.peer.out.clients, self.peer.out.peers
+        native.commit(now_ms * 1000, outs)
+        answered = native.answer_reads(now_ms, outs[CLIENTS])
+        # Else Python sends them, in the round that the reads have begun.
+        sent = [answered and native.send(at, now_ms) for at in range(len(self._names))]
+        for updates, out in zip(native.intakes, outs, strict=True):
+            updates.remind(now_ms, out)
         self.flush()
         if not all(sent):
             self.leave(now_ms)
@@ -219,23 +249,25 @@ class LeadingTwin(TwinLeader):
         super().time(now_ms)
         self._begin(now_ms)
 
-    def updates(self, messages: list[Message], now_ms: int) -> None:
+    def updates(self, source: int, messages: list[Message], now_ms: int) -> None:
         if not self.is_steady:
-            super().updates(messages, now_ms)
+            super().updates(source, messages, now_ms)
             return
+        peer = self.peer
+        out = (peer.out.clients, peer.out.peers)[source]
         arena = Arena.from_messages(messages)
         times, native = (now_ms, NOW_S, now_ms * 1000), self.leading.native
         others: list[int] = []
         while True:
-            code, others = native.propose(arena, times, self.peer.out.clients)
+            code, others = native.propose(source, arena, times, out)
             if code != native.GROW:
                 break
-            native.updates.make_room(code, self.peer.out.clients)
+            native.intakes[source].make_room(code, out)
         self._turn(now_ms)
         if code or others:
             self.leave(now_ms)
-            self.peer.updates.unix_s = NOW_S
-            self.peer.on_clients_left(arena, others, bool(code), now_ms)
+            peer.updates.unix_s = NOW_S
+            peer.on_left(ENDPOINTS[source], arena, others, bool(code), now_ms)
             self.wake(now_ms)
 
     def answers(self, name: str, messages: list[Message], now_ms: int) -> None:
@@ -275,6 +307,14 @@ class LeadingTwin(TwinLeader):
         super().settle(now_ms)
 
 
+def accepting(message: Message) -> Message:
+    """The answer of a follower that has all entries of an AppendEntries on its disk."""
+    append = own.APPEND_PACKED_REQUEST.decode(message, CLUSTER)
+    last = append.batches[-1].last_index if append.batches else append.prev_index
+    message_id = int.from_bytes(message[0], "little")
+    return own.APPEND_PACKED_ANSWER.encode(AppendResponse(append.term, True, last), message_id)
+
+
 class ClientScript:
     """Messages of clients; some are repeated, malformed, or no updates."""
 
@@ -282,6 +322,7 @@ class ClientScript:
         self.random = random
         self._number = 0
         self._old: list[Message] = []
+        self._old_packs: list[Message] = []
 
     def message(self) -> Message:
         random = self.random
@@ -303,8 +344,33 @@ class ClientScript:
             made = [route, b"id", b"%"]
         elif roll < 0.57:
             made = [route, reqid]
+        elif roll < 0.85:
+            wait = random.choices([[b"\1"], [b"\0"], [], [b"\2"]], [90, 4, 3, 3])[0]
+            made = [route, b"read%d" % (self._number % 100), b"kR", CLUSTER, *wait]
         if len(reqid) == len(made[1]) == 12:
             self._old.append(made)
+        return made
+
+    def pack(self) -> Message:
+        """Of a table server, at `peer_url`; some are repeated, unmarked, or no packs."""
+        random = self.random
+        if self._old_packs and random.random() < 0.05:
+            return random.choice(self._old_packs)
+        self._number += 1
+        first = NOW_S.to_bytes(4, "big") + b"\1" + self._number.to_bytes(7, "big")
+        reqids = [first[:5] + bytes([at]) + first[6:] for at in range(random.choice([1, 3]))]
+        data = MARK + random.randbytes(random.choice([1, 40]))
+        route = b"server%d" % random.randrange(2)
+        roll = random.random()
+        if roll < 0.04:
+            data = b"no mark"
+        packed = own.pack_records(reqids, [data] * len(reqids))
+        made: Message = [route, reqids[0], b"k=", CLUSTER, b"", packed]
+        if 0.9 < roll < 0.93:
+            made = [route, b"id", b"%"]
+        elif roll > 0.98:
+            made[5] = packed[:-1]
+        self._old_packs.append(made)
         return made
 
 
@@ -314,6 +380,7 @@ class FollowerScript:
     def __init__(self, random: Random, name: str) -> None:
         self.random, self.name = random, name
         self.inbox: list[Message] = []
+        self._clients_wait = False
 
     def answer(self) -> list[Message]:
         count = self.random.randint(1, len(self.inbox))
@@ -325,7 +392,9 @@ class FollowerScript:
         assert message[1] == APPEND_PACKED
         append = own.APPEND_PACKED_REQUEST.decode(message, CLUSTER)
         last = append.batches[-1].last_index if append.batches else append.prev_index
-        good = AppendResponse(append.term, True, last)
+        if random.random() < 0.1:
+            self._clients_wait = not self._clients_wait
+        good = AppendResponse(append.term, True, last, clients_wait=self._clients_wait)
         roll = random.random()
         if roll < 0.02:  # It has lost what came between, or only says so.
             good = AppendResponse(append.term, False, 0, append.prev_index + 1, 0)
@@ -359,9 +428,11 @@ def compare_leaders(seed: int, steps: int = 200) -> int:
             twin.time(now_ms)
         roll, able = random.random(), [each for each in followers if each.inbox]
         if roll < 0.4:
-            messages = [clients.message() for _ in range(random.choice([1, 1, 3, 9]))]
+            source = random.choice([CLIENTS, CLIENTS, TABLES])
+            make = (clients.message, clients.pack)[source]
+            messages = [make() for _ in range(random.choice([1, 1, 3, 9]))]
             for twin in twins:
-                twin.updates(messages, now_ms)
+                twin.updates(source, messages, now_ms)
         elif roll < 0.7 and able:
             follower = random.choice(able)
             answers = follower.answer()

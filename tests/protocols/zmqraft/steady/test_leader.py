@@ -2,17 +2,23 @@
 
 import sys
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from kelek.native.latency import IndexLatency
-from kelek.native.log.steady import LeadingState, PeerLimits, PeerState, SteadyLeader
+from kelek.native.log.reads import Reads
+from kelek.native.log.steady import TABLES, LeadingState, PeerLimits, PeerState, SteadyLeader
 from kelek.native.log.updates import MARKED_ACCEPTED, Reqids, Updates
 from kelek.native.net.messages import Arena, Frames
 from kelek.protocols.raft.messages import KIND_STATE, AppendResponse
 from kelek.protocols.zmqraft.wire.extensions import APPEND_PACKED_ANSWER
 from kelek.tests.protocols.zmqraft.steady import bugs
-from kelek.tests.protocols.zmqraft.steady.leader_twins import compare_leaders
+from kelek.tests.protocols.zmqraft.steady.leader_twins import (
+    ClientScript,
+    LeadingTwin,
+    compare_leaders,
+)
 from kelek.tests.protocols.zmqraft.steady.twins import CLUSTER
 
 SEEDS = range(40)
@@ -26,18 +32,35 @@ def test_both_do_the_same() -> None:
 
 def test_only_entries_of_its_own_term_are_committed_by_counting() -> None:
     """Raft, section 5.4.2: a majority holds entry 5, which is of an older term."""
-    limits, out = PeerLimits(4, 1 << 20, counts=True), Frames()
+    limits, outs = PeerLimits(4, 1 << 20, counts=True, promises=True), (Frames(), Frames())
     found = PeerState(7, 5, 0, 0, 0, 0, 0, (6,), 1, ((1, 6, 0),))
-    leader = SteadyLeader(CLUSTER, Updates(CLUSTER, Reqids()), 1 << 10)
+    reqids = Reqids()
+    intakes = [(Updates(CLUSTER, reqids), 1 << 10) for _ in range(2)]
+    leader = SteadyLeader(CLUSTER, intakes, Reads(CLUSTER))
     state = LeadingState(
-        2, b"n1", 6, 3, 6, 10, 70, 0, 0, False, True, (), 1 << 60, MARKED_ACCEPTED, KIND_STATE
+        2,
+        b"n1",
+        6,
+        3,
+        6,
+        10,
+        70,
+        0,
+        0,
+        False,
+        True,
+        (),
+        1 << 60,
+        [(MARKED_ACCEPTED, KIND_STATE)],
+        0,
+        (),
     )
     leader.begin(state, [(found, limits, Frames()), (found, limits, Frames())], IndexLatency())
-    leader.commit(0, out)
+    leader.commit(0, outs)
     assert leader.end().commit_index == 3
     answer = APPEND_PACKED_ANSWER.encode(AppendResponse(2, True, 6), 1)
     assert leader.answers(0, Arena.from_messages([answer]), 5) == 1
-    leader.commit(0, out)
+    leader.commit(0, outs)
     assert leader.end().commit_index == 6
 
 
@@ -56,3 +79,22 @@ def test_a_planted_bug_is_found(name: str, objects: list[Path], tmp_path: Path) 
             except AssertionError:
                 return
     raise RuntimeError(f"no seed finds: {name}")
+
+
+def test_a_steady_state_learns_of_table_servers() -> None:
+    """Packs that C took prove that the cluster has table servers, as those that Python takes."""
+
+    class Twin(LeadingTwin):
+        holds_tables = False
+
+    twin, clients = Twin(Random(1)), ClientScript(Random(1))
+    now_ms = twin.began_ms
+    while not twin.is_steady:
+        now_ms += 1
+        twin.time(now_ms)
+    assert not twin.peer.members.holds_tables
+    twin.updates(TABLES, [clients.pack()], now_ms)
+    assert twin.is_steady
+    assert twin.led
+    twin.leave(now_ms)
+    assert twin.peer.members.holds_tables
