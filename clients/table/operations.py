@@ -478,6 +478,8 @@ class TableOperations(ClientBase):
         assert answer is not None
         if not answer.failed:
             return answer
+        if answer.retry:  # It came when the time was over.
+            raise self._not_done((exchange.url,), answer.text)
         raise REFUSALS.get(answer.code, TableRefused)(answer.code, answer.text)
 
     def _ask(self, request: Request, bound: str = "") -> Operation[tuple[Exchange, Answer]]:
@@ -500,11 +502,14 @@ class TableOperations(ClientBase):
         client, timeout_ms = self._client, self.timeout_ms
         if client.reason:
             urls = client.setup.urls if client.server is None else (client.server.url,)
-            text = f"not done in {timeout_ms} ms by {', '.join(urls)}: {client.reason}"
-            return TableTimeout(text, client.reason)
+            return self._not_done(urls, client.reason)
         if client.server is None:
             return TableUnavailable(client.failover.explain(timeout_ms))
         return TableTimeout(f"the server at {client.server.url} gave no answer for {timeout_ms} ms")
+
+    def _not_done(self, urls: Iterable[str], reason: str) -> TableTimeout:
+        text = f"not done in {self.timeout_ms} ms by {', '.join(urls)}: {reason}"
+        return TableTimeout(text, reason)
 
 
 def decoded(decode: Callable[..., T], *arguments: object) -> T:
