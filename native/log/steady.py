@@ -352,6 +352,7 @@ class SteadyLeader:
             intake.updates, intake.others_found = updates._struct, self._others[at]
         self._reads, self.leader.reads = reads, reads._struct
         self._name: Any = None
+        self._latency: IndexLatency | None = None
         self._outs: list[Frames] = []
         self._position = ffi.new("uint32_t *")
         self._rounds_before = 0
@@ -384,7 +385,7 @@ class SteadyLeader:
             view = intake.view
             view.refusal, view.refusal_size, view.leader = ffi.NULL, 0, 1
             view.marked, view.kind = marked, kind
-        leader.latency = latency.struct
+        self._latency, leader.latency = latency, latency.struct
         leader.counted_index = latency.reached
         leader.marks_count = len(latency.marks)
         for at, (index, since_us) in enumerate(latency.marks):
