@@ -39,7 +39,15 @@ class LeaderLink:
         self._loop = loop
         self._links: dict[str, Link] = {}
         self._has_input = True  # The machine has received something since its last act().
+        self._is_lazy = False
         self.deadline_ms: int | None = 0  # The latest time of the next act().
+
+    def set_lazy(self, lazy: bool) -> None:
+        """Whether what arrives may come with another event (PollLoop.set_lazy())."""
+        if lazy is not self._is_lazy:
+            self._is_lazy = lazy
+            for link in self._links.values():
+                self._loop.set_lazy(link.socket, lazy)
 
     def act(self, now_ms: int, asked: bool) -> None:
         """Performs the machine's actions. Call it once a wake, after everything was received.
@@ -96,6 +104,7 @@ class LeaderLink:
         # Messages are read before the monitor: they arrived before the loss.
         self._loop.listen(socket, on_arena, ARENA_BYTES)
         self._loop.watch_link(link, partial(self._on_event, url), partial(self._on_refused, url))
+        self._loop.set_lazy(socket, self._is_lazy)
         try:
             link.connect()
         except zmq.ZMQError:

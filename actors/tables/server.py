@@ -350,6 +350,7 @@ class ZerodbServer(Actor):
         session = self.session
         session.ready(Now(now_ms, wall_ms(), monotonic_us()))
         self._link.act(now_ms, session.has_log_requests)
+        self._link.set_lazy(session.may_wait)
         for channel, socket in self._work:
             if channel.must_send_hello(now_ms):
                 self.send(socket, [PIPE_HEADER.pack(HELLO, 0, 0, 0, 0, 0)])

@@ -193,6 +193,14 @@ class Proposals:
         return not (self._proposed or self._open or self._committed or self._queued)
 
     @property
+    def may_wait(self) -> bool:
+        """Whether the leader's answer may come with another event: there is one pack, and the
+        workers have applied nothing since it was proposed, so that it can't be complete."""
+        if len(self._proposed) != 1 or self._queued or self._open is not None:
+            return False
+        return self._proposed[0].applied_before == self._applied_index
+
+    @property
     def count(self) -> int:
         """Number of writes."""
         return sum(pack.count for pack in self._packs())

@@ -59,6 +59,11 @@ class Session:
         self.is_full = False  # The owner must not read client sockets.
         self._has_received = False  # Requests have arrived since is_full was computed.
 
+    @property
+    def may_wait(self) -> bool:
+        """Whether what the leader sends may come with another event."""
+        return self.writes.proposals.may_wait and not len(self._context.client.reads)
+
     # ---- arrival ----
 
     def on_requests(self, arena: Arena, now: Now) -> None:
