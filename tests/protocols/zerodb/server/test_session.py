@@ -345,34 +345,6 @@ def test_a_large_write_and_later_writes_get_more_time() -> None:
     assert 2348 <= 100 + took_ms <= 2352
 
 
-def test_the_leaders_answer_may_wait_until_a_worker_has_applied_something() -> None:
-    """One pack, and no read: only then nothing waits for the answer alone."""
-    harness = led()
-    session = harness.session
-    harness.run(lambda: session.writes.proposals.is_idle)
-    assert not session.may_wait
-    harness.applies = False
-    harness.ask(b"c", PARTSYNC, TABLE, b"k", b"v")
-    harness.act()
-    assert session.may_wait
-    harness.ask(b"d", READ, TABLE, b"k")
-    harness.act()
-    assert not session.may_wait
-    harness.run(lambda: not len(harness.client.reads))
-    harness.applies = True
-    harness.run(lambda: len(harness.heard(b"c")) == 1)
-    assert not session.may_wait
-
-
-def test_answers_for_two_packs_do_not_wait() -> None:
-    harness = led()
-    harness.applies = False
-    for key in (b"k", b"l"):
-        harness.ask(b"c", PARTSYNC, TABLE, key, b"v")
-        harness.act()
-    assert not harness.session.may_wait
-
-
 @pytest.mark.parametrize("flags", [b"\1", b"\1\2\3", b"\0\1", b"\4\1"])
 def test_uniform_requests_are_handled_as_single_ones(flags: bytes) -> None:
     """With local tables each row is checked by itself."""
