@@ -15,6 +15,8 @@ LOG_FILES_MAX = 4  # Number of these files that are kept.
 
 _FULL = ("No space left on device", "Disk quota exceeded")
 _DAMAGED = ("Corruption", "checksum mismatch")
+_MISSING = "No such file or directory"
+_REPAIR = "move it away: it is made again from the log and its peers"
 _STALLED = "Write stall"
 _LOCKED = ("lock hold by current process", "While lock file", "Resource temporarily unavailable")
 
@@ -56,15 +58,19 @@ class Family(NamedTuple):
 class Guard(SystemCall):
     """Converts exceptions of rocksdict, which have one type, into StorageError."""
 
-    __slots__ = ()
+    __slots__ = ("opens",)
 
-    def __init__(self, place: str) -> None:
-        self.place = place
+    def __init__(self, place: str, opens: bool = False) -> None:
+        """opens: a database that exists is opened; a file that it names and lacks is damage"""
+        self.place, self.opens = place, opens
 
     def translate(self, error: BaseException) -> None:
         if type(error) in (Exception, rocksdict.DbClosedError):
             error.__traceback__ = None
-            raise storage_error(self.place, str(error)) from None
+            text = " ".join(str(error).split())
+            if self.opens and _MISSING in text:
+                raise Damaged(self.place, text, _REPAIR) from None
+            raise storage_error(self.place, text) from None
 
 
 def without_traceback(error: StorageError) -> StorageError:
@@ -74,8 +80,7 @@ def without_traceback(error: StorageError) -> StorageError:
 
 
 def storage_error(place: str, text: str) -> StorageError:
-    """The StorageError for an error text of RocksDB."""
-    text = " ".join(text.split())
+    """The StorageError for an error text of RocksDB, in one line."""
     if any(words in text for words in _FULL):
         return StorageFull(place)
     if _STALLED in text:
@@ -83,7 +88,7 @@ def storage_error(place: str, text: str) -> StorageError:
     if any(words in text for words in _LOCKED):
         return StorageLocked(place, "another process writes these tables", "end it first")
     if any(words in text for words in _DAMAGED):
-        return Damaged(place, text, "move it away: it is made again from the log and its peers")
+        return Damaged(place, text, _REPAIR)
     return StorageError(place, text, "see the kernel's log")
 
 

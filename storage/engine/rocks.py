@@ -130,9 +130,9 @@ class RocksTables:
 
     def _open(self, spares: int) -> None:
         """Opens the database, with prepared column families if it is new or needs them."""
-        guard = Guard(self.path)
+        there = os.path.exists(f"{self.path}/CURRENT")
+        guard = Guard(self.path, opens=there and not self._read_only)
         with guard:
-            there = os.path.exists(f"{self.path}/CURRENT")
             names = rocksdict.Rdict.list_cf(self.path) if there else []
         numbers = [int(name.split(".")[0]) for name in names if "." in name]
         self._next_number = max([0, *numbers]) + 1

@@ -1,5 +1,6 @@
 """The folders of a table worker: what it opens, writes into a snapshot, and restores."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -122,12 +123,33 @@ def test_a_snapshot_of_another_number_of_workers_is_refused(tmp_path: Path) -> N
     two.directory.close()
 
 
-def test_damaged_tables_are_moved_away(tmp_path: Path) -> None:
+def break_manifest(folder: Path) -> None:
+    for path in folder.glob("MANIFEST-*"):
+        path.write_bytes(b"nothing good" * 10)
+
+
+def break_current(folder: Path) -> None:
+    """A flipped bit: it names a manifest that is not there."""
+    name = (folder / "CURRENT").read_text()
+    (folder / "CURRENT").write_text(name.replace("MANIFEST-0", "MANIFEST-8"))
+
+
+def lose_manifest(folder: Path) -> None:
+    for path in folder.glob("MANIFEST-*"):
+        path.unlink()
+
+
+def lose_files(folder: Path) -> None:
+    for path in folder.glob("*.sst"):
+        path.unlink()
+
+
+@pytest.mark.parametrize("damage", [break_manifest, break_current, lose_manifest, lose_files])
+def test_damaged_tables_are_moved_away(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     node = DirectoryNode(tmp_path)
     node.put(3, b"three")
     node.directory.close()
-    for path in (tmp_path / "tables" / "table_worker" / "replicated").glob("MANIFEST-*"):
-        path.write_bytes(b"nothing good" * 10)
+    damage(tmp_path / "tables" / "table_worker" / "replicated")
     restarted = DirectoryNode(tmp_path)
     assert "replicated" in restarted.directory.damaged
     assert restarted.directory.replicated.applied == (0, 0), "they come again from the log"
