@@ -7,8 +7,16 @@ from ...net.clock import monotonic_ms
 from ...protocols.failover.limits import NEVER_MS
 from ...protocols.zerodb.client.client import Exchange
 from ...protocols.zerodb.wire import answers, requests, values
-from ...protocols.zerodb.wire.answers import Answer
-from ...protocols.zerodb.wire.values import GONE, KEYS_ONLY, PACKED, REVERSE, STALE, Extension
+from ...protocols.zerodb.wire.answers import Answer, WatchedChange
+from ...protocols.zerodb.wire.values import (
+    GONE,
+    KEYS_ONLY,
+    PACKED,
+    REVERSE,
+    STALE,
+    WITH_TIMES,
+    Extension,
+)
 from ..errors import TableCompacted, TableRefused
 from ..io.operations import Batches, Operation, Sleep, batches, items, operation
 from .arguments import Data, Range, checked_keys, checked_number, checked_range
@@ -278,15 +286,30 @@ class TableReads(TableOperations):
     ) -> Operation[tuple[int, list[Change]]]:
         """The changes from an index on, none after wait_ms, and the next index. Without an answer
         until until_ms there are none."""
-        request = requests.Watch(self._number, *asked, index, Extension(deadline_ms=wait_ms))
-        exchange = self._begin(request, limited=False)
-        yield from self._wait(exchange, False, until_ms)
+        index, entries = yield from self._entries_from(asked, index, wait_ms, until_ms)
+        return index, [it for entry in entries for it in changes_of(entry, self._number, asked)]
+
+    def _entries_from(
+        self,
+        asked: Range,
+        index: int,
+        wait_ms: int,
+        until_ms: int = NEVER_MS,
+        limited: bool = False,
+    ) -> Operation[tuple[int, list[WatchedChange]]]:
+        """What entries from an index on did to a range, as _changes_from().
+
+        limited   raise TableTimeout without an answer for timeout_ms
+        """
+        extension = Extension(WITH_TIMES, deadline_ms=wait_ms)
+        request = requests.Watch(self._number, *asked, index, extension)
+        exchange = self._begin(request, limited=limited)
+        yield from self._wait(exchange, limited, until_ms)
         if not exchange.done:
             return index, []
         if exchange.answer is not None and exchange.answer.code == GONE:
             raise TableCompacted((yield from self._next_index()))
-        index, entries = decoded(answers.WATCH.decode, self._answer(exchange))
-        return index, [it for entry in entries for it in changes_of(entry, self._number, asked)]
+        return decoded(answers.WATCH.decode, self._answer(exchange))
 
     def _change(self, change: Change) -> Change:
         """A change as the caller wants it."""

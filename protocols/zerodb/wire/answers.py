@@ -402,13 +402,26 @@ class WatchedChange(NamedTuple):
 
     log_index: int
     ops: list[ops.Op]
+    time_s: int = 0  # Unix time of the entry; 0: unknown.
 
 
-def _encode_changes(found: tuple[int, Iterable[tuple[int, bytes]]]) -> Iterator[bytes]:
-    """Encodes the index of the next watch, and log indexes with packed operations (ops.pack)."""
+_INDEX_AND_TIME = struct.Struct("<QI")
+
+
+def _encode_changes(found: tuple[int, Iterable[tuple[int, bytes, int | None]]]) -> Iterator[bytes]:
+    """Encodes the index of the next watch, and of each entry the log index, packed operations
+    (ops.pack) and the time (WatchedChange.time_s; None: without)."""
     yield U64.encode(found[0])
-    for index, packed in found[1]:
-        yield from (U64.encode(index), packed)
+    for index, packed, time_s in found[1]:
+        yield U64.encode(index) if time_s is None else _INDEX_AND_TIME.pack(index, time_s)
+        yield packed
+
+
+def _decode_index(frame: bytes) -> tuple[int, int]:
+    if len(frame) == _INDEX_AND_TIME.size:
+        index, time_s = _INDEX_AND_TIME.unpack(frame)
+        return index, time_s
+    return U64.decode(frame), 0
 
 
 def _decode_changes(frames: Frames) -> tuple[int, list[WatchedChange]]:
@@ -416,7 +429,8 @@ def _decode_changes(frames: Frames) -> tuple[int, list[WatchedChange]]:
     changes = []
     for place, (index, packed) in enumerate(zip(*_halves(frames[1:]), strict=True)):
         try:
-            changes.append(WatchedChange(U64.decode(index), ops.unpack(packed)))
+            log_index, time_s = _decode_index(index)
+            changes.append(WatchedChange(log_index, ops.unpack(packed), time_s))
         except ValueError as error:
             raise RestError(2 * place + 2, str(error)) from None
     return following, changes
@@ -543,7 +557,8 @@ TABLE_INFO = AnswerLayout[dict[int, dict[str, Any]]](
 WATCH = AnswerLayout[tuple[int, list[WatchedChange]]](
     values.WATCH,
     RestType(
-        "u64 LOG INDEX for the next watch; then for each entry u64 LOG INDEX, packed operations",
+        "u64 LOG INDEX for the next watch; then for each entry u64 LOG INDEX (with flag 32 and u32"
+        " Unix time in s, 0: unknown), packed operations",
         _encode_changes,
         _decode_changes,
     ),

@@ -99,6 +99,7 @@ PACKED = 0x02  # Keys and values as columns, in the request (put, read) and in t
 KEYS_ONLY = 0x04  # Scan: values are empty.
 REVERSE = 0x08  # Scan: from the end key downwards.
 WITH_LEASE = 0x10  # The field `lease` is valid, even if it is 0.
+WITH_TIMES = 0x20  # Watch: the answer has the times of entries.
 
 KEY_BYTES_MAX = 64 << 10
 VALUE_BYTES_MAX = 64 << 20
@@ -240,7 +241,7 @@ def decode_extension(header: bytes, offset: int) -> Extension:
     """Decodes the extension behind the header of the specification.
 
      4 bytes  6b 4c 4b and the version, 1; other bytes are ignored, as the specification says
-     u8       flags: 1 stale, 2 packed, 4 keys only, 8 reverse, 16 lease
+     u8       flags: 1 stale, 2 packed, 4 keys only, 8 reverse, 16 lease, 32 times
      u32      deadline, ms; 0: the server's default
     12 bytes  reqid, echoed in the answer
      u32      limit of keys and values in the answer, bytes; 0: the server's default

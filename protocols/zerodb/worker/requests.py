@@ -109,14 +109,19 @@ class _Pending:
 class _PendingWatch:
     """A request that waits for changes."""
 
-    __slots__ = ("changes", "empty_at", "next_index", "pending", "request")
+    __slots__ = ("changes", "empty_at", "next_index", "pending", "request", "size")
 
     def __init__(self, pending: _Pending, request: requests.Watch) -> None:
         self.pending = pending
         self.request = request
         self.next_index = request.from_index
         self.changes: Changes = []
+        self.size = 0  # Of these, in bytes.
         self.empty_at = 0  # The log returned nothing when this index was applied.
+
+    def add(self, changes: Changes) -> None:
+        self.changes += changes
+        self.size += _size_of(changes)
 
 
 class Databases(NamedTuple):
@@ -463,7 +468,7 @@ class TableRequests:
             else:
                 # Indexes of local changes are above `_applied`: local changes are always read.
                 seen = watch.next_index > self._applied
-                if (watch.changes and seen) or _size_of(watch.changes) >= WATCH_BYTES or is_due:
+                if (watch.changes and seen) or watch.size >= WATCH_BYTES or is_due:
                     self._answer(watch.pending, self._encode_changes(watch))
                 else:
                     still.append(watch)
@@ -481,13 +486,14 @@ class TableRequests:
     def _encode_changes(self, watch: _PendingWatch) -> list[bytes]:
         """The answer: the changes that fit, and the index at which the next watch begins."""
         bytes_max = max(self._limits.response_bytes_max, values.PAIR_BYTES_MAX)
-        changes: list[tuple[int, bytes]] = []
+        with_times = bool(watch.request.extension.flags & values.WITH_TIMES)
+        changes: list[tuple[int, bytes, int | None]] = []
         size = 0
-        for index, done in watch.changes:
+        for index, done, time_s in watch.changes:
             data = ops.pack(done)
             size += len(data)
             if size <= bytes_max:
-                changes.append((index, data))
+                changes.append((index, data, time_s if with_times else None))
             elif changes:
                 return answers.WATCH.encode(watch.request, (index, changes))
             else:
@@ -501,17 +507,17 @@ class TableRequests:
         if local is not None and watch.request.table in self.databases.owner.local:
             self._local_watch_ms = self._now_ms
             before = 0
-            while before < watch.next_index and _size_of(watch.changes) < WATCH_BYTES:
+            while before < watch.next_index and watch.size < WATCH_BYTES:
                 before = watch.next_index
                 watch.next_index, changes = recent_changes(local, watch.request, before)
-                watch.changes += changes
+                watch.add(changes)
             return
         if watch.next_index <= self._applied and watch.empty_at != self._applied:
             index = watch.next_index
             watch.next_index, changes = self.log_changes.read(
                 self.databases.replicated, watch.request, index
             )
-            watch.changes += changes
+            watch.add(changes)
             if watch.next_index == index:
                 watch.empty_at = self._applied
 
@@ -779,7 +785,7 @@ def _size_of(changes: Changes) -> int:
     """Approximate size in bytes."""
     return sum(
         len(part)
-        for _, done in changes
+        for _, done, _ in changes
         for op in done
         for column in (getattr(op, "keys", ()), getattr(op, "values", ()))
         for part in column

@@ -11,17 +11,28 @@ from ...raft.messages import KIND_STATE, KIND_TABLES, EntryBatch
 from ...record import decode_block
 from ..tables import sums
 from ..tables.effects import RECORDED, SELF_DESCRIBING
-from ..tables.tables import TableEntry, TablePartition, Tables
+from ..tables.tables import TablePartition, Tables
 from ..wire import ops
 from ..wire.requests import Watch
 
 CURRENT_BYTES_MAX = 128 << 20  # Of current values reported for one operation.
 CURRENT_KEYS = 8  # Read in one call of the database.
+REQID_TIME_BYTES = 4  # At the start of a reqid: Unix time in seconds.
 PAGE_BYTES = 4 << 20  # Of a local table's changes, plus the change that exceeds it.
-Changes = list[tuple[int, list[ops.Op]]]  # Index of the entry, operations.
 # Reads some applied entries from an index on; an empty list: none yet; None: the log no longer has
 # them.
 ReadLog = Callable[[int], Sequence[EntryBatch] | None]
+
+
+class EntryChanges(NamedTuple):
+    """What an entry of the log did; of a local table, a change."""
+
+    log_index: int
+    ops: list[ops.Op]
+    time_s: int = 0  # Unix time of the entry's reqid; 0: unknown.
+
+
+Changes = list[EntryChanges]
 
 
 class ChangesGone(Exception):
@@ -68,10 +79,10 @@ class LogChanges:
         if page is None:
             raise ChangesGone
         found: Changes = []
-        for log_index, done in page.by_table.get(request.table, []):
-            within = [part for op in done for part in _clip(op, request)]
+        for entry in page.by_table.get(request.table, []):
+            within = [part for op in entry.ops for part in _clip(op, request)]
             if within:
-                found.append((log_index, within))
+                found.append(entry._replace(ops=within))
         return page.next_index, found
 
     def _read_page(self, tables: Tables, index: int) -> _LogPage | None:
@@ -88,15 +99,15 @@ class LogChanges:
                     return None
                 for op in done:
                     changes = by_table.setdefault(op.table, [])
-                    if not changes or changes[-1][0] != entry.log_index:
-                        changes.append((entry.log_index, []))
-                    changes[-1][1].append(op)
+                    if not changes or changes[-1].log_index != entry.log_index:
+                        changes.append(entry._replace(ops=[]))
+                    changes[-1].ops.append(op)
         return _LogPage(batches[-1].last_index + 1, by_table)
 
 
 def decode_entries(
     batch: EntryBatch, owner: TablePartition, tables_from: int = 0
-) -> Iterator[TableEntry]:
+) -> Iterator[EntryChanges]:
     """The entries that find_entries() (worker.py) finds, never joined, each with its own index."""
     if ops.ENTRY_MAGIC not in batch.block:
         return
@@ -109,7 +120,8 @@ def decode_entries(
             continue
         with suppress(ValueError):  # A malformed entry has changed nothing.
             own = [op for op in ops.unpack_entry(record.data) if owner.applies(op)]
-            yield TableEntry(log_index, batch.term, own)
+            time_s = int.from_bytes((record.reqid or b"")[:REQID_TIME_BYTES], "big")
+            yield EntryChanges(log_index, own, time_s)
 
 
 def recent_changes(tables: Tables, request: Watch, index: int) -> tuple[int, Changes]:
@@ -121,7 +133,7 @@ def recent_changes(tables: Tables, request: Watch, index: int) -> tuple[int, Cha
     for number, op in found:
         within = _clip(op, request) if op.table == request.table else []
         if within:
-            changes.append((number, within))
+            changes.append(EntryChanges(number, within))
     return index + len(found), changes
 
 
@@ -175,6 +187,8 @@ def _clip(op: ops.Op, request: Watch) -> list[ops.Op]:
     """The part of an operation that lies in the watched range."""
     start, end = request.start, request.end
     match op:
+        case ops.Put() | ops.Delete() if not start and not end:
+            return [op] if op.keys else []
         case ops.Put():
             pairs = zip(op.keys, op.values, strict=True)
             kept = [pair for pair in pairs if start <= pair[0] and (not end or pair[0] < end)]

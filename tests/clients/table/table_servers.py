@@ -200,7 +200,7 @@ class FakeTableServer:
             return answers.WATCH.encode(request, (len(changes) + 1, []))
         if request.from_index < self.store.first_change:
             return answers.encode_error(request, values.GONE, "no longer kept")
-        found = [it for it in changes if it[0] >= request.from_index]
+        found = [(*it, None) for it in changes if it[0] >= request.from_index]
         return answers.WATCH.encode(request, (len(changes) + 1, found))
 
     def _info(self, request: requests.TableInfo) -> list[bytes]:

@@ -82,9 +82,9 @@ CASES = [
     AnswerCase(answers.JOBS, objects(U64), received=lambda found, _: dict(found)),
     AnswerCase(
         answers.WATCH,
-        st.tuples(U64, st.lists(st.tuples(U64, COLUMNS), max_size=3)),
-        lambda it, _: (it[0], [(i, ops.pack([ops.Put(1, *columns)])) for i, columns in it[1]]),
-        lambda it, _: (it[0], [(i, [ops.Put(1, *columns)]) for i, columns in it[1]]),
+        st.tuples(U64, st.lists(st.tuples(U64, COLUMNS, st.none() | U32), max_size=3)),
+        lambda it, _: (it[0], [(i, ops.pack([ops.Put(1, *put)]), s) for i, put, s in it[1]]),
+        lambda it, _: (it[0], [(i, [ops.Put(1, *put)], s or 0) for i, put, s in it[1]]),
     ),
     AnswerCase(answers.TRANSACTION, RESULT, lambda result, _: packed_result(*result)),
     AnswerCase(

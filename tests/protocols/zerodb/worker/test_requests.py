@@ -71,6 +71,16 @@ class CountingTables(MemoryTables):
         return super().write(entries, sync)
 
 
+Told = tuple[int, list[tuple[int, list[Op]]]]  # The next index; of each entry index and changes.
+
+
+def told_by(answer: answers.Answer) -> Told:
+    """The content of an answer to a watch without times."""
+    index, changes = answers.WATCH.decode(answer)
+    assert not any(each.time_s for each in changes)
+    return index, [(each.log_index, each.ops) for each in changes]
+
+
 class RequestRig:
     """Requests of a worker and their answers."""
 
@@ -101,10 +111,10 @@ class RequestRig:
     def watch(self, index: int, **fields: Any) -> None:
         self.ask(requests.Watch(5, b"b", b"d", index, with_id(index, **fields)), b"w%d" % index)
 
-    def told(self) -> tuple[int, list[answers.WatchedChange]]:
+    def told(self) -> Told:
         """The content of the only answer of this run."""
         (frames,) = self.run_all(self.tables.applied[0])
-        return answers.WATCH.decode(answers.decode_answer(frames[1:]))
+        return told_by(answers.decode_answer(frames[1:]))
 
     def ask(self, request: Request, route: bytes = b"c1", **asked: Any) -> None:
         self.ticket += 1
@@ -493,19 +503,19 @@ def test_large_values_are_reported_as_of_now() -> None:
 class LocalRequestRig(RequestRig):
     """Watches the local table."""
 
-    def watch_local(self, index: int) -> tuple[int, list[answers.WatchedChange]] | None:
+    def watch_local(self, index: int) -> Told | None:
         """The immediate answer, or None."""
         request = requests.Watch(LOCAL, b"b", b"d", index, with_id(self.ticket))
         self.ask(request, b"w%d" % self.ticket)
         return self.told_now()
 
-    def told_now(self) -> tuple[int, list[answers.WatchedChange]] | None:
+    def told_now(self) -> Told | None:
         out = [frames for frames in self.run_all() if frames[0].startswith(b"w")]
         if not out:
             return None
         ((_, *frames),) = out
         answer = answers.decode_answer(frames)
-        return (0, []) if answer.code == values.GONE else answers.WATCH.decode(answer)
+        return (0, []) if answer.code == values.GONE else told_by(answer)
 
 
 def test_a_local_table_is_watched() -> None:
@@ -705,24 +715,6 @@ def test_rows_of_an_answer_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(whole) == 2 + 6000
     pairs = answers.SCAN.decode(answers.decode_answer(page[1:]), packed)
     assert (len(pairs.keys), pairs.resume) == (3000, ROWS[3000][0])
-
-
-def test_many_changes_need_several_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """zerodb_server would refuse a larger answer, and close the pipe for all clients."""
-    monkeypatch.setattr(values, "PAIR_BYTES_MAX", 250_000)
-    rig = RequestRig(TableRequestLimits(1000, 5000, True))
-    for _ in range(5):
-        rig.apply(Put(5, [b"c"], [bytes(100_000)]))
-    rig.watch(1)
-    assert [each.log_index for each in rig.told()[1]] == [1, 2]
-    rig.watch(3)
-    index, changes = rig.told()
-    assert (index, [each.log_index for each in changes]) == (5, [3, 4])
-    rig.apply(Put(5, [b"c"], [bytes(300_000)]))
-    rig.watch(6)
-    ((_, header, text),) = rig.run_all(6)
-    assert header[3] == values.GONE
-    assert b"entry 6 has changed has more than 250000 bytes" in text
 
 
 def test_current_values_of_changes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,13 @@
 
 import pytest
 
-from kelek.protocols.raft.messages import EntryBatch
+from kelek.protocols.raft.messages import KIND_TABLES, EntryBatch
+from kelek.protocols.record import Record, encode_block
+from kelek.protocols.zerodb.tables.tables import TableEntry
 from kelek.protocols.zerodb.wire import answers, requests, values
-from kelek.protocols.zerodb.wire.ops import Put
+from kelek.protocols.zerodb.wire.ops import Op, Put, pack
 from kelek.protocols.zerodb.worker import requests as table_requests
+from kelek.protocols.zerodb.worker.requests import TableRequestLimits
 from kelek.protocols.zerodb.worker.watch import LogChanges
 from kelek.protocols.zerodb.worker.worker import READ_BYTES_MAX
 from kelek.tests.protocols.zerodb.worker.test_requests import LIMITS, RequestRig, with_id
@@ -78,7 +81,7 @@ def test_a_watch_tells_each_change_once_over_full_pages(entry_bytes: int) -> Non
         return page
 
     rig.requests.log_changes = LogChanges(rig.requests.databases.owner, read_log)
-    told: list[answers.WatchedChange] = []
+    told: list[tuple[int, list[Op]]] = []
     index, last_index = 1, rig.tables.applied[0]
     while index <= last_index:
         rig.watch(index)
@@ -86,3 +89,34 @@ def test_a_watch_tells_each_change_once_over_full_pages(entry_bytes: int) -> Non
         told += changes
     assert told == [(2 * n + 2, [Put(5, [b"b%d" % n], [b"%d" % n])]) for n in range(25)]
     assert len({*pages}) >= 25 * entry_bytes // READ_BYTES_MAX, "it read full pages"
+
+
+def test_a_watch_tells_the_times_of_entries() -> None:
+    """A reqid begins with its time in seconds. An entry without one has none."""
+    rig = RequestRig()
+    for index, reqid in enumerate([(1_800_000_000).to_bytes(4, "big") + bytes(8), None], 1):
+        put = Put(5, [b"b"], [b"%d" % index])
+        rig.log.append(encode_block(index, 1, [Record(KIND_TABLES, reqid, pack([put]))]))
+        rig.tables.write([TableEntry(index, 1, [put])])
+    rig.ask(requests.Watch(5, b"", b"", 1, with_id(1, flags=values.WITH_TIMES)))
+    ((_, *frames),) = rig.run_all(2)
+    _, changes = answers.WATCH.decode(answers.decode_answer(frames))
+    assert [each.time_s for each in changes] == [1_800_000_000, 0]
+
+
+def test_many_changes_need_several_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """zerodb_server would refuse a larger answer, and close the pipe for all clients."""
+    monkeypatch.setattr(values, "PAIR_BYTES_MAX", 250_000)
+    rig = RequestRig(TableRequestLimits(1000, 5000, True))
+    for _ in range(5):
+        rig.apply(Put(5, [b"c"], [bytes(100_000)]))
+    rig.watch(1)
+    assert [index for index, _ in rig.told()[1]] == [1, 2]
+    rig.watch(3)
+    index, changes = rig.told()
+    assert (index, [log_index for log_index, _ in changes]) == (5, [3, 4])
+    rig.apply(Put(5, [b"c"], [bytes(300_000)]))
+    rig.watch(6)
+    ((_, header, text),) = rig.run_all(6)
+    assert header[3] == values.GONE
+    assert b"entry 6 has changed has more than 250000 bytes" in text
