@@ -56,6 +56,30 @@ class EntriesCompacted(PipelineError, Compacted):
         )
 
 
+class ChangesLost(PipelineError, Compacted):
+    """Changes of a table are no longer kept."""
+
+    def __init__(self, table: object, after: int, last: int) -> None:
+        """after, last: where the query is, and the last LOG INDEX whose changes may be lost."""
+        super().__init__(
+            f"the changes of table {table} behind LOG INDEX {after} are no longer kept, as the log "
+            f"was compacted, and those up to {last} may be lost. Set failOnCompaction to false to "
+            "go on with the rows of a new snapshot, behind a row that deletes the range. Or begin "
+            "with a new checkpointLocation: with the rows of a snapshot, or without what was lost "
+            f"by after {last}"
+        )
+
+
+class PreviousUnknown(PipelineError, Compacted):
+    """The values before changes are not known at the start of a query."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(
+            f"the values before the changes of this query are unknown: {why}. Start the query with "
+            "a new checkpointLocation, or leave option previous out to go on without them"
+        )
+
+
 class LogEnds(PipelineError):
     """The log does not contain the wanted entries."""
 

@@ -96,7 +96,7 @@ def spark_type(type_: pa.DataType) -> str:
     return SPARK_TYPES[type_]
 
 
-KINDS = ("table", "log", "stream", "zre", "farm")
+KINDS = ("table", "changes", "log", "stream", "zre", "farm")
 
 
 def kind_of(given: Given) -> Kind:

@@ -84,17 +84,19 @@ class WatchedRange:
         key that does not exist is no change."""
         found: list[Change] = []
         for change in changes:
-            if change.end is None:
-                keys = [change.key]
-            else:
-                start, end = change.key, change.end
-                keys = sorted(key for key in self._pairs if key >= start and (not end or key < end))
-            for key in keys:
-                previous = self._set(key, change.value)
-                if change.value is not None or previous is not None:
-                    one = Change(change.index, key, change.value)
-                    found.append(KnownChange.of(one, one.kind, previous))
+            for key, previous in self.replace(change):
+                one = Change(change.index, key, change.value)
+                found.append(KnownChange.of(one, one.kind, previous))
         return found
+
+    def replace(self, change: Change) -> list[tuple[bytes, bytes | None]]:
+        """Applies a change; returns the keys that it changes and their values before, in order."""
+        _, key, value, end = change
+        keys = [key]
+        if end is not None:
+            keys = sorted(it for it in self._pairs if it >= key and (not end or it < end))
+        found = [(it, self._set(it, value)) for it in keys]
+        return found if value is not None else [it for it in found if it[1] is not None]
 
     def _set(self, key: bytes, value: bytes | None) -> bytes | None:
         """Raises TableTooLarge."""

@@ -210,15 +210,15 @@ class TableWriteOptions(TableOptions):
 
 def columns_of(options: TableReadOptions) -> str:
     """Returns the columns of a read in Spark's DDL. Raises OptionError."""
-    columns = [f"key {_type('key', options.key_format, options.key_schema)}"]
+    columns = [f"key {type_of('key', options.key_format, options.key_schema)}"]
     if options.with_values:
-        columns.append(f"value {_type('value', options.value_format, options.value_schema)}")
+        columns.append(f"value {type_of('value', options.value_format, options.value_schema)}")
     if options.corrupt_column is not None:
         columns.append(f"`{options.corrupt_column}` STRUCT<key: BINARY, value: BINARY>")
     return ", ".join(columns)
 
 
-def _type(name: str, form: str, schema: str | None) -> str:
+def type_of(name: str, form: str, schema: str | None) -> str:
     if form in DDL:
         return DDL[form]
     if schema is None:

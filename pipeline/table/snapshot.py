@@ -10,7 +10,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -216,14 +216,13 @@ def snapshot_gone(query: SnapshotQuery, url: str, why: object) -> PipelineError:
 # ---- keeping it ----
 
 
-class Renewal:
-    """A thread that renews a snapshot while the task that reads it is busy or waits."""
+class LeaseRenewal:
+    """A thread that renews a snapshot while its process is busy or waits."""
 
-    def __init__(self, query: SnapshotQuery, snapshot: Snapshot) -> None:
-        self.key = query.key
+    def __init__(self, connect: Callable[[], "Table"], lease: int) -> None:
         self.until = float("inf")  # Monotonic time in seconds.
-        self._query = query
-        self._snapshot = snapshot
+        self._connect = connect
+        self._lease = lease
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kelek-renewal", daemon=True)
         self._thread.start()
@@ -234,17 +233,32 @@ class Renewal:
     def _run(self) -> None:
         from ...clients.errors import TableError
 
-        query, snapshot = self._query, self._snapshot
-        refresh = time.monotonic() + REFRESH_S
-        with open_table(query.options, snapshot.url) as table:
+        with self._connect() as table:
             while not self._stopped.wait(RENEW_S) and time.monotonic() < self.until:
                 with suppress(TableError):  # The reading tasks report that it has ended.
-                    table.renew(snapshot.lease)
-                    if time.monotonic() > refresh:
-                        refresh = time.monotonic() + REFRESH_S
-                        with query.notes() as notes:
-                            note = TAKEN + msgpack.packb(snapshot)
-                            notes.put(self.key, note, ttl_s=NOTE_S)
+                    table.renew(self._lease)
+                    self._refresh()
+
+    def _refresh(self) -> None:
+        """Keeps what else belongs to the snapshot."""
+
+
+class Renewal(LeaseRenewal):
+    """Renews the snapshot that tasks read, and their note."""
+
+    def __init__(self, query: SnapshotQuery, snapshot: Snapshot) -> None:
+        self.key = query.key
+        self._query = query
+        self._snapshot = snapshot
+        self._refresh_due = time.monotonic() + REFRESH_S
+        super().__init__(lambda: open_table(query.options, snapshot.url), snapshot.lease)
+
+    def _refresh(self) -> None:
+        if time.monotonic() > self._refresh_due:
+            self._refresh_due = time.monotonic() + REFRESH_S
+            with self._query.notes() as notes:
+                note = TAKEN + msgpack.packb(self._snapshot)
+                notes.put(self.key, note, ttl_s=NOTE_S)
 
 
 _last: Renewal | None = None  # The renewal of this Spark worker.

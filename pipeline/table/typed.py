@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 # Who gives one of these wants keys and values, whatever schema the table has.
 OF_BYTES = frozenset(("keyformat", "valueformat", "keyschema", "valueschema"))
+Reads = TypeVar("Reads", bound=TableReadOptions)
 _NO_QUOTES = str.maketrans("", "", "` ")
 SPARK_TYPES = {
     pa.bool_(): "boolean",
@@ -63,9 +64,7 @@ def decoded(options: TableOptions) -> "TableSchema":
 # ---- reading ----
 
 
-def typed_read(
-    options: TableReadOptions, schema: "TableSchema", columns: StructType
-) -> TableReadOptions:
+def typed_read(options: Reads, schema: "TableSchema", columns: StructType) -> Reads:
     """The options of a read of rows: its range in bytes. Raises OptionError, SchemaError.
 
     columns   of the frame: those that the table had when it was loaded

@@ -11,6 +11,7 @@ import pytest
 
 import kelek
 from kelek.pipeline import errors
+from kelek.pipeline.changes.options import ChangesReadOptions
 from kelek.pipeline.farm.options import FarmReadOptions
 from kelek.pipeline.log.options import LogReadOptions, LogWriteOptions
 from kelek.pipeline.options import options_of
@@ -23,7 +24,12 @@ from kelek.tests.test_docs import CLIENT_KEYS, section
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "guides" / "spark"
 PAGES = {page: page.read_text(encoding="utf-8") for page in sorted(FOLDER.glob("*.md"))}
-STORY = ("README.md", "tables.md", "streams-and-log.md")  # What one wrote the next one may read.
+STORY = (
+    "README.md",
+    "tables.md",
+    "changes.md",
+    "streams-and-log.md",
+)  # What one wrote the next one may read.
 FILES = [path.read_text(encoding="utf-8") for path in (ROOT / "examples").glob("pipeline/*.py")]
 PROGRAMS = [
     (name, program)
@@ -39,7 +45,11 @@ SERVER_KEY = "yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID"
 KEY = "/etc/kelek/orders.key_secret"
 
 
-FOLDERS = ("arrived", "checkpoint")  # Where the JVM was started, unless they are moved.
+FOLDERS = (
+    "arrived",
+    "checkpoint",
+    "stock-checkpoint",
+)  # Where the JVM was started, unless they are moved.
 
 
 def test_programs(spark: Any, node: str, tmp_path: Path) -> None:
@@ -93,6 +103,7 @@ def test_the_example_with_keys(spark: Any, capfd: pytest.CaptureFixture[str]) ->
 TABLES_OF_OPTIONS: dict[str, dict[str, type]] = {
     "table, reading": {"": TableReadOptions},
     "table, writing": {"": TableWriteOptions},
+    "changes": {"": ChangesReadOptions},
     "stream": {"reads": StreamReadOptions, "writes": StreamWriteOptions},
     "log": {"reads": LogReadOptions, "writes": LogWriteOptions},
     "zre": {"": ZreReadOptions},

@@ -80,7 +80,7 @@ def test_what_is_missing_is_named() -> None:
 
 
 def test_unsupported_options_of_a_kind_are_reported_with_the_way_out() -> None:
-    words = "kind table can't be read as a stream; use spark.read, or another option kind: log"
+    words = "kind table can't be read as a stream; use spark.read, or another option kind: changes"
     with pytest.raises(PipelineError, match=words):
         kind_of({"kind": "table"}).stream_reader({}, None)
 
