@@ -1,15 +1,22 @@
 """Rows of some tables of TPC-H and its queries 1, 3, 6, 12 and 14.
 
 A generator of its own, since DuckDB's is an extension that it loads from the network. It keeps the
-types, ranges and relations that the queries need; the text is shorter.
+types, ranges and relations that the queries need; the text is shorter. With KELEK_TPCH the rows are
+those of Parquet files in that folder, such as of scale factor 0.1:
+
+    pip install tpchgen-cli
+    tpchgen-cli parquet -s 0.1 --output-dir=/tmp/tpch
+    KELEK_TPCH=/tmp/tpch pytest tests/pipeline/table/test_typed.py -k tpch
 """
 
+import os
 from datetime import date, timedelta
 from decimal import Decimal
 from random import Random
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 ORDERS = 1500
 CUSTOMERS = 150
@@ -78,6 +85,8 @@ QUERIES = {
 
 def rows_of(name: str, schema: pa.Schema) -> pa.Table:
     """The rows of a table, the same at each call."""
+    if folder := os.environ.get("KELEK_TPCH"):
+        return pq.read_table(f"{folder}/{name}.parquet", columns=schema.names).cast(schema)
     makers = {"lineitem": lineitems, "orders": orders, "customer": customers, "part": parts}
     rows = makers[name](Random(1))
     return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema)
