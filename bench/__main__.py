@@ -20,6 +20,7 @@ from kelek.bench.log import (
     segment,
     snapshot,
 )
+from kelek.bench.pipeline import changes as pipeline_changes
 from kelek.bench.pipeline import log as pipeline_log
 from kelek.bench.pipeline import memory as pipeline_memory
 from kelek.bench.pipeline import pipeline
@@ -48,6 +49,7 @@ ALONE = [
     lock.QUESTION,
     logins.QUESTION,
     pipeline.QUESTION,
+    pipeline_changes.QUESTION,
     pipeline_log.QUESTION,
     pipeline_memory.QUESTION,
     queue.QUESTION,

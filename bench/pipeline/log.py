@@ -50,25 +50,27 @@ PARTS = {
 
 
 class Arrivals:
-    """When entries came into foreachBatch."""
+    """When rows came into foreachBatch, by the value of a column."""
 
-    def __init__(self) -> None:
-        self._times: dict[int, float] = {}
+    def __init__(self, column: str) -> None:
+        self._column = column
+        self._times: dict[int | bytes, float] = {}
         self._news = threading.Condition()
 
     def take(self, batch: "DataFrame", number: int) -> None:
         """For foreachBatch."""
-        indexes = [found["index"] for found in batch.select("index").collect()]
+        rows = [found[0] for found in batch.select(self._column).collect()]
+        values = [bytes(it) if isinstance(it, bytearray) else it for it in rows]
         with self._news:
-            self._times |= dict.fromkeys(indexes, time.monotonic())
+            self._times |= dict.fromkeys(values, time.monotonic())
             self._news.notify_all()
 
-    def wait(self, index: int) -> float:
-        """Returns when the entry arrived (time.monotonic)."""
+    def wait(self, value: int | bytes) -> float:
+        """Returns when the row arrived (time.monotonic)."""
         with self._news:
-            if not self._news.wait_for(lambda: index in self._times, ARRIVAL_S_MAX):
-                raise BenchError(f"entry {index} has not come within {ARRIVAL_S_MAX} s")
-            return self._times[index]
+            if not self._news.wait_for(lambda: value in self._times, ARRIVAL_S_MAX):
+                raise BenchError(f"{self._column} {value!r} has not come within {ARRIVAL_S_MAX} s")
+            return self._times[value]
 
 
 class PipelineLogBench:
@@ -135,7 +137,7 @@ class PipelineLogBench:
 
     def follow(self, number: int) -> None:
         """Measures entries on their way to foreachBatch, one by one, without the first."""
-        arrivals = Arrivals()
+        arrivals = Arrivals("index")
         frame = self.spark.readStream.format("kelek").options(**self.options).load()
         writer = frame.writeStream.foreachBatch(arrivals.take)
         query = writer.option("checkpointLocation", str(self.directory / f"{number}")).start()
