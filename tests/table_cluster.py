@@ -6,12 +6,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import kelek
 from kelek.bench.ports import free_ports
+from kelek.tests.waiting import wait_until
 
 COMMAND = "from kelek.console.admin.supervisor_cli import main; main()"
 NAMES = ("n1", "n2", "n3")
@@ -92,9 +92,7 @@ class TableCluster:
         return sorted(it for it in os.listdir(jobs) if it.startswith("lease."))
 
     def wait(self, is_so: Callable[[], bool]) -> None:
-        deadline_s = time.monotonic() + DEADLINE_S
-        while not is_so():
-            assert time.monotonic() < deadline_s, "the condition never holds"
+        wait_until(is_so, deadline_s=DEADLINE_S)
 
     def stop(self) -> None:
         ended = {

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +19,7 @@ from kelek.protocols.zmqraft.wire.values import REQUEST_LOG_INFO
 from kelek.storage.disk.disk import Disk
 from kelek.storage.log.verify import StoredEntry, entries, read_identity
 from kelek.tests.interop.conftest import COMMAND, STOP_S
+from kelek.tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 OLD = "1e3e211231d8493e55949c61808f9ef94db05d09"  # Before snapshots, membership and reads.
@@ -125,9 +125,12 @@ class VersionedNodes:
 
     def wait_leader_lost(self, name: str, leader: str) -> None:
         """Until a node follows a certain leader no longer."""
-        until = time.monotonic() + DEADLINE_S
-        while (info := self.info(name)) is None or info.leader == leader:
-            assert time.monotonic() < until, self.errors(name)
+
+        def is_lost() -> bool:
+            info = self.info(name)
+            return info is not None and info.leader != leader
+
+        wait_until(is_lost, lambda: self.errors(name), DEADLINE_S)
 
     def ended(self, name: str) -> int:
         """The exit code of a node that gives up by itself."""
@@ -149,15 +152,19 @@ class VersionedNodes:
 
     def wait(self, good: Callable[[dict[str, LogInfo]], bool]) -> dict[str, LogInfo]:
         """Asks all that run until they are as they should be."""
-        until = time.monotonic() + DEADLINE_S
-        while True:
+        infos: dict[str, LogInfo] = {}
+
+        def are_good() -> bool:
+            infos.clear()
             asked = {name: self.info(name) for name in self._running}
-            infos = {name: info for name, info in asked.items() if info is not None}
-            if len(infos) == len(asked) and good(infos):
-                return infos
-            if time.monotonic() > until:
-                logs = "\n".join(self.errors(name) for name in asked)
-                raise AssertionError(f"{asked}\n{logs}")
+            infos.update((name, info) for name, info in asked.items() if info is not None)
+            return len(infos) == len(asked) and good(infos)
+
+        def problem() -> str:
+            return "\n".join([str(infos), *map(self.errors, self._running)])
+
+        wait_until(are_good, problem, DEADLINE_S)
+        return infos
 
     def wait_for_leader(self) -> str:
         """Until all that run follow one of them; returns which."""

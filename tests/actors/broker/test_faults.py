@@ -20,7 +20,8 @@ from kelek.actors.runtime.fork_server import python_command
 from kelek.clients.broker.broker import Future
 from kelek.protocols.majordomo.codec import decode_failure
 from kelek.tests.actors.broker.broker_process import BrokerProcess, Socket
-from kelek.tests.clients.broker.services import echo, serving, wait_until
+from kelek.tests.clients.broker.services import echo, serving
+from kelek.tests.waiting import wait_until
 
 SERVED = """
 import os

@@ -4,8 +4,6 @@ import base64
 import json
 import os
 import signal
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -13,16 +11,10 @@ import kelek
 from kelek.bench.ports import free_udp_port
 from kelek.protocols.errors import RemoteProtocolError
 from kelek.protocols.zre.presence import Presence, PresenceEvent, decode_presence
+from kelek.tests.waiting import wait_until
 
 DEADLINE_S = 60
 ZRE = "    zre: {interface: 127.0.0.1, broadcast_address: 127.255.255.255, log_service: %s}\n"
-
-
-def wait_until(is_so: Callable[[], Any], problem: str) -> Any:
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not (found := is_so()):
-        assert time.monotonic() < deadline_s, problem
-    return found
 
 
 def nodes_of(shell: Any, role: str = "zre_node") -> dict[str, dict[str, Any]]:

@@ -2,13 +2,13 @@
 
 import asyncio
 import threading
-import time
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import kelek
+from kelek.tests.waiting import wait_until
 
 FAST = kelek.BrokerTuning(silence_ms=500)
 PARTS = 5
@@ -86,14 +86,6 @@ def serving(
 def has_started(worker: kelek.Worker, thread: threading.Thread) -> bool:
     """Whether it serves, or has ended: a worker that is drained before its start ends at once."""
     return worker.serving or bool(worker.counters) or not thread.is_alive()
-
-
-def wait_until(is_so: Callable[[], object], limit_s: float = 60) -> None:
-    deadline_s = time.monotonic() + limit_s
-    pause = threading.Event()
-    while not is_so():
-        assert time.monotonic() < deadline_s, "the condition never holds"
-        pause.wait(0.01)
 
 
 @kelek.service("who")

@@ -28,10 +28,10 @@ from kelek.tests.clients.broker.services import (
     parts,
     run_other_tasks,
     serving,
-    wait_until,
 )
 from kelek.tests.native.broker.bundle_twin import encode as encode_bundle
 from kelek.tests.native.broker.bundle_twin import opened
+from kelek.tests.waiting import wait_until
 
 
 def test_calls_and_futures_return_answers(broker_thread: BrokerThread) -> None:

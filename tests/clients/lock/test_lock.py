@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
@@ -20,6 +19,7 @@ from kelek.clients.lock.slots import PLACE, SLOT
 from kelek.protocols.zerodb.wire.values import NOT_ALLOWED
 from kelek.testing.local_cluster import LocalCluster
 from kelek.tests.clients.table.table_servers import TableServers
+from kelek.tests.waiting import wait_until
 
 TTL_S = 3.0  # A busy machine may stop a process for a second or two.
 DEADLINE_S = 60.0
@@ -35,13 +35,6 @@ def cluster() -> Iterator[LocalCluster]:
 def pool() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor() as pool:
         yield pool
-
-
-def until(holds: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < deadline_s
-        threading.Event().wait(0.01)
 
 
 def lock_of(cluster: LocalCluster, name: str, owner: str) -> "closing[kelek.Lock]":
@@ -70,7 +63,7 @@ def test_one_holds_and_the_others_have_it_in_order(
     with kelek.Lock(cluster.table_urls, "order", ttl_s=TTL_S, owner="first") as first:
         for number, owner in enumerate("abc", 1):
             waiting.append(pool.submit(wait, owner))
-            until(partial(has_holders, first, 1 + number))
+            wait_until(partial(has_holders, first, 1 + number))
         assert first.holders() == [
             kelek.Holder("first"),
             kelek.Holder("a", 1),
@@ -166,7 +159,7 @@ def test_a_paused_waiter_does_not_stop_the_others(
         place = b"lock/paused" + PLACE + (1).to_bytes(8, "big")
         table.put(place, b"b", session=session)
         waiting = pool.submit(third.acquire, DEADLINE_S)
-        until(lambda: len(first.holders()) == 3)
+        wait_until(lambda: len(first.holders()) == 3)
         first.release()
         assert waiting.result(DEADLINE_S)
         assert third.holders() == [kelek.Holder("c"), kelek.Holder("b", 1)]
@@ -257,7 +250,7 @@ def test_an_election(cluster: LocalCluster, pool: ThreadPoolExecutor) -> None:
         assert first.campaign()
         assert next(leaders) == "a"
         waiting = pool.submit(second.campaign, DEADLINE_S)
-        until(lambda: len(first.candidates()) == 2)
+        wait_until(lambda: len(first.candidates()) == 2)
         first.proclaim("a, again")
         assert next(leaders) == "a, again"
         first.resign()

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import count
@@ -18,6 +18,7 @@ from kelek.clients.queue import records
 from kelek.clients.queue.operations import TABLE_PREFIX
 from kelek.clients.queue.worker import JobWorker
 from kelek.testing.local_cluster import LocalCluster
+from kelek.tests.waiting import wait_until
 
 DEADLINE_S = 60.0
 NUMBERS = count(1)
@@ -35,13 +36,6 @@ def queue(cluster: LocalCluster) -> Iterator[kelek.Queue]:
     """A queue of its own for each test."""
     with kelek.Queue(cluster.table_urls, f"q{next(NUMBERS)}", tuning=QUICK) as queue:
         yield queue
-
-
-def until(holds: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < deadline_s
-        threading.Event().wait(0.02)
 
 
 def counts(queue: kelek.Queue) -> dict[str, int]:
@@ -311,7 +305,7 @@ def test_jobs_behind_a_long_one_are_given_to_others(cluster: LocalCluster) -> No
         queue.put_many([*range(100), "long", *range(10)])
         first = pool.submit(run, "first")
         assert held.wait(DEADLINE_S)
-        until(lambda: counts(queue)["running"] == 1)
+        wait_until(lambda: counts(queue)["running"] == 1)
         assert counts(queue)["waiting"] == 10
         pool.submit(run, "second").result(DEADLINE_S)
         assert done == ["second"] * 10

@@ -3,8 +3,7 @@
 import asyncio
 import itertools
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
@@ -13,6 +12,7 @@ import pytest
 import kelek
 import kelek.testing
 from kelek.testing.local_cluster import LocalCluster
+from kelek.tests.waiting import wait_until
 
 TTL_S = 3.0  # A busy machine may stop a process for a second or two.
 DEADLINE_S = 60.0
@@ -127,12 +127,6 @@ def test_members_share_the_records_and_keep_the_order_of_keys(stream: kelek.Stre
             assert offsets == sorted(offsets)
 
 
-def until(holds: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < deadline_s
-
-
 def test_partitions_move_when_members_come_and_go(stream: kelek.Stream) -> None:
     stream.create(partitions=6)
 
@@ -143,16 +137,16 @@ def test_partitions_move_when_members_come_and_go(stream: kelek.Stream) -> None:
 
     with ExitStack() as stack:
         first = stack.enter_context(stream.group("moving", ttl_s=TTL_S))
-        until(lambda: turn(first) == 6)
+        wait_until(lambda: turn(first) == 6)
         second = stack.enter_context(stream.group("moving", ttl_s=TTL_S))
 
         def sizes() -> list[int]:
             return [turn(first), turn(second)]
 
-        until(lambda: sizes() == [3, 3])
+        wait_until(lambda: sizes() == [3, 3])
         assert sorted(first.partitions + second.partitions) == list(range(6))
     with stream.group("moving", ttl_s=TTL_S) as third:
-        until(lambda: turn(third) == 6)
+        wait_until(lambda: turn(third) == 6)
 
 
 def test_a_member_behind_retention_is_told_so(stream: kelek.Stream) -> None:

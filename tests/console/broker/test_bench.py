@@ -15,8 +15,9 @@ from kelek.console import cli_errors
 from kelek.console.broker.bench import Measurement
 from kelek.protocols.majordomo.codec import Failure
 from kelek.tests.actors.broker.broker_process import BrokerProcess
-from kelek.tests.clients.broker.services import echo, fails, serving, wait_until
+from kelek.tests.clients.broker.services import echo, fails, serving
 from kelek.tests.console.kelek_runner import run as run_kelek
+from kelek.tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module")

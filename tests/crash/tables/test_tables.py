@@ -17,6 +17,7 @@ import pytest
 from kelek.clients.errors import TableCompacted, TableError
 from kelek.clients.table.table import Table
 from kelek.tests.crash.programs import own_disk
+from kelek.tests.waiting import wait_until
 
 DEADLINE_S = 120.0
 TABLE = 5
@@ -68,9 +69,7 @@ class TablesCluster:
                 os.kill(pid, signal.SIGKILL)
 
     def wait(self, good: Callable[[], bool]) -> None:
-        until = time.monotonic() + DEADLINE_S
-        while not good():
-            assert time.monotonic() < until, self.shell.status("tables.yaml")
+        wait_until(good, lambda: self.shell.status("tables.yaml"), DEADLINE_S)
 
     def contents(self, table: int) -> dict[str, tuple[int, str]]:
         """For each node the index that it has applied and the hash of the table's content."""

@@ -5,7 +5,6 @@ import os
 import select
 import shutil
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import kelek
 from kelek.bench.kelek_cluster import children_of
 from kelek.tests.interop.conftest import new_folder
 from kelek.tests.interop.zerodb.tables import NodeTables
+from kelek.tests.waiting import wait_until
 
 wasmtime = pytest.importorskip("wasmtime")
 SWAP = Path(__file__).resolve().parents[3] / "examples" / "mappers" / "swap.wat"
@@ -36,9 +36,7 @@ SLOW = """(module
 
 def wait_ready(tables: NodeTables) -> None:
     """Until every process serves: before that a data job is refused, to be asked for again."""
-    until = time.monotonic() + DEADLINE_S
-    while {row["state"] for row in tables.cluster.status()} != {"ready"}:
-        assert time.monotonic() < until
+    wait_until(lambda: {row["state"] for row in tables.cluster.status()} == {"ready"})
 
 
 @pytest.fixture(scope="module")
@@ -66,10 +64,8 @@ def wasm(source: str) -> bytes:
 
 
 def ended(table: kelek.Table, apid: int) -> dict[str, str]:
-    until = time.monotonic() + DEADLINE_S
-    while (found := table.job_status(apid))["state"] == "running":
-        assert time.monotonic() < until, found
-    return found
+    wait_until(lambda: table.job_status(apid)["state"] != "running")
+    return table.job_status(apid)
 
 
 def test_an_index_is_made_by_two_mappers_at_once(table: kelek.Table, node: NodeTables) -> None:
@@ -96,9 +92,7 @@ def test_a_lease_of_all_nodes_outlives_its_job_server(table: kelek.Table, node: 
     found += chunks
     assert [key for chunk in found for key, _ in chunk] == [b"%06d" % i for i in range(ROWS)]
     table.release(lease.number)
-    until = time.monotonic() + DEADLINE_S
-    while os.path.exists(lease.path):
-        assert time.monotonic() < until, "it is released and stays"
+    wait_until(lambda: not os.path.exists(lease.path), "it is released and stays")
 
 
 def test_nothing_of_a_killed_job_server_is_left(table: kelek.Table, node: NodeTables) -> None:

@@ -5,11 +5,12 @@ are built frame by frame as the text lists them, and an answer is checked before
 """
 
 import struct
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 import zmq
+
+from kelek.tests.waiting import wait_until
 
 DEADLINE_S = 60.0
 
@@ -250,7 +251,11 @@ def deletes(table: int, *keys: bytes) -> Frames:
 
 def wait_for(ask: Callable[[], Found], good: Callable[[Found], bool]) -> Found:
     """Asks until the answer is good: for what is acknowledged before it is done."""
-    until = time.monotonic() + DEADLINE_S
-    while not good(found := ask()):
-        assert time.monotonic() < until, found
-    return found
+    found: list[Found] = []
+
+    def look() -> bool:
+        found[:] = [ask()]
+        return good(found[0])
+
+    wait_until(look, lambda: found, DEADLINE_S)
+    return found[0]

@@ -21,6 +21,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from kelek.tests.waiting import wait_until
+
 VERSION = "0.5.0"
 SCRIPTS = Path(__file__).resolve().parent / "node"
 INSTALL_S = 90  # Below what one test may take, fixtures included: then it is skipped, not failed.
@@ -239,9 +241,11 @@ class NodeClient:
 
     def wait_applied(self, index: int) -> None:
         """Until the leader has applied the index: entries are sent up to there."""
-        until = time.monotonic() + ANSWER_S
-        while self.ask("info")["lastApplied"] < index:
-            assert time.monotonic() < until, f"{index} was never applied"
+        wait_until(
+            lambda: self.ask("info")["lastApplied"] >= index,
+            f"{index} was never applied",
+            ANSWER_S,
+        )
 
     def entries(self, after: int = 0, count: int | None = None) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.ask("entries", after=after, count=count)["found"]

@@ -12,6 +12,8 @@ from typing import NamedTuple
 import msgpack
 import zmq
 
+from kelek.tests.waiting import wait_until
+
 RESPONSE_TTL_S = 0.5  # SERVER_RESPONSE_TTL
 DEADLINE_S = 60.0
 
@@ -168,10 +170,12 @@ class PlainLogClient:
 
     def wait_applied(self, index: int) -> None:
         """Until the leader's LAST APPLIED INDEX is there: entries are sent up to it."""
-        until = time.monotonic() + DEADLINE_S
         leader = self.find_leader()
-        while number(leader.ask(reqid(), b"%", *self.ident)[4]) < index:
-            assert time.monotonic() < until, f"{index} was never applied"
+        wait_until(
+            lambda: number(leader.ask(reqid(), b"%", *self.ident)[4]) >= index,
+            f"{index} was never applied",
+            DEADLINE_S,
+        )
 
     def entries(self, prev: int = 0, *count: int) -> list[tuple[int, PlainEntry]]:
         """Reads entries from the leader with a follow-up for each answer."""

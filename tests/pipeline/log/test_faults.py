@@ -9,8 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +20,7 @@ import kelek
 from kelek.tests.conftest import ROOT, Shell
 from kelek.tests.pipeline.conftest import SETTINGS, running
 from kelek.tests.pipeline.log.shared_log import DEADLINE_S, LogStart, now
+from kelek.tests.waiting import wait_until
 
 NODES = ("n1", "n2", "n3")
 TOPOLOGY = """\
@@ -45,12 +45,6 @@ def place(cluster: Shell) -> LogStart:
     urls = ",".join(f"tcp://{cluster.addresses[f'127.0.0.1:720{n}']}" for n in (1, 2, 3))
     with kelek.Log(urls, "logs") as log:
         return LogStart(urls, log.read_index())
-
-
-def wait_until(done: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> None:
-    until = time.monotonic() + deadline_s
-    while not done():
-        assert time.monotonic() < until, f"not within {deadline_s} s: {what}"
 
 
 # ---- a task ----
@@ -249,7 +243,7 @@ def test_a_stream_goes_on_when_the_leader_is_killed(
             end = json.loads(query.lastProgress["sources"][0]["endOffset"])
             return int(end["index"]) >= last_index
 
-        wait_until(is_there, "the last entry in a batch")
+        wait_until(is_there, "the last entry in a batch", DEADLINE_S)
     finally:
         query.stop()
     found = spark.table(query.name).orderBy("index").collect()
