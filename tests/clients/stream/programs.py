@@ -1,34 +1,35 @@
 """Processes of the drill of streams, which print a line for what they have done.
 
-    python -m kelek.tests.clients.stream.programs produce URLS STREAM ID COUNT
+    python -m kelek.tests.clients.stream.programs produce URLS STREAM ID
     python -m kelek.tests.clients.stream.programs consume URLS STREAM GROUP TTL_S
 
-`produce` appends the records ID/1 to ID/COUNT, each with one of a few keys, once under its id, and
-prints `at NUMBER` after each batch. `consume` prints `got OFFSET KEY VALUE` for each record.
+`produce` appends the records ID/1, ID/2, ... until its input ends, each with one of a few keys,
+once under its id, and prints `at NUMBER` after each batch. `consume` prints `got OFFSET KEY VALUE`
+for each record.
 """
 
+import select
 import sys
-from collections.abc import Iterator
 
 import kelek
 
 BATCH = 5
+PACE_S = 0.05  # Between batches.
 KEYS = 20
 TIMEOUT_MS = 120_000
 
 
-def records(name: str, first: int, count: int) -> Iterator[list[kelek.StreamRecord]]:
-    for start in range(first, count + 1, BATCH):
-        numbers = range(start, min(start + BATCH, count + 1))
-        yield [kelek.StreamRecord(f"{name}/{it}", f"{name}/{it % KEYS}") for it in numbers]
-
-
-def produce(urls: str, stream_name: str, name: str, count: int) -> None:
+def produce(urls: str, stream_name: str, name: str) -> None:
     with kelek.Stream(urls, stream_name, codec="text", timeout_ms=TIMEOUT_MS) as stream:
         producer = stream.producer(name)
-        for batch in records(name, producer.sequence + 1, count):
-            producer.append_batch(batch)
+        ended: list[object] = []
+        while not ended:
+            numbers = range(producer.sequence + 1, producer.sequence + 1 + BATCH)
+            producer.append_batch(
+                kelek.StreamRecord(f"{name}/{it}", f"{name}/{it % KEYS}") for it in numbers
+            )
             print("at", producer.sequence, flush=True)
+            ended, _, _ = select.select([sys.stdin], [], [], PACE_S)
 
 
 def consume(urls: str, stream_name: str, group_name: str, ttl_s: float) -> None:
@@ -41,11 +42,11 @@ def consume(urls: str, stream_name: str, group_name: str, ttl_s: float) -> None:
             print("got", record.offset, record.key, record.value, flush=True)
 
 
-def main(kind: str, urls: str, stream: str, name: str, number: str) -> None:
+def main(kind: str, urls: str, stream: str, name: str, *ttl_s: str) -> None:
     if kind == "produce":
-        produce(urls, stream, name, int(number))
+        produce(urls, stream, name)
     else:
-        consume(urls, stream, name, float(number))
+        consume(urls, stream, name, *map(float, ttl_s))
 
 
 if __name__ == "__main__":

@@ -9,9 +9,8 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
@@ -19,12 +18,12 @@ import pytest
 import kelek
 from kelek.clients.stream.layout import STREAM_TABLE, StreamKeys, decode_partition, partition_key
 from kelek.tests.table_cluster import TableCluster
+from kelek.tests.waiting import wait_until
 
 FAULTS = int(os.environ.get("KELEK_STREAM_FAULTS", "4"))
 SEED = int(os.environ.get("KELEK_SEED", "1"))
 PRODUCERS = 3
 CONSUMERS = 3
-RECORDS = 100 * FAULTS  # Of each producer.
 TTL_S = 4.0
 DEADLINE_S = 300.0
 STREAM, GROUP = "drill", "all"
@@ -37,7 +36,10 @@ class Program:
         urls = ",".join(cluster.urls.values())
         command = [sys.executable, "-m", "kelek.tests.clients.stream.programs", str(words[0]), urls]
         self.process = subprocess.Popen(
-            [*command, *map(str, words[1:])], stdout=subprocess.PIPE, text=True
+            [*command, *map(str, words[1:])],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         self.lines: list[list[str]] = []
         self._reader = threading.Thread(target=self._read)
@@ -49,12 +51,21 @@ class Program:
             if line.endswith("\n"):
                 self.lines.append(line.split())
 
+    def end(self) -> int:
+        """Ends a producer; returns how many records it and those before it have appended."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        assert self.process.wait(DEADLINE_S) == 0
+        self._reader.join()
+        return int(self.lines[-1][1])
+
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
         self._reader.join()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
 
 
 @pytest.fixture
@@ -64,13 +75,6 @@ def cluster() -> Iterator[TableCluster]:
         yield cluster
     finally:
         cluster.stop()
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < deadline_s, "the condition never holds"
-        threading.Event().wait(0.05)
 
 
 class StreamDrill:
@@ -88,7 +92,7 @@ class StreamDrill:
         return program
 
     def _producer(self, number: int) -> Program:
-        return self._begin("produce", STREAM, f"p{number}", RECORDS)
+        return self._begin("produce", STREAM, f"p{number}")
 
     def _consumer(self) -> Program:
         return self._begin("consume", STREAM, GROUP, TTL_S)
@@ -140,7 +144,7 @@ def test_nothing_is_lost_or_doubled_while_all_are_killed(cluster: TableCluster) 
     randomly = random.Random(SEED)
     with ExitStack() as stack:
         drill = StreamDrill(cluster, stack)
-        until(lambda: len(drill.got) > 0)
+        wait_until(lambda: len(drill.got) > 0, deadline_s=DEADLINE_S)
         for fault in range(FAULTS):
             number = randomly.randrange(PRODUCERS)
             kinds = (
@@ -151,19 +155,18 @@ def test_nothing_is_lost_or_doubled_while_all_are_killed(cluster: TableCluster) 
             )
             kinds[fault % len(kinds)]()
             seen = len(drill.got)
-            until(lambda: len(drill.got) > seen)  # noqa: B023
-        for each in drill.producers:
-            assert each.process.wait(DEADLINE_S) == 0
-        total = PRODUCERS * RECORDS
-        until(lambda: len({line[0] for line in drill.got}) == total)
+            wait_until(lambda: len(drill.got) > seen, deadline_s=DEADLINE_S)  # noqa: B023
+        counts = [each.end() for each in drill.producers]
+        total = sum(counts)
+        wait_until(lambda: len({line[0] for line in drill.got}) == total, deadline_s=DEADLINE_S)
         with kelek.Stream(list(cluster.urls.values()), STREAM, codec="text") as stream:
             records = list(stream.read())
-            until(lambda: stream.groups()[0].lag == 0)
+            wait_until(lambda: stream.groups()[0].lag == 0, deadline_s=DEADLINE_S)
 
     assert [record.offset for record in records] == list(range(total))
-    for number in range(PRODUCERS):
+    for number, count in enumerate(counts):
         mine = [it.value for it in records if it.value.startswith(f"p{number}/")]
-        assert mine == [f"p{number}/{it}" for it in range(1, RECORDS + 1)]
+        assert mine == [f"p{number}/{it}" for it in range(1, count + 1)]
     by_offset = {str(it.offset): [it.key, it.value] for it in records}
     assert all(by_offset[line[0]] == line[1:] for line in drill.got)
     for partition, offsets in committed_offsets(cluster).items():
