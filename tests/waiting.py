@@ -7,6 +7,7 @@ from typing import TypeVar
 
 DEADLINE_S = 60.0
 PAUSE_S = 0.02  # Leaves the processor to what is waited for.
+PACE_S = 0.005  # Between requests of a client that is there while a test does something else.
 Found = TypeVar("Found")
 
 

@@ -21,6 +21,7 @@ from kelek.bench.ports import free_ports
 from kelek.net.private_files import replace_file
 from kelek.protocols.access.certificates import Certificate, encode_key, format_certificate
 from kelek.tests.secure_cluster import COMMAND, NAMES, POLL_S, new_key
+from kelek.tests.waiting import PACE_S
 
 STOP_S = 30.0
 TIMEOUT_MS = 60_000
@@ -127,7 +128,7 @@ class Writer(threading.Thread):
 
     def run(self) -> None:
         try:
-            while not self._ends.is_set():
+            while not self._ends.wait(PACE_S):
                 value = b"%s %d" % (self.name.encode(), len(self.acknowledged))
                 self._log.append(value)
                 with self._wrote:

@@ -23,6 +23,7 @@ from kelek.storage.log.segment import Identity
 from kelek.storage.log.verify import entries
 from kelek.tests.conftest import Shell, demo_shell
 from kelek.tests.console.kelek_runner import fails, ok
+from kelek.tests.waiting import PACE_S
 
 ROWS = int(os.environ.get("KELEK_BACKUP_ROWS", "2000"))
 ROUNDS = int(os.environ.get("KELEK_BACKUP_ROUNDS", "1"))
@@ -126,7 +127,7 @@ class BusyClient:
     def _run(self) -> None:
         try:
             with self._cluster.table(2) as table, self._cluster.log() as log:
-                while not self._is_stopped.is_set():
+                while not self._is_stopped.wait(PACE_S):
                     table.put_many((b"w%d" % (self.rows + at), VALUE) for at in range(10))
                     log.append(b"w")
                     self.rows += 10

@@ -13,6 +13,7 @@ import pytest
 
 import kelek
 from kelek.tests.conftest import demo_shell
+from kelek.tests.waiting import PACE_S
 
 DEADLINE_S = 60.0
 
@@ -216,7 +217,7 @@ def test_no_append_fails_while_a_setting_of_raft_is_reloaded(running: Any) -> No
 
     def append() -> None:
         with kelek.Log(urls, "demo") as log:
-            while not stop.is_set():
+            while not stop.wait(PACE_S):
                 done.append(log.append(b"during %d" % len(done)))
 
     with ThreadPoolExecutor(1) as pool:

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import kelek
 from kelek.tests.console import kelek_runner
 from kelek.tests.secure_cluster import DEADLINE_S, SecureCluster
+from kelek.tests.waiting import PACE_S
 
 
 def test_a_node_with_a_key_joins_without_a_failed_request() -> None:
@@ -18,7 +19,7 @@ def test_a_node_with_a_key_joins_without_a_failed_request() -> None:
 
     def append() -> None:
         with kelek.Log([*server_keys], "safe", key=key, server_keys=server_keys) as log:
-            while not stop.is_set():
+            while not stop.wait(PACE_S):
                 done.append(log.append(b"%d" % len(done)))
 
     try:

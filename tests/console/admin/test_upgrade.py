@@ -21,6 +21,7 @@ from kelek.console.admin.upgrade import RunningSupervisor
 from kelek.console.cli_errors import CliError
 from kelek.storage.log import segment
 from kelek.storage.log.segment import Identity
+from kelek.tests.waiting import PACE_S
 from kelek.version import __version__
 
 ROOT = Path(__file__).parents[3]
@@ -41,7 +42,8 @@ class UpgradedCluster:
         self.old = folder / "old"
         (self.old / "kelek").mkdir(parents=True)
         for part in PARTS:
-            ignored = shutil.ignore_patterns("__pycache__")
+            # With compiled files, except those that another process is writing.
+            ignored = shutil.ignore_patterns("*.pyc.*")
             shutil.copytree(ROOT / part, self.old / "kelek" / part, ignore=ignored)
         for file in [
             *ROOT.glob("*.py"),
@@ -98,7 +100,7 @@ def test_no_request_fails_while_three_nodes_are_upgraded(cluster: UpgradedCluste
 
         def append() -> None:
             with kelek.Log(cluster.urls, "up") as log:
-                while not stop.is_set():
+                while not stop.wait(PACE_S):
                     done.append(log.append(b"%d" % len(done)))
 
         appending = pool.submit(append)
