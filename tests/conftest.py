@@ -55,7 +55,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Restores SIGINT, which background jobs ignore and the tests' processes would inherit."""
+    """Restores SIGINT, which background jobs ignore and the tests' processes would inherit.
+
+    Each JVM of Spark, here or in another process, has the options of tests/pipeline/conf.
+    """
+    os.environ["SPARK_CONF_DIR"] = str(ROOT / "tests" / "pipeline" / "conf")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

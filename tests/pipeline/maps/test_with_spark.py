@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -16,6 +15,7 @@ import kelek
 from kelek.mapping import sandbox
 from kelek.tests.conftest import ROOT, Shell
 from kelek.tests.pipeline.conftest import NODE, running
+from kelek.tests.waiting import wait_until
 
 wasmtime = pytest.importorskip("wasmtime")
 pytestmark = pytest.mark.spark
@@ -116,14 +116,9 @@ class MapNodes:
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MapNodes]:
     pytest.importorskip("pyspark", reason="the extra kelek[spark] is not installed")
-    places = [tmp_path_factory.mktemp(name) for name in ("spark", "plain", "conf")]
-    with pytest.MonkeyPatch.context() as patch:
-        # What Spark is told besides. This halves the CPU that a short-lived JVM takes.
-        options = "spark.driver.extraJavaOptions -XX:TieredStopAtLevel=1\n"
-        (places[2] / "spark-defaults.conf").write_text(options, encoding="utf-8")
-        patch.setenv("SPARK_CONF_DIR", str(places[2]))
-        with running(places[0], TOPOLOGY + SPARK) as spark, running(places[1], TOPOLOGY) as plain:
-            yield MapNodes(spark, plain)
+    places = [tmp_path_factory.mktemp(name) for name in ("spark", "plain")]
+    with running(places[0], TOPOLOGY + SPARK) as spark, running(places[1], TOPOLOGY) as plain:
+        yield MapNodes(spark, plain)
 
 
 def mapped(
@@ -142,10 +137,7 @@ def pairs(url: str, number: int) -> list[tuple[bytes, bytes]]:
 
 
 def until(done: Callable[[], Any]) -> Any:
-    end = time.monotonic() + DEADLINE_S
-    while not (found := done()):
-        assert time.monotonic() < end, "it does not happen"
-    return found
+    return wait_until(done, deadline_s=DEADLINE_S)
 
 
 def spark_job(shell: Shell) -> Any:
