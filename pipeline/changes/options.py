@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ...protocols.raft.messages import NUMBER_MAX
+from ...protocols.limits import NUMBER_MAX
 from ..errors import OptionError
 from ..log.options import COUNT, EARLIEST, LATEST
 from ..options import FLAG, OptionType, one_of, option

@@ -23,7 +23,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from ...clients.table.arguments import Range
-from ...protocols.raft.messages import NUMBER_MAX
+from ...protocols.limits import NUMBER_MAX
 from ..errors import (
     ChangesLost,
     PipelineError,
