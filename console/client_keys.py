@@ -97,9 +97,12 @@ def of_topology(topology: "Topology") -> dict[str, Any]:
     meta = _meta()
     if meta.get(SERVER_KEYS, ((), False))[0]:
         raise CliError("--server-key: it is for --url; a topology has the keys of its nodes")
+    key_file, key_given = meta.get(KEY_FILE, (None, False))
+    if topology.security is None and key_given:
+        problem = f"{topology.path} has no keys, so that no connection is encrypted"
+        raise CliError(f"--own-key: {problem}; leave the option out")
     if topology.security is None:
         return {}
-    key_file, _ = meta.get(KEY_FILE, (None, False))
     if not key_file and topology.security.key_file:
         key_file = topology.resolve(topology.security.key_file)
     if not key_file:

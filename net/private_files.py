@@ -1,5 +1,6 @@
 """Files that only their owner may read: keys, passwords."""
 
+import errno
 import os
 import stat
 from contextlib import suppress
@@ -31,7 +32,8 @@ def read_private_file(path: str | os.PathLike[str], bytes_max: int, place: str =
                 raise OperatorError(place, problem, f"chown {os.geteuid()} {name}")
             data = file.read(bytes_max + 1)
     except OSError as error:
-        raise OperatorError(place, f"{name}: {error.strerror}", "make it readable") from error
+        way_out = "correct the path" if error.errno == errno.ENOENT else "make it readable"
+        raise OperatorError(place, f"{name}: {error.strerror}", way_out) from error
     if len(data) > bytes_max:
         raise OperatorError(place, f"{name} has more than {bytes_max} bytes", "replace it")
     try:

@@ -43,15 +43,16 @@ class WorkerRequest(NamedTuple):
     reload: bool = option("--reload", is_flag=True,
                           help="Start them again when a .py file below this folder "
                                "changes.")  # fmt: skip
-    target: str = argument(metavar="MODULE:FUNCTION")
+    target: str = argument(metavar="MODULE:NAME")
 
 
 @command
 def run(request: WorkerRequest) -> None:
     """Serves with a function, with one decorated by @kelek.service, or works for a kelek.Queue.
 
-    MODULE is looked up in this folder first. SIGTERM or an interrupt finishes the requests or jobs
-    in progress, then ends; a second one ends at once. A queue has its cluster's urls itself.
+    MODULE is looked up in this folder first; NAME is the function or the queue in it. SIGTERM or an
+    interrupt finishes the requests or jobs in progress, then ends; a second one ends at once. A
+    queue has its cluster's urls itself.
     """
     if (request.processes > 1 or request.reload) and not is_child():
         run_processes(request.processes, request.reload)
@@ -69,7 +70,10 @@ def run_queue(request: WorkerRequest, queue: Any) -> None:
     """Works for a kelek.Queue or kelek.AsyncQueue until a signal comes."""
     for option_name, value in (("--url", request.urls), ("--name", request.name)):
         if value:
-            raise CliError(f"{option_name}: it is of services; a queue says that itself")
+            raise CliError(
+                f"{option_name}: {request.target} is a kelek.Queue, which has its own; "
+                "leave the option out"
+            )
 
     def on_error(error: Exception) -> None:
         sys.stderr.write(f"kelek: {queue.name}: {type(error).__name__}: {error}\n")
@@ -135,7 +139,7 @@ def find_object(target: str) -> Any:
     """What is at MODULE:NAME. Raises CliError."""
     module_name, colon, path = target.partition(":")
     if not colon or not module_name or not path:
-        raise CliError(f"{target}: write MODULE:FUNCTION")
+        raise CliError(f"{target}: write MODULE:FUNCTION, or MODULE:NAME of a kelek.Queue in it")
     # The current folder's modules come first.
     sys.path.insert(0, os.getcwd())
     try:
@@ -143,7 +147,9 @@ def find_object(target: str) -> Any:
     except ImportError as error:
         # A wrong name, or a module that can't be imported.
         is_missing = f"{module_name}.".startswith(f"{error.name}.")
-        raise CliError(f"{module_name}: {error}", IMPOSSIBLE if is_missing else FAILED) from error
+        way_out = f"; is {module_name}.py in this folder?" if is_missing else ""
+        code = IMPOSSIBLE if is_missing else FAILED
+        raise CliError(f"{module_name}: {error}{way_out}", code) from error
     except SyntaxError as error:
         raise CliError(f"{error.filename}:{error.lineno}: {error.msg}", FAILED) from error
     for part in path.split("."):

@@ -122,7 +122,9 @@ def discover(network: NetworkOptions, request: DiscoverRequest) -> None:
         interface = network.interface or "the network's first interface"
         what = f"no node of the cluster {cluster}" if cluster else "no node with services of kelek"
         raise CliError(
-            f"{what} was found on {interface}, port {network.port}; another --interface?", FAILED
+            f"{what} was found on {interface}, port {network.port}; try another --interface, such "
+            "as lo for nodes of this machine alone",
+            FAILED,
         )
 
 

@@ -66,14 +66,16 @@ def list_(
 ) -> None:
     """Lists the jobs of the queue NAME, in the order in which workers take them."""
     with opened(options, name, codec) as queue:
-        show_jobs(options.output, queue.jobs(state, limit=limit), KEYS)
+        jobs = queue.jobs(state, limit=limit)
+    show_jobs(options, name, jobs, KEYS)
 
 
 @command
 def dead(options: QueueOptions, name: str = NAME, limit: int = LIMIT, codec: str = CODEC) -> None:
     """Lists the dead letters of the queue NAME, with their last failure."""
     with opened(options, name, codec) as queue:
-        show_jobs(options.output, queue.jobs("dead", limit=limit), DEAD_KEYS)
+        jobs = queue.jobs("dead", limit=limit)
+    show_jobs(options, name, jobs, DEAD_KEYS)
 
 
 @command
@@ -167,9 +169,11 @@ def info(
     The counts of a durable service are those of the first broker that answers; `kelek broker queue`
     lists each broker's.
     """
-    known = names or queue_names(options)
+    known = queue_names(options)
+    for name in names:
+        check_known(name, known)
     rows: list[dict[str, Any]] = []
-    for name in known:
+    for name in names or known:
         with opened(options, name) as queue:
             rows.append({"queue": name, **queue.info()})
     if not names and not options.urls:
@@ -228,13 +232,21 @@ def checked_job(job: str) -> str:
     return job
 
 
-def show_jobs(output: str, jobs: list[JobInfo], keys: tuple[str, ...]) -> None:
+def check_known(name: str, known: list[str]) -> None:
+    """Raises CliError."""
+    if name not in known:
+        raise CliError(f"no queue has the name {name}; list them: kelek queue info", FAILED)
+
+
+def show_jobs(options: QueueOptions, name: str, jobs: list[JobInfo], keys: tuple[str, ...]) -> None:
+    if not jobs:
+        check_known(name, queue_names(options))
     rows = [row_of(job) for job in jobs]
-    if output == "text":
+    if options.output == "text":
         for row in rows:
             body = str(row["body"])
             row["body"] = body if len(body) <= BODY_CHARACTERS else f"{body[:BODY_CHARACTERS]}..."
-    show_rows(output, rows, keys)
+    show_rows(options.output, rows, keys)
 
 
 def row_of(job: JobInfo) -> dict[str, Any]:

@@ -4,7 +4,6 @@ The supervisors here answer for the nodes that they run; the leader, if it runs 
 members. Only members of which neither says anything are asked over the network.
 """
 
-import contextlib
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -20,7 +19,7 @@ from ...actors.runtime.cluster_status import (
     elsewhere_rows,
 )
 from ..admin import supervisor_client as client
-from ..cli_errors import CliError
+from ..cli_errors import FAILED, CliError
 
 if TYPE_CHECKING:
     from ...clients.log.async_log import AsyncLog
@@ -134,13 +133,20 @@ def _may_listen(url: str) -> bool:
 
 
 def rows_of_urls(urls: Mapping[str, str], cluster: str, keys: Mapping[str, Any]) -> list[Row]:
-    """A row for each member of the cluster, as they answer; without a leader, for each url."""
+    """A row for each member of the cluster, as they answer; without a leader, for each url.
+    Raises CliError when none answers."""
 
     async def ask(log: "AsyncLog") -> tuple[Mapping[str, str], list[Row | None]]:
         members: Mapping[str, str] = urls
-        with contextlib.suppress(Error):
+        problem: Error | None = None
+        try:
             members = await log.members() or urls
-        return members, await ask_each(log, [*members.values()])
+        except Error as error:
+            problem = error
+        answers = await ask_each(log, [*members.values()])
+        if problem is not None and not any(answers):
+            raise CliError(str(problem), FAILED)
+        return members, answers
 
     from ...clients.errors import Error
 

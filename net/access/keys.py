@@ -34,6 +34,10 @@ def load_key(path: str | os.PathLike[str], location: str = "") -> Certificate:
     """
     name = os.fspath(path)
     location = location or name
+    if not os.path.exists(name):
+        raise OperatorError(location, f"there is no {name}", "copy it here, or kelek keys new NAME")
+    if os.path.exists(f"{name}_secret"):  # The other half of what kelek keys new has made.
+        raise OperatorError(location, f"{name} is a public key", f"name {name}_secret")
     try:
         found = parse_certificate(read_private_file(path, FILE_BYTES_MAX, location))
     except CertificateError as error:

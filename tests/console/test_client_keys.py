@@ -90,7 +90,12 @@ def test_keys_that_do_not_fit_are_refused(
     assert "--own-key: the server's key is missing" in problem(*own)
     assert "2 keys for 1 servers" in problem(*server, *server, *own)
     assert "40 characters of Z85" in problem("--server-key", "x", *own)
-    assert "No such file" in problem(*server, "--own-key", tmp_path / "none")
+    assert "copy it here, or kelek keys new" in problem(*server, "--own-key", tmp_path / "none")
+    public = key.with_name("orders.key")
+    public.write_text(key.read_text())
+    public.with_name("orders.key_secret").touch()
+    public.chmod(0o644)
+    assert f"is a public key; name {public}_secret" in problem(*server, "--own-key", public)
     assert "needs a key" in problem("--timeout", 2)  # libzmq may miss the reason.
     unknown = write_key(tmp_path, new_key("unknown"))
     assert "the server refused the key" in problem(*server, "--own-key", unknown, "--timeout", 2)

@@ -33,7 +33,7 @@ def test_an_invalid_secret_is_refused(tmp_path: Path, data: bytes, error: str) -
 
 
 def test_a_missing_secret_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match="No such file or directory; make it readable"):
+    with pytest.raises(OperatorError, match="No such file or directory; correct the path"):
         SecretFile(str(tmp_path / "secret"), LOCATION)
 
 

@@ -24,7 +24,7 @@ def rows(*words: str) -> list[dict[str, object]]:
 
 def test_jobs_are_put_listed_shown_and_ended(cluster: LocalCluster) -> None:
     of = "-t", cluster.topology
-    assert ok("queue", "list", "thumbs", *of) == "id  state  priority  attempts  due  body\n"
+    assert "no queue has the name thumbs" in fails("queue", "list", "thumbs", *of)[1]
     job = ok("queue", "put", "thumbs", '{"name": "a.jpg"}', "--priority", "7", *of).strip()
     later = ok("queue", "put", "thumbs", "b.jpg", "--delay", "3600", "--unique", "b", *of).strip()
     assert ok("queue", "put", "thumbs", "b.jpg", "--unique", "b", *of).strip() == later
@@ -76,6 +76,9 @@ def test_errors_are_one_line(cluster: LocalCluster) -> None:
         (1, "has ended", ["cancel", "thumbs", missing]),
         (1, "no dead letter", ["retry", "thumbs", missing]),
         (2, "give a JOB", ["retry", "thumbs"]),
+        (1, "no queue has the name", ["list", "thumb"]),
+        (1, "no queue has the name", ["dead", "thumb"]),
+        (1, "no queue has the name", ["info", "thumbs", "thumb"]),
     ):
         found, line = fails("queue", *words, *of)
         assert found == code, line
