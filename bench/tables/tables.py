@@ -160,6 +160,16 @@ class TablesBench:
             ),
             case("put, one key, replicated, alone", ours, alone, "put", 1),
             case("put, one key, redis, WAIT 1, alone", waits, alone, "put", 1),
+            *(
+                case(f"get, one key, {name}", target, load, "get", 1)
+                for name, target, load in (
+                    ("replicated, alone", ours, alone),
+                    ("replicated, alone, asked of a follower", follower, alone),
+                    ("redis, alone", redis, alone),
+                    (f"replicated, {MANY} outstanding", ours, Load(8, MANY // 8, secs=self.secs)),
+                    (f"redis, {MANY} outstanding", redis, Load(8, MANY // 8, secs=self.secs)),
+                )
+            ),
         ]
 
     def round(self, number: int) -> None:
@@ -192,6 +202,15 @@ class TablesBench:
                 over(f"put of one key, {form}, over Redis with WAIT 1", ours, theirs, 1)
                 for form, ours, theirs in ONES
             ),
+            *(
+                over(
+                    f"get of one key, {form}, over Redis",
+                    f"get, one key, replicated, {form}",
+                    f"get, one key, redis, {form.partition(', asked')[0]}",
+                    goal,
+                )
+                for form, goal in ONE_GETS
+            ),
         ]
 
     def rows(self) -> list[list[str]]:
@@ -215,6 +234,14 @@ ONES = [
         f"put, one key, redis, WAIT 1, {form}",
     )
     for form in (f"{MORE} outstanding", f"{MANY} outstanding", "alone")
+]
+
+
+# An answer alone may take 2.5 times as long as Redis's, by way of a follower 4 times.
+ONE_GETS = [
+    ("alone", 1 / 2.5),
+    ("alone, asked of a follower", 1 / 4),
+    (f"{MANY} outstanding", 0.5),
 ]
 
 

@@ -125,16 +125,22 @@ def _detach(found: Any, flags: list[str], topology: str | None) -> int:
     signal.signal(signal.SIGALRM, _on_detach_alarm)
     signal.setitimer(signal.ITIMER_REAL, DETACH_S)
     assert process.stdout is not None
-    for line in process.stdout:
-        if line.removeprefix("supervisor: ").rstrip("\n") in found.renamed:
-            continue  # This command has printed it.
-        failed = line.startswith("supervisor: ")
-        click.echo(line, nl=False, err=failed)
-        if line.startswith("all-ready "):
-            at = f" {shlex.quote(topology)}" if topology else ""
-            click.echo("next: " + ", ".join(f"supervisor {verb}{at}" for verb in NEXT))
-            return FAILED if " given_up=" in line else 0
-    return process.wait()
+    problems: list[str] = []  # They come last, where they are seen.
+    try:
+        for line in process.stdout:
+            if line.removeprefix("supervisor: ").rstrip("\n") in found.renamed:
+                continue  # This command has printed it.
+            if line.startswith("supervisor: "):
+                problems.append(line)
+                continue
+            click.echo(line, nl=False)
+            if line.startswith("all-ready "):
+                at = f" {shlex.quote(topology)}" if topology else ""
+                click.echo("next: " + ", ".join(f"supervisor {verb}{at}" for verb in NEXT))
+                return FAILED if " given_up=" in line else 0
+        return process.wait()
+    finally:
+        click.echo("".join(problems), nl=False, err=True)
 
 
 def _on_detach_alarm(number: int, frame: object) -> None:

@@ -3,7 +3,13 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ...clients.errors import TableError, TableTimeout, TableTooLarge, TableUnavailable
+from ...clients.errors import (
+    TableError,
+    TableNotAllowed,
+    TableTimeout,
+    TableTooLarge,
+    TableUnavailable,
+)
 from ...clients.table.operations import TableTuning
 from ...clients.table.table import Table
 from ...protocols.failover.limits import REACH_MS
@@ -81,6 +87,9 @@ def report_table_errors(target: Target, number: int | str | None) -> Iterator[No
     except TableTooLarge as error:
         raise CliError(str(error)) from error
     except TableError as error:
-        is_late = isinstance(error, TableTimeout) and not error.reason
-        way_out = "; do all nodes run? supervisor status" if is_late else ""
+        way_out = ""
+        if isinstance(error, TableTimeout) and not error.reason:
+            way_out = "; do all nodes run? supervisor status"
+        elif isinstance(error, TableNotAllowed):
+            way_out = "; `kelek keys allow` grants tables:NUMBERS:r or :rw, see docs/security.md"
         raise CliError(f"{place}: {error}{way_out}", FAILED) from error

@@ -1,5 +1,6 @@
 """Key files: the own key of a node or client, and the directory of the keys that a node allows."""
 
+import errno
 import os
 import time
 from contextlib import suppress
@@ -35,7 +36,8 @@ def load_key(path: str | os.PathLike[str], location: str = "") -> Certificate:
     name = os.fspath(path)
     location = location or name
     if not os.path.exists(name):
-        raise OperatorError(location, f"there is no {name}", "copy it here, or kelek keys new NAME")
+        problem = f"{name}: {os.strerror(errno.ENOENT)}"
+        raise OperatorError(location, problem, "copy it here, or kelek keys new NAME")
     if os.path.exists(f"{name}_secret"):  # The other half of what kelek keys new has made.
         raise OperatorError(location, f"{name} is a public key", f"name {name}_secret")
     try:

@@ -174,7 +174,8 @@ def test_commands_on_a_secured_cluster(
     monkeypatch.setenv(VARIABLE, key_of(cluster, "bob"))
     assert ok("table", "get", 7, "k", *file) == "v\n"
     for words in (("put", 7, "k", "w"), ("get", 8, "k"), ("copy", 7, 9)):
-        assert "has no grant for this request" in fails("table", *words, *file)[1]
+        problem = fails("table", *words, *file)[1]
+        assert "has no grant for this request; `kelek keys allow` grants tables" in problem
     code, line = fails("broker", "services", "--timeout", 1, *file)
     assert (code, "refused the key" in line, "supervisor start" in line) == (1, True, False)
 

@@ -67,8 +67,11 @@ class ServerContext:
     def reason(self) -> str:
         """Why the log does not commit, for errors of expired requests."""
         if self.client.leader is None:
-            return "no leader was found: an election goes on, or no majority of the nodes runs"
+            return (
+                "no leader was found: an election goes on, or no majority of the nodes runs and has"
+                " room on its disks; `kelek status` says which"
+            )
         return (
             f"the leader at {self.client.leader} did not commit: it has no majority, or its disk"
-            " takes no writes"
+            " takes no writes; `kelek status` says which"
         )
