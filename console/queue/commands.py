@@ -169,13 +169,13 @@ def info(
     The counts of a durable service are those of the first broker that answers; `kelek broker queue`
     lists each broker's.
     """
-    known = queue_names(options)
-    for name in names:
-        check_known(name, known)
     rows: list[dict[str, Any]] = []
-    for name in names or known:
+    for name in names or queue_names(options):
         with opened(options, name) as queue:
-            rows.append({"queue": name, **queue.info()})
+            counts = queue.info()
+        if names and not any(counts.values()):
+            check_known(name, queue_names(options))
+        rows.append({"queue": name, **counts})
     if not names and not options.urls:
         rows += durable_services(options)
     keys = ("queue", "waiting", "delayed", "running", "dead", "ended", "workers")
