@@ -191,16 +191,22 @@ def acknowledge(follower: "zmq.Socket[bytes]") -> None:
         follower.send_multipart([route, *own.APPEND_PACKED_ANSWER.encode(answer, message_id)])
 
 
-@pytest.mark.parametrize("urgent", [True, False])
-def test_urgent_processes_learn_of_a_commit_at_once(turn: Turn, urgent: bool) -> None:
-    """The pack of a table server is committed when the follower has it. Other processes learn of it
-    when their next notice is due, which it is not here."""
-    turn.put()
+def committed(turn: Turn, urgent: bool = False) -> LeadingWait:
+    """Waits while the follower acknowledges an entry."""
     follower = threading.Thread(target=acknowledge, args=[turn.follower])
     follower.start()
     reason, found = turn.wait(urgent=urgent)
     follower.join()
     assert reason == "time"
+    return found
+
+
+@pytest.mark.parametrize("urgent", [True, False])
+def test_urgent_processes_learn_of_a_commit_at_once(turn: Turn, urgent: bool) -> None:
+    """The pack of a table server is committed when the follower has it. Other processes learn of it
+    when their next notice is due, which it is not here."""
+    turn.put()
+    found = committed(turn, urgent)
     index = (LAST + 1).to_bytes(8, "little")
     assert turn.table_server.recv_multipart()[-1] == (1).to_bytes(4, "little") + index
     end = turn.leader.end()
@@ -219,9 +225,10 @@ def test_updates_in_part_come_before_those_of_another_endpoint(turn: Turn, has_r
     """The answer to the second update of a client has no room. The first one, which is no block
     yet, has the next index: nothing of a table server may take it."""
     clients, intake = turn.sockets[0], turn.leader.intakes[0]
-    if has_room:  # Memory for blocks, from an earlier state.
+    if has_room:  # Memory for blocks, from an earlier state that has answered its update.
         turn.update(1, now_s())
-        assert turn.wait()[0] == "time"
+        committed(turn)
+        assert turn.client.recv_multipart()[1] == b"\1"
     turn.sockets[0] = clients._replace(out=Frames(1, 1))
     turn.update(2, now_s())
     turn.update(3, 0)  # It has expired.
