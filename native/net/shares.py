@@ -24,10 +24,14 @@ class MessageShares:
     routing id.
     """
 
-    def __init__(self, client_max: int, crowded: int, all_max: int) -> None:
-        """crowded: above so many messages in all, a client may have FEW"""
+    def __init__(
+        self, client_max: int, crowded: int, all_max: int, secret: bytes | None = None
+    ) -> None:
+        """crowded   above so many messages in all, a client may have FEW
+        secret    8 bytes, by default random: clients must not choose names that share a number
+        """
         shares = self._struct = ffi.new("struct klk_shares *")
-        shares.seed = int.from_bytes(os.urandom(8), "little")
+        shares.seed = int.from_bytes(secret or os.urandom(8), "little")
         shares.client_max, shares.crowded, shares.all_max = client_max, crowded, all_max
         self._numbers, self._clients = ffi.new("uint32_t[]", 1), ffi.new("uint32_t[]", 1)
         self._count = ffi.new("uint32_t *")

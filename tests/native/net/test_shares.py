@@ -9,6 +9,7 @@ from kelek.native.net.messages import Arena
 from kelek.native.net.shares import FEW, MessageShares
 
 CLIENT_MAX, CROWDED, ALL_MAX = 6, 8, 15
+SECRET = b"8 bytes."  # By it no two clients share a number, as by one secret of a thousand.
 CLIENTS = st.lists(st.integers(0, 4), max_size=30)
 
 
@@ -16,7 +17,7 @@ CLIENTS = st.lists(st.integers(0, 4), max_size=30)
 def test_a_history_of_messages_is_its_twins(
     steps: list[tuple[list[int], int]], has_slots: bool
 ) -> None:
-    shares = MessageShares(CLIENT_MAX, CROWDED, ALL_MAX)
+    shares = MessageShares(CLIENT_MAX, CROWDED, ALL_MAX, SECRET)
     counts: Counter[int] = Counter()
     waiting: list[tuple[int, int]] = []
     refused = 0
