@@ -232,7 +232,7 @@ def test_a_flood_in_bundles_is_answered_in_bundles(make_broker: Made) -> None:
             broker.peer(name, "clients").send(bundle)
     broker.settle()
     frames = list(received(worker))
-    assert len(frames) < len(names) * count // 10  # A wake takes what has arrived: 17 and more.
+    assert len(frames) < len(names) * count // 15  # By the time that passes: 284 to 515 were seen.
     work = [message for message in opened(frames) if message[1] == b"\2"]
     answers = [[*message[:1], b"\4", *message[2:5], message[4]] for message in work]
     for first in range(0, len(answers), 100):
