@@ -218,10 +218,13 @@ def test_all_of_a_flood_is_dispatched_and_answered(make_broker: Made) -> None:
     assert [message[3] for message in received(client)] == [b"%d" % n for n in range(count)]
 
 
-def test_a_flood_in_bundles_is_answered_in_bundles(make_broker: Made) -> None:
-    """Each client's answers share frames, in order; a bundle is larger than the arena."""
-    broker = make_broker(arena_bytes=1 << 12, frames=50)
-    count, names = 3000, [b"c1", b"c2", b"c3"]
+FLOOD, FLOODERS = 3000, [b"c1", b"c2", b"c3"]
+
+
+def frames_of_flood(broker: NativeBroker) -> int:
+    """The frames that carry a flood to a worker. Checks its answers, of which each client's share
+    frames, in order."""
+    count, names = FLOOD, FLOODERS
     worker = broker.peer(b"w1", "workers")
     new = NewWorker(b"w1", b"echo", window=65_535, wants=Wants.BUNDLES)
     assert broker.exchange.add_worker(new, 1)
@@ -232,7 +235,6 @@ def test_a_flood_in_bundles_is_answered_in_bundles(make_broker: Made) -> None:
             broker.peer(name, "clients").send(bundle)
     broker.settle()
     frames = list(received(worker))
-    assert len(frames) < len(names) * count // 15  # By the time that passes: 284 to 515 were seen.
     work = [message for message in opened(frames) if message[1] == b"\2"]
     answers = [[*message[:1], b"\4", *message[2:5], message[4]] for message in work]
     for first in range(0, len(answers), 100):
@@ -242,6 +244,14 @@ def test_a_flood_in_bundles_is_answered_in_bundles(make_broker: Made) -> None:
         answered = list(received(broker.peers[name]))
         assert len(answered) < count // 10
         assert [message[3] for message in opened(answered)] == [b"%d" % n for n in range(count)]
+    return len(frames)
+
+
+def test_a_flood_in_bundles_is_answered_in_bundles(make_broker: Made) -> None:
+    """A bundle is larger than the arena. What is held leaves after a time, so that a pause of this
+    process makes more frames: of three floods one must have none."""
+    found = (frames_of_flood(make_broker(arena_bytes=1 << 12, frames=50)) for _ in range(3))
+    assert any(frames < len(FLOODERS) * FLOOD // 20 for frames in found)
 
 
 @pytest.mark.parametrize(
