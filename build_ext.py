@@ -15,6 +15,7 @@ PARTS = (
     "latency.h",
     "api.h",
     "columns.h",
+    "gets.h",
     "rows.h",
     "runs.h",
     "sst.h",
@@ -34,7 +35,7 @@ HEADERS = {path.name: path.relative_to(HERE).as_posix() for path in (HERE / "csr
 API = [HERE / HEADERS[name] for name in PARTS]  # One API in pieces.
 FOLDERS = [
     "csrc",
-    *(f"csrc/{name}" for name in ("broker", "log", "net", "rows", "steady", "tables")),
+    *(f"csrc/{name}" for name in ("broker", "log", "net", "rows", "sst", "steady", "tables")),
 ]
 WARNINGS = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow"]
 # The first of each line that this compiler and linker take (not all of them are for every system).

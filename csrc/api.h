@@ -734,66 +734,6 @@ ssize_t klk_records_pack(const uint32_t *sizes, uint32_t count, const uint8_t *j
 ssize_t klk_output_ops(const uint8_t *output, size_t size, uint32_t table, uint8_t *out,
                        size_t capacity, uint64_t *counts);
 
-/* ---- requests.c: requests of tables in an arena (docs/protocols/zerodb.md) ---- */
-
-enum klk_request_limit { KLK_TTL_S_MAX = 315360000 }; /* ten years */
-
-enum klk_request_shape {
-    KLK_REQUEST_OTHER = 0, /* to be decoded one by one: malformed, or of a rare type */
-    KLK_REQUEST_READ = 1,  /* of a table; the frames behind its number are not looked at */
-    KLK_REQUEST_WRITE = 2  /* well-formed put, delete, delete range or limited delete */
-};
-
-/* What the header and the table number of a request say. */
-struct klk_request {
-    uint32_t message;     /* its number in the arena */
-    uint32_t table;
-    uint32_t deadline_ms; /* of our extension; 0: none */
-    uint32_t entry_size;  /* of a write: bytes of its entry */
-    uint8_t type;
-    uint8_t flags;        /* of a write */
-    uint8_t extension;    /* flags of our extension */
-    uint8_t shape;
-    uint8_t header;       /* which frame of the message the header is */
-    uint8_t extended;     /* it has our extension: the answer echoes reqid */
-    uint8_t reqid[12];
-    uint8_t spare[2];
-};
-
-/* Looks at every message of an arena.
- *
- *   routed            1: a message begins with a routing id, and perhaps the empty frame of a REQ
- *                     socket; 0: with the header
- *   entry_bytes_max   a write whose entry would be larger has the shape OTHER
- *   out               room for one request a message */
-void klk_requests_read(const struct klk_messages *arena, int routed, uint32_t entry_bytes_max,
-                       struct klk_request *out);
-
-/* Packs each write among these requests into an entry, one behind the other.
- *
- *   out, capacity   the sum of their entry_size is always enough
- *
- * Returns the bytes written, or KLK_ESPACE. */
-ssize_t klk_requests_pack(const struct klk_messages *arena, const struct klk_request *requests,
-                          uint32_t count, uint8_t *out, size_t capacity);
-
-/* Adds [head][routing id][request frames ..] to out for some of the requests; the routing id is
- * empty where there was none.
- *
- *   positions   of these among the requests
- *   done        in, out: how many of them are added, 0 at first
- *   kind        head: u8 kind, u8 1 for the empty frame of a REQ socket, 22 zeros
- *
- * Returns KLK_OK, or KLK_EFULL: out must grow, go on afterwards. */
-int klk_requests_forward(const struct klk_messages *arena, const struct klk_request *requests,
-                         const uint32_t *positions, uint32_t count, uint32_t *done, uint8_t kind,
-                         struct klk_messages *out);
-
-/* Adds [routing id]([empty])[31 01 type 00, echo of our extension] to out, for some requests. */
-int klk_requests_acknowledge(const struct klk_messages *arena,
-                             const struct klk_request *requests, const uint32_t *positions,
-                             uint32_t count, uint32_t *done, struct klk_messages *out);
-
 #include "columns.h"
 #include "runs.h"
 

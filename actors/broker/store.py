@@ -20,10 +20,10 @@ from ...protocols.majordomo.durable import (
     StoreWrite,
     Watch,
 )
+from ...protocols.reqids import MACHINE_BYTES, make_reqids
 from ...protocols.zerodb.client.client import Exchange, TableClientMachine, TableClientSetup
 from ...protocols.zerodb.wire import answers, ops, requests, values
 from ...protocols.zerodb.wire.values import PACKED, PARTSYNC, Extension
-from ...protocols.zmqraft.wire.values import MACHINE_BYTES, make_reqids
 from ..raft.leader_link import LeaderLink
 from ..runtime.process_loop import ProcessLoop
 

@@ -23,41 +23,30 @@ from ...net.clock import earliest, wall_ms
 from ...net.poll_loop import Pipe
 from ...net.sockets import SUBSCRIPTION_BYTES_MAX, Socket
 from ...protocols.access.zap import KeyChange
+from ...protocols.reqids import MACHINE_BYTES, make_reqids
 from ...protocols.zerodb.server.context import Now, SessionSetup
 from ...protocols.zerodb.server.outbox import INFO, KEY_PREFIX
 from ...protocols.zerodb.server.session import Session
 from ...protocols.zerodb.server.worker_channel import WorkerChannel
 from ...protocols.zerodb.wire import answers
 from ...protocols.zerodb.wire.values import (
-    OWNER_TABLE,
     PAIR_BYTES_MAX,
     REQUEST_BYTES_MAX,
     REQUEST_FRAMES_MAX,
 )
 from ...protocols.zerodb.wire.worker_pipe import (
     ANSWER_TAG,
-    COMPLETED,
-    HELLO,
     JOB_SERVER,
     KEY_CHANGED,
-    NEXT_EXPIRY,
-    ONE_WAY_FAILURE,
     PAIRS,
     PIPE_HEADER,
-    PROGRESS,
     REQUEST,
-    SERVER_WAITS,
-    TABLES,
-    WRITE_STATUS,
-    decode_outcomes,
-    decode_owners,
-    decode_tables,
     encode_ranges,
 )
 from ...protocols.zmqraft.client.client import LogClientMachine, LogClientSetup, WindowLimits
-from ...protocols.zmqraft.wire.values import MACHINE_BYTES, make_reqids
 from ...version import __version__
 from ..raft.leader_link import LeaderLink
+from ..raft.lease import open_lease
 from ..runtime.actor import Actor
 from ..runtime.setup import worker_names
 from .credit import ReadBytes
@@ -106,7 +95,9 @@ class ZerodbServer(Actor):
             for_tables=True,
         )
         client = LogClientMachine(setup, lambda: self._new_reqids(1)[0], self.now_ms)
-        self.session = Session(self._session_setup(), client, self._new_reqids)
+        self._lease = lease = open_lease(self)
+        leased_index = (lambda: 0) if lease is None else lease.read
+        self.session = Session(self._session_setup(), client, self._new_reqids, leased_index)
         self._link = LeaderLink(self, client, keys=self.client_keys)
         self._open_pipes()
         self._open_client_sockets()
@@ -233,6 +224,9 @@ class ZerodbServer(Actor):
             return
         self._count_read_bytes(arena, tags)
         due = [self._is_due(*tag) for tag in ANSWER_TAG.iter_unpack(tags)]
+        now_us = monotonic_us()
+        for channel, _ in self._work:
+            channel.end_answered(now_us)
         messages = arena
         if (
             len(self.session.outbox.scatter_gather)
@@ -310,39 +304,9 @@ class ZerodbServer(Actor):
     def _on_reports(self, arena: Arena) -> None:
         for head, frames in self.unpacked(arena, PIPE_HEADER, "reports"):
             try:
-                self._on_report(head, frames)
+                self.session.on_report(head, frames, self.now_ms, monotonic_us())
             except (ValueError, TypeError, IndexError, struct.error):
                 self.log_rarely("malformed-dropped", pipe="reports", kind=head[0])
-
-    def _on_report(self, head: Sequence[int], frames: list[bytes]) -> None:
-        """Raises ValueError, TypeError, IndexError, struct.error: it is malformed."""
-        kind, code, _, number, index, epoch = head
-        channel = self.session.channels[number]
-        self.session.on_epoch(channel, epoch, self.now_ms)
-        status = channel.status
-        if kind == PROGRESS:
-            self.session.writes.proposals.on_results(decode_outcomes(frames[0]) if frames else ())
-            channel.status = status._replace(applied_index=index)
-        elif kind == TABLES:
-            tables, local = (decode_tables(frame) for frame in frames[:2])
-            owners = decode_owners(frames[2])
-            channel.status = status._replace(tables=tables, local=local)
-            if number == OWNER_TABLE % len(self.session.channels):
-                self.session.writes.checks.ownership.owners = owners
-                names = {each: name.decode() for each, name in decode_owners(frames[3]).items()}
-                if names != self.session.clients.owners:
-                    self.session.clients.owners = names
-                    self.session.jobs.send_owners()
-        elif kind == WRITE_STATUS:
-            refusal = frames[0].decode(errors="replace") if code else ""
-            channel.status = status._replace(refusal=refusal)
-        elif kind == ONE_WAY_FAILURE:
-            self.session.outbox.notice(code, frames[0].decode(errors="replace"))
-        elif kind == NEXT_EXPIRY:
-            self.session.writes.on_expiry(number, index)
-        elif kind == COMPLETED:
-            channel.on_handled(index, monotonic_us())
-        channel.reported_kinds.add(kind)
 
     # ---- one wake ----
 
@@ -351,11 +315,9 @@ class ZerodbServer(Actor):
         session.ready(Now(now_ms, wall_ms(), monotonic_us()))
         self._link.act(now_ms, session.has_log_requests)
         self._link.set_lazy(session.may_wait)
+        for channel, notice in session.notices(now_ms):
+            self.send(self._work[channel.number][1], notice)
         for channel, socket in self._work:
-            if channel.must_send_hello(now_ms):
-                self.send(socket, [PIPE_HEADER.pack(HELLO, 0, 0, 0, 0, 0)])
-            if not session.writes.proposals.is_idle and channel.must_send_waiting(now_ms):
-                self.send(socket, [PIPE_HEADER.pack(SERVER_WAITS, 0, 0, 0, 0, 0)])
             self._send_requests(channel, socket)
         if len(session.outbox.jobs):
             self._send_jobs()
@@ -437,6 +399,8 @@ class ZerodbServer(Actor):
 
     def on_stop(self) -> None:
         self._link.close()
+        if self._lease is not None:
+            self._lease.close()
 
     def status(self) -> dict[str, object]:
         session = self.session

@@ -154,6 +154,8 @@ class TableWorker(Actor):
             self._apply_latency.begin(index)
 
     def _on_work(self, arena: Arena) -> None:
+        if self._worker.on_gets(arena, self.now_ms):
+            return
         messages = self.unpacked(arena, PIPE_HEADER, "work")
         for kind in self._worker.on_work(messages, self.now_ms):
             self.log_rarely("malformed-dropped", pipe="work", kind=kind)
@@ -163,8 +165,9 @@ class TableWorker(Actor):
             self._credit.on_taken(epoch, size)
 
     def _on_barriers(self, arena: Arena) -> None:
-        for order, _ in barrier_messages(self, arena, "barriers"):
-            self._worker.on_barrier(order, self.now_ms)
+        for order, rest in barrier_messages(self, arena, "barriers"):
+            damage = rest[0].decode("utf-8", "replace") if rest else ""
+            self._worker.on_barrier(order, self.now_ms, damage)
         self._send_barrier_replies()
 
     def _send_barrier_replies(self) -> None:
@@ -187,7 +190,7 @@ class TableWorker(Actor):
             worker.answer(now_ms, wall_ms())
             self._send_answers()
             self._stop_if_damaged()
-        for report in worker.reports(self._reports.full):
+        for report in worker.reports(self._reports.full, now_ms):
             self._reports.send(report)
         self._report_applied()
 

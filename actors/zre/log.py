@@ -13,10 +13,10 @@ import zmq
 from ...native.net.messages import Arena
 from ...net.sockets import SocketOptions
 from ...net.zre import bind_free_port
+from ...protocols.reqids import MACHINE_BYTES, make_reqids
 from ...protocols.zerodb.wire.ops import Put, pack
 from ...protocols.zmqraft.client.client import LogClientMachine, LogClientSetup
 from ...protocols.zmqraft.client.window import PendingUpdates
-from ...protocols.zmqraft.wire.values import MACHINE_BYTES, make_reqids
 from ...protocols.zre import presence, services
 from ...protocols.zre.codec import endpoint_of
 from ...protocols.zre.log import decode_report, uuid_hash

@@ -569,13 +569,15 @@ static uint64_t promised_round(const struct klk_steady_leader *leader) {
 
 /* Dissertation, section 6.4.1: while the promises of a majority last, no other leader is elected
  * (protocols/raft/lease.py). */
-static int lease_is_valid(const struct klk_steady_leader *leader, uint64_t now_ms) {
+uint64_t klk_steady_lease_ms(const struct klk_steady_leader *leader) {
     uint64_t promised = promised_round(leader);
-    if (!leader->gives_leases) return 0;
+    /* Section 6.4, step 1: until an entry of its own term is committed, a leader does not know what
+     * is. */
+    if (!leader->gives_leases || leader->commit_index < leader->term_start) return 0;
     for (uint32_t back = 1; back <= leader->rounds_count && back <= KLK_STEADY_ROUNDS_MAX; back++) {
         const struct klk_steady_round *round =
             &leader->rounds[(leader->rounds_count - back) % KLK_STEADY_ROUNDS_MAX];
-        if (round->number <= promised) return now_ms < round->started_ms + leader->lease_ms;
+        if (round->number <= promised) return round->started_ms + leader->lease_ms;
     }
     return 0;
 }
@@ -583,10 +585,8 @@ static int lease_is_valid(const struct klk_steady_leader *leader, uint64_t now_m
 int klk_steady_reads(struct klk_steady_leader *leader, uint64_t now_ms, struct klk_messages *out) {
     const struct klk_waiters *readers = leader->reads->readers;
     if (!readers[KLK_READS_CONFIRMED].waiting && !readers[KLK_READS_APPLIED].waiting) return KLK_OK;
-    /* Only Python knows what is applied. Dissertation, section 6.4, step 1: until an entry of its
-     * own term is committed, a leader does not know what is. */
-    if (readers[KLK_READS_APPLIED].waiting || leader->commit_index < leader->term_start ||
-        !lease_is_valid(leader, now_ms))
+    /* Only Python knows what is applied. */
+    if (readers[KLK_READS_APPLIED].waiting || now_ms >= klk_steady_lease_ms(leader))
         return KLK_MORE;
     leader->round++;
     leader->lease_answers++;

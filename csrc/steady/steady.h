@@ -252,6 +252,24 @@ uint64_t klk_steady_due_ms(const struct klk_steady_leader *leader);
 /* Removes the first messages of an arena. */
 void klk_messages_drop(struct klk_messages *messages, uint32_t count);
 
+/* Until when reads may rely on this leader; 0: there is no lease. */
+uint64_t klk_steady_lease_ms(const struct klk_steady_leader *leader);
+
+/* ---- lease.c: what the processes of a node read instead of a question to their leader ---- */
+
+/* In memory that they share. The peer writes it, others only read. */
+struct klk_lease {
+    uint64_t version;  /* odd: it is being written */
+    uint64_t until_ms; /* when the lease ends, by the clock that a suspend does not stop */
+    uint64_t index;    /* all that was acknowledged is committed up to here, at the latest */
+};
+
+/* Call it before a message tells anyone of this commit index. until_ms 0: there is no lease. */
+void klk_lease_write(struct klk_lease *lease, uint64_t until_ms, uint64_t index);
+
+/* The index behind which nothing was acknowledged before this call; 0: only the leader knows. */
+uint64_t klk_lease_read(const struct klk_lease *lease);
+
 /* ---- turn.c: the loop around them ---- */
 
 /* A ROUTER with its drain and its outgoing messages. */
@@ -314,6 +332,7 @@ struct klk_steady_lead {
     int32_t need;           /* out, with that reason: what klk_updates_receive() has returned */
     uint32_t needy;         /* out, with that reason: the number of the intake */
     int64_t suspended_ms;   /* how long the machine was suspended, before the state began */
+    struct klk_lease *lease; /* NULL: no other process reads it */
     int64_t end_ms;         /* of the first call */
     uint64_t wakes;         /* out, added to */
 };

@@ -375,6 +375,15 @@ static int lead_reads(struct klk_steady_lead *lead, uint64_t now_ms) {
     return code == KLK_EFULL ? KLK_STEADY_FULL : KLK_STEADY_MESSAGE;
 }
 
+/* Tells the processes of this node how far a read must wait. */
+static void lead_publish(const struct klk_steady_lead *lead) {
+    const struct klk_steady_leader *leader = lead->leader;
+    if (!lead->lease) return;
+    uint64_t until_ms = klk_steady_lease_ms(leader);
+    if (until_ms) until_ms += (uint64_t)(lead->suspended_ms - SUSPENDED_MS_MIN);
+    klk_lease_write(lead->lease, until_ms, leader->commit_index);
+}
+
 /* Sends entries to followers, then answers to clients. Returns a reason to end, or GOES_ON. */
 static int lead_send(struct klk_steady_lead *lead, const struct lead_items *items, int *result) {
     int reason = GOES_ON;
@@ -383,6 +392,7 @@ static int lead_send(struct klk_steady_lead *lead, const struct lead_items *item
     for (uint32_t i = 0; i < KLK_STEADY_INTAKES; i++) outs[i] = lead->intakes[i].out;
     if (klk_steady_commit(lead->leader, klk_monotonic_us(), outs) != KLK_OK)
         reason = KLK_STEADY_FULL;
+    lead_publish(lead);
     klk_steady_tick(lead->leader, now_ms);
     int read = lead_reads(lead, now_ms);
     if (read != GOES_ON) reason = read;

@@ -1,5 +1,6 @@
 /* Requests of tables, checked, packed, forwarded and acknowledged without objects. */
 #include "bytes.h"
+#include "gets.h"
 #include "messages.h"
 #include "table_mark.h"
 
@@ -8,13 +9,20 @@ enum {
     TABLE_READ_LAST = 0x16,
     DELETE_RANGE = 0x22,
     DELETE_LIMITED = 0x23,
+    STALE = 0x01,
     PACKED = 0x02,
+    WITH_INDEX = 0x40,
     ENTRY_HEAD = 4 + 5, /* magic, operation, table */
     HEAD_BYTES = 24,
     REQID_OFFSET = 9, /* within the extension */
     TTL_OFFSET = 25,
     LEASE_OFFSET = 33,
-    EXTENSION_BYTES = 41
+    EXTENSION_BYTES = 41,
+    PIPED = 2, /* which frame the header is, behind a head and the routing id */
+    TAG_BYTES = 20,
+    COLUMN_HEAD = 3, /* header, table, offsets */
+    INDEX_BYTES = 8,
+    HEADER_BYTES_MAX = 28 /* of an answer that ends with a LOG INDEX */
 };
 
 static const uint8_t EXTENSION[] = {0x6b, 0x4c, 0x4b, 0x01};
@@ -295,8 +303,10 @@ int klk_requests_acknowledge(const struct klk_messages *arena,
                              uint32_t count, uint32_t *done, struct klk_messages *out) {
     for (; *done < count; ++*done) {
         const struct klk_request *request = &requests[positions[*done]];
-        uint8_t head[4 + sizeof EXTENSION + sizeof request->reqid] = {0x31, 0x01, request->type, 0};
-        uint32_t id_size, size = request->extended ? sizeof head : 4;
+        uint8_t head[HEADER_BYTES_MAX] = {0x31, 0x01, request->type, 0};
+        uint32_t id_size, size = 4;
+        if (request->extended) size += sizeof EXTENSION + sizeof request->reqid;
+        if (request->extension & WITH_INDEX) size += INDEX_BYTES;
         const uint8_t *id = klk_messages_at(arena, request->message, 0, &id_size);
         if (!klk_messages_fit(out, (uint64_t)id_size + size, 3)) return KLK_EFULL;
         memcpy(head + 4, EXTENSION, sizeof EXTENSION);
@@ -307,4 +317,144 @@ int klk_requests_acknowledge(const struct klk_messages *arena,
         klk_messages_end(out);
     }
     return KLK_OK;
+}
+
+/* ---- reads of keys, answered together ---- */
+
+static int get_read(const struct klk_messages *arena, uint64_t applied,
+                    const struct klk_gets *gets, struct klk_request *request) {
+    uint32_t size;
+    if (klk_messages_frames(arena, request->message) < PIPED + 2u) return 0;
+    const uint8_t *head = klk_messages_at(arena, request->message, 0, &size);
+    if (size != HEAD_BYTES || head[0] || klk_get_u32(head + 4) != gets->epoch) return 0;
+    if (klk_get_u64(head + 8) > applied) return 0;
+    request->header = PIPED;
+    struct frames frames = frames_of(arena, request);
+    const uint8_t *header = frame_at(&frames, 0, &size);
+    if (size < 3 || header[0] != 0x31 || header[1] != 0x01 || header[2] != READ) return 0;
+    if (extension_read(header + 3, size - 3, 0, request) != KLK_OK) return 0;
+    if (request->extension & ~(STALE | PACKED)) return 0;
+    request->type = READ;
+    const uint8_t *table = frame_at(&frames, 1, &size);
+    if (size != 4) return 0;
+    request->table = klk_get_u32(table);
+    return 1;
+}
+
+/* Adds the keys of a read to the places; 0: they are malformed, or too many. */
+static int get_keys(const struct klk_request *request, const struct frames *frames,
+                    struct klk_gets *gets, uint32_t *count, uint32_t *places, uint32_t keys_max) {
+    struct column keys = {0};
+    if (request->extension & PACKED) {
+        if (frames->count != COLUMN_HEAD + 1 || column_keys(frames, &keys) != KLK_OK) return 0;
+        *count = keys.count;
+    } else {
+        *count = frames->count - 2;
+    }
+    if (*count > keys_max - gets->keys) return 0;
+    for (uint32_t i = 0; i < *count; i++) {
+        uint32_t *place = places + 2 * (size_t)gets->keys++;
+        if (keys.offsets) {
+            place[0] = frames->offsets[COLUMN_HEAD] + klk_get_u32(keys.offsets + 4 * (size_t)i);
+            place[1] = column_size(&keys, i);
+        } else {
+            place[0] = frames->offsets[2 + i];
+            place[1] = frames->offsets[3 + i] - place[0];
+        }
+        if (!is_key(place[1])) return 0;
+    }
+    return 1;
+}
+
+int klk_gets_read(const struct klk_messages *arena, uint64_t applied, struct klk_gets *gets,
+                  struct klk_request *requests, uint32_t *counts, uint32_t *places,
+                  uint32_t keys_max) {
+    gets->keys = 0;
+    for (uint32_t m = 0; m < arena->messages; m++) {
+        requests[m] = (struct klk_request){.message = m};
+        if (!get_read(arena, applied, gets, &requests[m])) return 0;
+        if (m && requests[m].table != gets->table) return 0;
+        gets->table = requests[m].table;
+        struct frames frames = frames_of(arena, &requests[m]);
+        if (!get_keys(&requests[m], &frames, gets, &counts[m], places, keys_max)) return 0;
+    }
+    return arena->messages > 0;
+}
+
+static void values_column(const uint32_t *sizes, uint32_t count, const uint8_t *values,
+                          uint64_t size, struct klk_messages *out) {
+    uint8_t *at = out->bytes + klk_messages_bytes(out);
+    uint32_t *ends = out->offsets + out->frames;
+    uint32_t offset = 0;
+    klk_put_u32(at, 0);
+    for (uint32_t i = 0; i < count; i++) {
+        if (sizes[i] != UINT32_MAX) offset += sizes[i];
+        klk_put_u32(at + 4 * ((size_t)i + 1), offset);
+    }
+    ends[1] = ends[0] + 4 * (count + 1);
+    at = put_bytes(out->bytes + ends[1], values, (size_t)size);
+    ends[2] = ends[1] + (uint32_t)size;
+    for (uint32_t i = 0; i < count; i++) *at++ = sizes[i] != UINT32_MAX;
+    ends[3] = ends[2] + count;
+    out->frames += 3;
+}
+
+int klk_gets_answer(const struct klk_messages *arena, const struct klk_request *requests,
+                    const uint32_t *counts, const uint32_t *sizes, const uint8_t *values,
+                    struct klk_gets *gets, struct klk_messages *out) {
+    for (; gets->message < arena->messages; gets->message++) {
+        const struct klk_request *request = &requests[gets->message];
+        uint32_t count = counts[gets->message], head_size, id_size;
+        const uint32_t *own = sizes + gets->key;
+        const uint8_t *data = values + gets->byte;
+        uint64_t size = 0;
+        for (uint32_t i = 0; i < count; i++)
+            if (own[i] != UINT32_MAX) size += own[i];
+        const uint8_t *head = klk_messages_at(arena, gets->message, 0, &head_size);
+        const uint8_t *id = klk_messages_at(arena, gets->message, 1, &id_size);
+        uint8_t answer[4 + sizeof EXTENSION + sizeof request->reqid] = {0x31, 0x01, READ, 0};
+        uint8_t tag[TAG_BYTES] = {(uint8_t)gets->number, (uint8_t)(gets->number >> 8)};
+        uint64_t ticket = klk_get_u64(head + 16);
+        uint32_t position = ticket == gets->ticket ? gets->position + 1 : 0;
+        uint64_t extra = request->extension & PACKED ? 5 * (uint64_t)count + 4 : 0;
+        uint64_t bytes = sizeof tag + id_size + sizeof answer + size + extra;
+        if (!klk_messages_fit(out, bytes, 4 + (extra ? 3 : (uint64_t)count))) return KLK_EFULL;
+        klk_put_u32(tag + 4, gets->epoch);
+        klk_put_u32(tag + 8, position);
+        klk_put_u64(tag + 12, ticket);
+        memcpy(answer + 4, EXTENSION, sizeof EXTENSION);
+        memcpy(answer + 4 + sizeof EXTENSION, request->reqid, sizeof request->reqid);
+        klk_messages_frame(out, tag, sizeof tag);
+        klk_messages_frame(out, id, id_size);
+        if (head[1] & 1) klk_messages_frame(out, NULL, 0);
+        klk_messages_frame(out, answer, request->extended ? sizeof answer : 4);
+        if (extra)
+            values_column(own, count, data, size, out);
+        else
+            for (uint32_t i = 0; i < count; i++) {
+                uint32_t one = own[i] == UINT32_MAX ? 0 : own[i];
+                klk_messages_frame(out, data, one);
+                data += one;
+            }
+        klk_messages_end(out);
+        gets->ticket = ticket;
+        gets->position = position;
+        gets->key += count;
+        gets->byte += size;
+    }
+    return KLK_OK;
+}
+
+void klk_answers_tell(const struct klk_messages *answers, const uint64_t *indexes) {
+    static const uint8_t zeros[INDEX_BYTES];
+    for (uint32_t m = 0; m < answers->messages; m++) {
+        uint32_t size = 0, count = klk_messages_frames(answers, m);
+        if (count < 2) continue;
+        const uint8_t *header = klk_messages_at(answers, m, 1, &size);
+        if (!size && count > 2) header = klk_messages_at(answers, m, 2, &size);
+        if (size != HEADER_BYTES_MAX) continue;
+        uint32_t place = (uint32_t)(header - answers->bytes) + HEADER_BYTES_MAX - INDEX_BYTES;
+        if (!memcmp(answers->bytes + place, zeros, INDEX_BYTES))
+            klk_put_u64(answers->bytes + place, indexes[m]);
+    }
 }

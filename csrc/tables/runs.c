@@ -19,6 +19,8 @@ struct cut {
     size_t reached; /* end of the format within the block */
     uint32_t number;
     uint32_t workers;
+    const uint32_t *apart;
+    uint32_t apart_count;
 };
 
 /* A put or delete: its keys and values are at data, their sizes before them. */
@@ -59,11 +61,26 @@ static int entry_plain(const uint8_t *data, size_t size) {
     return 1;
 }
 
+/* Whether entries of a table must not share a run. */
+static int is_apart(const struct cut *cut, uint32_t table) {
+    uint32_t low = 0, high = cut->apart_count;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (cut->apart[middle] == table) return 1;
+        if (cut->apart[middle] < table)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return 0;
+}
+
 /* A new run, or the last one if the entry continues it. */
 static struct klk_run *cut_run(struct cut *cut, uint64_t log_index, uint32_t operation,
                                uint32_t table) {
     struct klk_run *last = cut->count ? &cut->runs[cut->count - 1] : NULL;
-    if (last && operation && last->operation == operation && last->table == table) {
+    if (last && operation && last->operation == operation && last->table == table &&
+        (last->log_index == log_index || !is_apart(cut, table))) {
         last->log_index = log_index;
         return last;
     }
@@ -110,12 +127,14 @@ static int cut_entry(struct cut *cut, uint64_t log_index, const uint8_t *data, u
 }
 
 ssize_t klk_runs_cut(const uint8_t *block, size_t size, uint64_t marked_last, uint32_t number,
-                     uint32_t workers, struct klk_run *runs, size_t runs_max, char *format,
-                     size_t capacity, size_t *format_size) {
+                     uint32_t workers, const uint32_t *apart, uint32_t apart_count,
+                     struct klk_run *runs, size_t runs_max, char *format, size_t capacity,
+                     size_t *format_size) {
     struct klk_header header;
     struct klk_record record;
     struct cut cut = {.block = block, .runs = runs, .runs_max = runs_max, .format = format,
-                      .capacity = capacity, .number = number, .workers = workers};
+                      .capacity = capacity, .number = number, .workers = workers,
+                      .apart = apart, .apart_count = apart_count};
     struct klk_walk walk;
     if (!workers) return KLK_EINVAL;
     if (klk_walk_start(block, size, &header, &walk) != KLK_OK) return KLK_ECORRUPT;

@@ -1,4 +1,5 @@
-/* The part of api.h about entries that only put or delete, for the compiler and for cffi. */
+/* The part of api.h about entries that only put or delete, and about requests, for the compiler and
+ * for cffi. */
 #ifndef KLK_RUNS_H
 #define KLK_RUNS_H
 #include <stddef.h>
@@ -25,13 +26,83 @@ enum klk_runs_limit { KLK_RUN_BYTES_MIN = 7 }; /* of a block, for one run */
  *
  *   marked_last        last index at which the magic alone is enough
  *   number, workers    the tables number, number + workers, ... are wanted
+ *   apart, its count   ascending: tables whose entries do not share a run
  *   runs, runs_max     output; size / KLK_RUN_BYTES_MIN + 1 always suffice
  *   format, capacity   output; 4 * size + 16 always suffice
  *   format_size        out: its characters
  *
  * Returns the number of runs, KLK_ECORRUPT for a malformed record, KLK_ESPACE, KLK_EINVAL. */
 ssize_t klk_runs_cut(const uint8_t *block, size_t size, uint64_t marked_last, uint32_t number,
-                     uint32_t workers, struct klk_run *runs, size_t runs_max, char *format,
-                     size_t capacity, size_t *format_size);
+                     uint32_t workers, const uint32_t *apart, uint32_t apart_count,
+                     struct klk_run *runs, size_t runs_max, char *format, size_t capacity,
+                     size_t *format_size);
+
+/* ---- requests.c: requests of tables in an arena (docs/protocols/zerodb.md) ---- */
+
+enum klk_request_limit { KLK_TTL_S_MAX = 315360000 }; /* ten years */
+
+enum klk_request_shape {
+    KLK_REQUEST_OTHER = 0, /* to be decoded one by one: malformed, or of a rare type */
+    KLK_REQUEST_READ = 1,  /* of a table; the frames behind its number are not looked at */
+    KLK_REQUEST_WRITE = 2  /* well-formed put, delete, delete range or limited delete */
+};
+
+/* What the header and the table number of a request say. */
+struct klk_request {
+    uint32_t message;     /* its number in the arena */
+    uint32_t table;
+    uint32_t deadline_ms; /* of our extension; 0: none */
+    uint32_t entry_size;  /* of a write: bytes of its entry */
+    uint8_t type;
+    uint8_t flags;        /* of a write */
+    uint8_t extension;    /* flags of our extension */
+    uint8_t shape;
+    uint8_t header;       /* which frame of the message the header is */
+    uint8_t extended;     /* it has our extension: the answer echoes reqid */
+    uint8_t reqid[12];
+    uint8_t spare[2];
+};
+
+/* Looks at every message of an arena.
+ *
+ *   routed            1: a message begins with a routing id, and perhaps the empty frame of a REQ
+ *                     socket; 0: with the header
+ *   entry_bytes_max   a write whose entry would be larger has the shape OTHER
+ *   out               room for one request a message */
+void klk_requests_read(const struct klk_messages *arena, int routed, uint32_t entry_bytes_max,
+                       struct klk_request *out);
+
+/* Packs each write among these requests into an entry, one behind the other.
+ *
+ *   out, capacity   the sum of their entry_size is always enough
+ *
+ * Returns the bytes written, or KLK_ESPACE. */
+ssize_t klk_requests_pack(const struct klk_messages *arena, const struct klk_request *requests,
+                          uint32_t count, uint8_t *out, size_t capacity);
+
+/* Adds [head][routing id][request frames ..] to out for some of the requests; the routing id is
+ * empty where there was none.
+ *
+ *   positions   of these among the requests
+ *   done        in, out: how many of them are added, 0 at first
+ *   kind        head: u8 kind, u8 1 for the empty frame of a REQ socket, 22 zeros
+ *
+ * Returns KLK_OK, or KLK_EFULL: out must grow, go on afterwards. */
+int klk_requests_forward(const struct klk_messages *arena, const struct klk_request *requests,
+                         const uint32_t *positions, uint32_t count, uint32_t *done, uint8_t kind,
+                         struct klk_messages *out);
+
+/* Adds [routing id]([empty])[31 01 type 00, echo of our extension] to out, for some requests. For
+ * one that asks for its LOG INDEX 8 zeros follow the echo. */
+int klk_requests_acknowledge(const struct klk_messages *arena,
+                             const struct klk_request *requests, const uint32_t *positions,
+                             uint32_t count, uint32_t *done, struct klk_messages *out);
+
+/* Puts a LOG INDEX in the place of the zeros that end a header, in those answers where it has them:
+ * the echo of a request that asks, in a message as klk_requests_acknowledge() adds it, with or
+ * without further frames.
+ *
+ *   indexes   one for each message */
+void klk_answers_tell(const struct klk_messages *answers, const uint64_t *indexes);
 
 #endif

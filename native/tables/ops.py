@@ -3,7 +3,7 @@
 import struct
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from ..._native import ffi, lib
@@ -78,22 +78,25 @@ ALL_MARKED = (1 << 64) - 1
 
 
 def cut_block(
-    block: Readable, number: int, workers: int, marked_last: int = ALL_MARKED
+    block: Readable,
+    number: int,
+    workers: int,
+    marked_last: int = ALL_MARKED,
+    apart: Collection[int] = (),
 ) -> list[Run]:
     """The entries for tables of a checked block, in order. Of entries that only put or delete it
     returns the tables number, number + workers, ... Raises NativeError.
 
     marked_last   last index up to which a state entry counts if it begins with the tables' magic
+    apart         tables whose entries are not joined
     """
     buffer, size = ffi.from_buffer(block), len(block)
     runs_max, capacity = size // lib.KLK_RUN_BYTES_MIN + 1, 4 * size + 16
     runs = uncleared("struct klk_run[]", runs_max)
     out, used = uncleared("char[]", capacity), ffi.new("size_t *")
-    count = checked(
-        lib.klk_runs_cut(
-            buffer, size, marked_last, number, workers, runs, runs_max, out, capacity, used
-        )
-    )
+    tables = ffi.new("uint32_t[]", sorted(apart)) if apart else ffi.NULL
+    asked = buffer, size, marked_last, number, workers, tables, len(apart)
+    count = checked(lib.klk_runs_cut(*asked, runs, runs_max, out, capacity, used))
     items = struct.Struct(ffi.unpack(out, used[0])).unpack_from(block)
     found, first = [], 0
     for row in _RUN.iter_unpack(bytes(ffi.buffer(runs, count * _RUN.size))):

@@ -51,6 +51,7 @@ class Requests:
         lib.klk_requests_read(arena._struct, routed, entry_bytes_max, self._structs)
         # The same as columns, one byte a request, for checks of all requests without rows.
         self._data = data = bytes(ffi.buffer(self._structs))
+        self.types = data[16 :: _ROW.size]
         self.flags = data[17 :: _ROW.size]
         self.extensions = data[18 :: _ROW.size]
         self.shapes = data[19 :: _ROW.size]
@@ -114,3 +115,11 @@ class Requests:
         if positions and not 0 <= min(positions) <= max(positions) < self._count:
             raise IndexError(f"rows {min(positions)} to {max(positions)} of {self._count}")
         return ffi.new("uint32_t[]", list(positions)), ffi.new("uint32_t *")
+
+
+def tell_indexes(answers: Frames, indexes: Sequence[int]) -> None:
+    """Puts the log index of each answer into its header, if that has a place for it
+    (lacks_index() in protocols/zerodb/wire/answers.py)."""
+    if len(indexes) != answers.count:
+        raise IndexError(f"{len(indexes)} indexes for {answers.count} answers")
+    lib.klk_answers_tell(answers._struct, ffi.new("uint64_t[]", indexes))

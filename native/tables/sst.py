@@ -86,6 +86,15 @@ def wanted_blocks(index: Index, bounds: Bounds) -> Blocks:
     return Blocks(blocks.count, offsets, sizes)
 
 
+def blocks_checked(blocks: Blocks, first: int, data: Readable, base: int) -> int:
+    """Checks the blocks of a file from number `first` on that lie in data, its bytes from offset
+    base on. Returns the number of the next one. Raises NativeError: ECORRUPT."""
+    listed = ffi.new("struct klk_sst_blocks *", {"offsets": blocks.offsets, "sizes": blocks.sizes})
+    listed.count = blocks.count
+    held = ffi.from_buffer(data)
+    return checked(lib.klk_sst_blocks_check(listed, first, held, len(held), base))
+
+
 class Pairs(NamedTuple):
     """Pairs as columns; they own their buffers."""
 

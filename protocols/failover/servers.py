@@ -104,6 +104,11 @@ class StallNotice:
             return True
         return False
 
+    def begin(self, since_ms: int) -> None:
+        """Requests have waited since then, as is known only now."""
+        if self._since_ms is None:
+            self._since_ms = since_ms
+
     @property
     def deadline_ms(self) -> int:
         return NEVER_MS if self._is_given else self.after(NOTICE_MS)
@@ -290,6 +295,11 @@ class Failover(Generic[CandidateT]):
 
     # ---- what is wrong ----
 
+    def on_waiting_since(self, since_ms: int) -> None:
+        """Requests have waited since then, as is known only now."""
+        if self.policy.notice:
+            self._notice.begin(since_ms)
+
     @property
     def give_up_ms(self) -> int:
         """When waiting requests should fail, as far as can be said now. The machine sees to it."""
@@ -324,8 +334,8 @@ class Failover(Generic[CandidateT]):
         reason = self._service.waits()
         waits = reason is not None and (self.current is None or reason != "")
         if self._notice.is_due(waits, now_ms):
-            if self.is_hopeless and self.reach_ms <= NOTICE_MS:
-                return  # An error says it.
+            if self.is_hopeless and self.reach_ms <= 2 * NOTICE_MS:
+                return  # An error says it soon.
             if self.current is None:
                 reason = self.explain()
             else:

@@ -59,6 +59,7 @@ class BaseTables(Protocol):
 
     families: dict[int, Family]
     expiring_tables: set[int]
+    versioned_tables: set[int]
 
     def claim_family(self, options: TableOptions) -> Family: ...
 
@@ -80,6 +81,7 @@ class PendingWrites:
         self._changes: dict[int, list[Change]] = {}  # Not in an overlay yet.
         self._overlays: dict[int, Overlay] = {}
         self.expiring_tables = tables.expiring_tables
+        self.versioned_tables = set(tables.versioned_tables)
         self.made: list[Family] = []
         self.dropped: list[Family] = []
 

@@ -49,6 +49,7 @@ from ...protocols.zerodb.tables.tables import (
     TableEntry,
     TableInfo,
 )
+from ...protocols.zerodb.tables.versions import VERSIONED, versioned_tables
 from ...protocols.zerodb.wire.ops import Op, Put
 from ...protocols.zerodb.wire.values import TableOptions
 from ..disk.disk import make_folders
@@ -65,7 +66,8 @@ from .families import (
     parse_family,
     without_traceback,
 )
-from .sst_scan import FileScan, SstQuery, TableScan
+from .sst_file import Unsupported
+from .sst_scan import FileScan, SstQuery, TableScan, sampled_pieces
 from .walk import Row, TableFile, Walk, file_pieces, files_of, share_within
 
 SPARE_MIN = 16  # Prepared empty column families: creating one takes 20 to 150 ms.
@@ -78,7 +80,9 @@ FREE_BYTES_MIN = 16 << 20  # On the disk, to open or to flush.
 STALL_S_MAX = 1.0  # Of a write that waits for flushes and compactions.
 SETTLE_S_MAX = 10.0  # Before a flush.
 STALL_POLL_S = 0.002  # Interval of the checks.
-EXACT_BYTES_MAX = 64 << 20  # Up to this size a table is read to split it, which takes about 0.3 s.
+EXACT_BYTES_MAX = 64 << 20  # Up to this size an unflushed table is read to split it: 0.3 s or more.
+SAMPLED_BYTES = 4 << 20  # A larger one that is mostly in files is split by some of their keys,
+SAMPLES_MAX = 512  # so many at most.
 PIECE_PAIRS = 64  # In one piece then.
 
 
@@ -107,6 +111,7 @@ class RocksTables:
         self.recent: RecentChanges | None = None
         self.families: dict[int, Family] = {}  # Includes SYSTEM.
         self.expiring_tables: set[int] = set()
+        self.versioned_tables: set[int] = set()
         self._shared = shared
         self._replicated = replicated
         self._read_only = read_only
@@ -200,6 +205,9 @@ class RocksTables:
         self.applied = (0, 0) if applied is None else AT.unpack(applied)
         self.expiring_tables = tables_with_lifetimes(
             self.scan(SYSTEM, LIFETIME_COUNTS, LIFETIME_COUNTS + b"\xff" * 5)
+        )
+        self.versioned_tables = versioned_tables(
+            self.scan(SYSTEM, VERSIONED, VERSIONED + b"\xff" * 5)
         )
         self._expires_ms = None
         self.spare_families = {}
@@ -406,7 +414,7 @@ class RocksTables:
         sync = sync or bool(batch.dropped)
         with Guard(self.path):
             self.database().write(made, self._write_options[sync])
-        self.families = batch.families
+        self.families, self.versioned_tables = batch.families, batch.versioned_tables
         self.applied = at or self.applied
         if batch.changes_system:
             self._expires_ms = None
@@ -567,10 +575,15 @@ class RocksTables:
         with Guard(self.path):
             files = files_of(family.data.property_value("rocksdb.sstables") or "")
             size = sum(file.size for file in files)
-            size += family.data.property_int_value("rocksdb.cur-size-all-mem-tables") or 0
-        if size > EXACT_BYTES_MAX:
+            unflushed = family.data.property_int_value("rocksdb.cur-size-all-mem-tables") or 0
+        if size + unflushed <= (EXACT_BYTES_MAX if size < unflushed else SAMPLED_BYTES):
+            return split_points(self._pieces(table, start, end), count)
+        sequence = self.database().latest_sequence_number()
+        query = SstQuery(self.path, family.name, sequence, files, Bounds(start, end), False)
+        try:
+            return split_points(sampled_pieces(query, SAMPLES_MAX), count)
+        except (Unsupported, StorageError):  # A file was compacted away, or is of another form.
             return split_points(file_pieces(files, start, end), count)
-        return split_points(self._pieces(table, start, end), count)
 
     def range_size(self, table: int, start: bytes, end: bytes) -> SizedKeys | None:
         info = self.info(table)

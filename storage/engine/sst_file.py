@@ -1,4 +1,4 @@
-"""Reads the properties and the index of a RocksDB table file.
+"""Reads the properties and the index of a RocksDB table file, and checks whole files.
 
 It supports the block-based table of format 5 with the checksums, key order and index of our options
 (docs/reference/disk-format.md). Other files are Unsupported: RocksDB reads them itself.
@@ -6,11 +6,21 @@ It supports the block-based table of format 5 with the checksums, key order and 
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from ...native.errors import NativeError
-from ...native.tables.sst import EUNKNOWN, TRAILER_SIZE, Index, open_block
+from ...native.tables.sst import (
+    EUNKNOWN,
+    STAMP_SIZE,
+    TRAILER_SIZE,
+    Bounds,
+    Index,
+    blocks_checked,
+    open_block,
+    wanted_blocks,
+)
+from ..disk.files import PIECE_BYTES, ReadableFile
 from ..errors import Damaged, StorageError, SystemCall, storage_error
 
 FOOTER = 53  # Kind of checksum; handles of metaindex and index; format, magic number.
@@ -24,11 +34,13 @@ REPAIR = "move it away: it is made again from the log and its peers"
 
 PROPERTIES = b"rocksdb.properties"
 FILTERS = (b"filter.", b"fullfilter.", b"partitionedfilter.")  # A scan does not use them.
-# Required values of properties, if they are there; None: the property must be missing.
-REQUIRED = {
-    b"rocksdb.comparator": b"leveldb.BytewiseComparator",
+INDEX_FORM = {
     b"rocksdb.block.based.table.index.type": bytes(4),  # One block, binary search.
     b"rocksdb.index.value.is.delta.encoded": b"\x01",
+}
+# Required values of properties.
+REQUIRED = INDEX_FORM | {
+    b"rocksdb.comparator": b"leveldb.BytewiseComparator",
     b"rocksdb.num.range-deletions": b"\0",
     b"rocksdb.merge.operands": b"\0",
 }
@@ -68,29 +80,95 @@ def open_file(path: str) -> int:
         raise storage_error(path, "open this file", error) from None
 
 
+class OpenedFile:
+    """A file that is open by its number; a ReadableFile."""
+
+    def __init__(self, path: str, fd: int) -> None:
+        self.full_path = path
+        self.size = os.fstat(fd).st_size
+        self._fd = fd
+
+    def read(self, offset: int, size: int) -> bytes:
+        with SystemCall(self.full_path, "read this file"):
+            return os.pread(self._fd, size, offset)
+
+    def close(self) -> None:
+        """The caller closes the file."""
+
+
 class SortedFile:
     """An open file of sorted keys."""
 
-    def __init__(self, path: str, fd: int, family: str) -> None:
-        """Reads the footer and the properties. Raises Unsupported and StorageError.
+    def __init__(self, file: ReadableFile) -> None:
+        """Reads the footer and the properties. Raises Unsupported and StorageError."""
+        self._file = file
+        self._path = file.full_path
+        self._size = file.size
+        metaindex, self._index = self._footer()
+        self._parts = self._handles(metaindex)
+        self._properties = self._named_values()
+        self._require(INDEX_FORM)
+
+    def index(self, family: str) -> Index:
+        """The list of its blocks, for a scan without RocksDB. Raises Unsupported: the scan needs
+        RocksDB; StorageError.
 
         family   name of the column family
         """
-        self._path = path
-        self._fd = fd
-        self._size = os.fstat(fd).st_size
-        metaindex, self._index = self._footer()
-        found = self._properties(metaindex)
-        for name, wanted in {**REQUIRED, FAMILY: family.encode()}.items():
-            if found.get(name) != wanted:
-                raise Unsupported(f"{path}: {name.decode()} is {found.get(name)!r}")
+        found = self._properties
+        self._require({**REQUIRED, FAMILY: family.encode()})
         if any(name in found for name in NEVER) or found.get(USER_KEYS) not in (b"\0", b"\x01"):
-            raise Unsupported(path)
-        self._stamped = found[USER_KEYS] == b"\0"
+            raise Unsupported(self._path)
+        if any(name != PROPERTIES and not name.startswith(FILTERS) for name in self._parts):
+            raise Unsupported(f"{self._path}: {self._parts.keys()}")  # Such as range deletions.
+        stamped = found[USER_KEYS] == b"\0"
+        return Index(self._block(self._index, INDEX_BYTES_MAX), stamped, self._size)
 
-    def index(self) -> Index:
-        """The list of its blocks. Raises Unsupported and StorageError."""
-        return Index(self._block(self._index, INDEX_BYTES_MAX), self._stamped, self._size)
+    def samples(self, step: int) -> Iterator[tuple[bytes, int]]:
+        """The first key of a block in each `step` bytes, and the bytes up to the next of them.
+
+        Raises Unsupported and StorageError.
+        """
+        index = Index(self._block(self._index, INDEX_BYTES_MAX), False, self._size)
+        try:
+            blocks = wanted_blocks(index, Bounds())
+        except NativeError as error:
+            raise problem_of(self._path, error.code) from None
+        first = size = 0
+        for place in range(blocks.count):
+            size += blocks.sizes[place]
+            if size >= step or place + 1 == blocks.count:
+                handle = Handle(blocks.offsets[first], blocks.sizes[first])
+                try:
+                    key, _ = next(entries_of(self._block(handle, INDEX_BYTES_MAX)))
+                except (ValueError, StopIteration):
+                    raise self._damaged(f"no key in a block at {handle.offset}") from None
+                yield key[:-STAMP_SIZE], size
+                first, size = place + 1, 0
+
+    def check(self) -> None:
+        """Compares the checksums of all blocks. Raises Unsupported and Damaged."""
+        for handle in self._parts.values():
+            self._block(handle, INDEX_BYTES_MAX)
+        index = Index(self._block(self._index, INDEX_BYTES_MAX), False, self._size)
+        try:
+            blocks, checked, base = wanted_blocks(index, Bounds()), 0, 0
+            while checked < blocks.count:
+                base = blocks.offsets[checked]
+                size = max(PIECE_BYTES, blocks.sizes[checked] + TRAILER_SIZE)
+                data = self._file.read(base, min(size, self._size - base))
+                went_on = blocks_checked(blocks, checked, data, base)
+                if went_on == checked:
+                    raise self._damaged(f"a block at {base} is cut short")
+                checked = went_on
+        except NativeError as error:
+            raise problem_of(self._path, error.code) from None
+
+    def _require(self, wanted: Mapping[bytes, bytes]) -> None:
+        for name, value in wanted.items():
+            if self._properties.get(name) != value:
+                found = self._properties.get(name)
+                raise Unsupported(f"{self._path}: {name.decode()} is {found!r}")
 
     def _damaged(self, problem: str) -> Damaged:
         return Damaged(self._path, problem, REPAIR)
@@ -98,8 +176,7 @@ class SortedFile:
     def _read(self, handle: Handle) -> bytes:
         if handle.offset < 0 or handle.offset + handle.size > self._size:
             raise self._damaged(f"it ends at {self._size}, in a block at {handle.offset}")
-        with SystemCall(self._path, "read this file"):
-            found = os.pread(self._fd, handle.size, handle.offset)
+        found = self._file.read(handle.offset, handle.size)
         if len(found) != handle.size:
             raise self._damaged(f"{len(found)} bytes of {handle.size} at {handle.offset}")
         return found
@@ -125,16 +202,22 @@ class SortedFile:
         except NativeError as error:
             raise problem_of(self._path, error.code) from None
 
-    def _properties(self, metaindex: Handle) -> dict[bytes, bytes]:
+    def _handles(self, metaindex: Handle) -> dict[bytes, Handle]:
+        """The blocks beside data and index, by name."""
+        found = {}
         try:
-            parts = dict(entries_of(self._block(metaindex, META_BYTES_MAX)))
-            if any(name != PROPERTIES and not name.startswith(FILTERS) for name in parts):
-                raise Unsupported(f"{self._path}: {parts.keys()}")  # Range deletions, a dictionary.
-            if PROPERTIES not in parts:
-                raise Unsupported(f"{self._path}: it has no properties")
-            numbers = VarintReader(parts[PROPERTIES])
-            handle = Handle(numbers.next(), numbers.next())
-            return dict(entries_of(self._block(handle, META_BYTES_MAX)))
+            for name, value in entries_of(self._block(metaindex, META_BYTES_MAX)):
+                numbers = VarintReader(value)
+                found[name] = Handle(numbers.next(), numbers.next())
+        except ValueError as error:
+            raise self._damaged(f"its list of parts: {error}") from None
+        if PROPERTIES not in found:
+            raise Unsupported(f"{self._path}: it has no properties")
+        return found
+
+    def _named_values(self) -> dict[bytes, bytes]:
+        try:
+            return dict(entries_of(self._block(self._parts[PROPERTIES], META_BYTES_MAX)))
         except ValueError as error:
             raise self._damaged(f"its properties: {error}") from None
 

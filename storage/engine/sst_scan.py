@@ -23,10 +23,13 @@ from ...native.tables.sst import (
     wanted_blocks,
 )
 from ...protocols.zerodb.server.scan_chunks import ChunkPart, ChunkSource, PairChunks
+from ...protocols.zerodb.tables.content import SizedRange
 from ...protocols.zerodb.tables.tables import Pair
 from ..errors import storage_error
-from .sst_file import SortedFile, Unsupported, open_file, problem_of
+from .sst_file import OpenedFile, SortedFile, Unsupported, open_file, problem_of
 from .walk import TableFile
+
+SAMPLE_BYTES_MIN = 64 << 10  # Of a file for each key that is looked up in it.
 
 
 class SstQuery(NamedTuple):
@@ -49,6 +52,28 @@ def runs_of(files: list[TableFile], bounds: Bounds) -> list[list[TableFile]]:
         run = list(found)
         runs += [[one] for one in run] if level == 0 else [run]
     return runs
+
+
+def sampled_pieces(query: SstQuery, samples_max: int) -> list[SizedRange]:
+    """The sizes of parts of a table's files, by their first keys within the bounds, which the
+    indexes of the files tell.
+
+    Raises Unsupported and StorageError: such as for a file that was removed.
+    """
+    start, end = query.bounds
+    wanted = [file for run in runs_of(query.files, query.bounds) for file in run]
+    step = max(SAMPLE_BYTES_MIN, sum(file.size for file in wanted) // samples_max)
+    found = [(start, 0)]
+    for file in wanted:
+        path = os.path.join(query.folder, f"{file.number:06}.sst")
+        fd = open_file(path)
+        try:
+            for key, size in SortedFile(OpenedFile(path, fd)).samples(step):
+                if start < key and (not end or key < end):
+                    found.append((key, size))
+        finally:
+            os.close(fd)
+    return sorted(found)
 
 
 class FileScan:
@@ -89,7 +114,7 @@ class FileScan:
         path = os.path.join(folder, f"{self._runs[run].popleft().number:06}.sst")
         self._paths[run] = path
         self._open[run] = fd = open_file(path)
-        index = SortedFile(path, fd, family).index()
+        index = SortedFile(OpenedFile(path, fd)).index(family)
         try:
             return OpenFile(fd, wanted_blocks(index, self._query.bounds))
         except NativeError as error:

@@ -48,7 +48,7 @@ class Log:
     """The log of one peer. Its process holds the directory's lock until close().
 
     syncing        a background sync of appended entries runs; poll_sync() reports its end
-    latency        of the syncs of appended entries; of background syncs, all syncs
+    latency        of the syncs of appended entries
     lacks_space    the disk has no room for a spare segment: append() refuses until it has
     damage         the repair mark that this start has written, if the log was damaged
     """
@@ -88,6 +88,7 @@ class Log:
         self._next_spare: File | None = None  # Grows piece by piece until it is the spare.
         self._next_spare_syncing = False  # It has its full size; a background sync of it runs.
         self._syncer: Syncer | None = None
+        self._spare_syncer: Syncer | None = None  # Another one: entries do not wait for the spare.
         self.latency = Latency()
         self.syncing, self._syncing_since_us = False, 0
         self.lacks_space = False
@@ -97,7 +98,7 @@ class Log:
             self._recover(base, damage)
             undo.callback(self._close_files)
             if background_sync:
-                self._syncer = files.syncer()
+                self._syncer, self._spare_syncer = files.syncer(), files.syncer()
                 self.latency = self._syncer.latency
             self.reset(*base)
             undo.pop_all()
@@ -296,7 +297,7 @@ class Log:
         if self._syncer is None:
             self.sync()
         elif self._synced != self._offset and not self.syncing:
-            self._start_sync(self._active)
+            self._start_sync(self._syncer, self._active)
             self._begin_syncing()
         return not self.syncing
 
@@ -315,9 +316,25 @@ class Log:
         """
         check_usable(self._failed)
         assert self._syncer is not None, "the log was opened without background_sync"
-        while self._poll_syncer(self._syncer, wait and self.syncing):
-            pass
+        while self._ended_sync(self._syncer, wait and self.syncing) is not None:
+            self._synced = self._offset
+            self.syncing = False
         return not self.syncing
+
+    @property
+    def spare_fd(self) -> int | None:
+        """Readable when the background sync of the spare segment has ended: call poll_spare().
+        None: no such syncs."""
+        return None if self._spare_syncer is None else self._spare_syncer.fileno()
+
+    def poll_spare(self, wait: bool = False) -> None:
+        """Handles the end of that sync. Raises StorageError: the log can't be used."""
+        check_usable(self._failed)
+        if self._next_spare_syncing:
+            assert self._spare_syncer is not None
+            ended = self._ended_sync(self._spare_syncer, wait)
+            if ended is not None:
+                self._finish_spare(ended)
 
     # ---- steady states: C appends and syncs (csrc/steady) ----
 
@@ -327,7 +344,7 @@ class Log:
         file, syncer = self._active, self._syncer
         if self._failed is not None or self.syncing or self.lacks_space or syncer is None:
             return None
-        if self._next_spare_syncing or self._synced != self._offset:
+        if self._synced != self._offset:
             return None
         return SegmentEnd(file, syncer, self._offset)
 
@@ -351,25 +368,14 @@ class Log:
             self._syncer.adopt(self._active)
             self._begin_syncing()
 
-    def _poll_syncer(self, syncer: Syncer, wait: bool) -> bool:
-        """Handles one ended background sync. False: none has ended."""
+    def _ended_sync(self, syncer: Syncer, wait: bool) -> File | None:
+        """The file whose background sync has ended. None: none has ended."""
         try:
-            ended = syncer.poll(wait)
+            return syncer.poll(wait)
         except StorageError as error:
             self._fail(error)
-        if ended is None:
-            return False
-        if ended is self._next_spare:
-            self._finish_spare(ended)
-        else:
-            assert ended is self._active
-            self._synced = self._offset
-            self.syncing = False
-        return True
 
-    def _start_sync(self, file: File) -> None:
-        assert self._syncer is not None
-        syncer = self._syncer
+    def _start_sync(self, syncer: Syncer, file: File) -> None:
         self._sync(lambda: syncer.start(file))
 
     def _wait_for_sync(self) -> None:
@@ -386,8 +392,9 @@ class Log:
                 except StorageFull:  # Without the mark the next start is slower and as safe.
                     self._files.remove(CLEAN + UNFINISHED)
         finally:
-            if self._syncer is not None:
-                self._syncer.close()
+            for syncer in (self._syncer, self._spare_syncer):
+                if syncer is not None:
+                    syncer.close()
             self._close_files()
             self.lock_file.close()
             self._failed = StorageError(self._files.root, "the log is closed", "open it again")
@@ -533,15 +540,14 @@ class Log:
         if left > 0:
             file.zero(file.size, min(left, ZERO_PIECE_BYTES))
             return True
-        if self._syncer is None:
+        if self._spare_syncer is None:
             self._sync(file.sync)
             self._finish_spare(file)
             return False
         if not self._next_spare_syncing:
-            self._start_sync(file)
+            self._start_sync(self._spare_syncer, file)
             self._next_spare_syncing = True
-        while wait and self._next_spare_syncing:
-            self._poll_syncer(self._syncer, wait=True)
+        self.poll_spare(wait)
         return False
 
     def _finish_spare(self, file: File) -> None:

@@ -24,8 +24,9 @@ from ...protocols.zmqraft.snapshots.orders import (
     SnapshotInstalled,
     WriteChunk,
 )
-from ..disk.files import Files, file_pieces
-from ..errors import StorageError
+from ..disk.files import Files, file_pieces, open_existing
+from ..engine.file_check import check_file
+from ..errors import Damaged, StorageError
 from ..log.reader import LogReader
 from ..log.segment import Identity
 from .archive import (
@@ -82,6 +83,8 @@ class SnapshotWork:
         self._incoming: IncomingSnapshot | None = None
         self._pending: CreateSnapshot | None = None  # What is being made ...
         self._making: Iterator[SnapshotCreated] | None = None  # ... since the state was written.
+        # The process whose part of the last snapshot was damaged, and the damage.
+        self.damaged_part = "", ""
 
     @property
     def newest(self) -> Snapshot:
@@ -215,15 +218,25 @@ class SnapshotWork:
     def _make(
         self, order: CreateSnapshot, entry: tuple[int, int], parts: Mapping[str, Files]
     ) -> Iterator[SnapshotCreated]:
-        """Makes a snapshot. Yields an empty Made after each piece of work.
+        """Makes a snapshot. Yields an empty result after each piece of work.
 
         Configuration and request ids come from the last snapshot and the log after it, never from
         another process.
         """
         index, term = entry
-        last = self.snapshots.newest
+        self.damaged_part = "", ""
+        for name, folder in parts.items():
+            try:
+                for path in folder.names(""):
+                    with closing(open_existing(folder, path)) as member:
+                        check_file(path, member)
+                    yield SnapshotCreated(None)
+            except Damaged as error:
+                self.damaged_part = name, str(error)
+                raise
         reqids = Reqids()
         configuration, at = order.configuration, 0
+        last = self.snapshots.newest  # Not before: one may be received between the pieces of work.
         if last is not None:
             if last.index >= index:
                 yield SnapshotCreated(snapshot_value(last))

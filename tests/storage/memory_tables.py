@@ -32,6 +32,7 @@ class MemoryTables:
         self.recent: RecentChanges | None = None
         self.disk = {} if disk is None else disk  # Checkpoints by path.
         self.expiring_tables: set[int] = set()
+        self.versioned_tables: set[int] = set()
         self.table_options: dict[int, TableOptions] = {}
         self.data: dict[int, dict[bytes, bytes]] = {SYSTEM: {}}
 
@@ -127,6 +128,7 @@ class MemoryTables:
         made = MemoryTables(self.disk)
         made.applied, made.problem = self.applied, READ_ONLY
         made.table_options, made.data = dict(self.table_options), copy.deepcopy(self.data)
+        made.versioned_tables = set(self.versioned_tables)
         self.disk[path] = made
         return self.applied
 

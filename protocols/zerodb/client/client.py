@@ -26,11 +26,13 @@ from ..wire.requests import Request, encode_request, type_of
 from ..wire.requests import ServerInfo as AskServerInfo
 
 DEADLINE_MS_MAX = (1 << 32) - 1
+NO_LEADER_TEXT = "its node knows no leader"
 OUR_TYPES = frozenset(
     {values.SPLIT_POINTS, values.TABLE_INFO, values.WATCH, values.TRANSACTION, values.SESSION}
     | {values.LEASE, values.COPY_TABLE, values.LIST_JOBS, values.END_JOB, values.LIFETIMES}
 )
-OPTIONAL_FLAGS = values.PACKED | values.STALE  # A server without them gives the same result.
+# A server without them gives the same result.
+OPTIONAL_FLAGS = values.PACKED | values.STALE | values.WITH_INDEX | values.WITH_VERSIONS
 
 
 class TableClientSetup(NamedTuple):
@@ -107,6 +109,7 @@ class TableClientMachine:
         self.failover: Failover[Candidate] = Failover(policy, self, Candidate, self.counters)
         self._requests: RequestWindow[Exchange] = RequestWindow(setup.requests_max, setup.bytes_max)
         self._info = 0, ""  # Features and software of the server that answers.
+        self._flags_known = -1  # Flags of extensions that the server knows.
         self.reason = ""  # Why the server could not serve the last request.
         self._refused = 0  # Number of such answers in a row.
         self.server_waits = 0  # Calls that wait for a server, before they have a request.
@@ -163,11 +166,17 @@ class TableClientMachine:
 
     def _on_info(self, server: Candidate, answer: Answer, now_ms: int) -> None:
         """A server has sent its info, as an answer to the search or to a ping."""
-        info = decode_server_info(answer)
+        features, software = decode_server_info(answer)
         self.failover.on_heard(server, now_ms)
         if self.server is None:
-            self._info = info
+            self._info = features & ~values.NO_LEADER, software
             self.failover.use(server, now_ms)
+        elif server is self.failover.current and features & values.NO_LEADER:
+            # Else its answer, some seconds later, would be the first word of it.
+            self.reason = self.reason or NO_LEADER_TEXT
+            self.failover.on_waiting_since(now_ms - self.setup.silence_ms)
+        elif self.reason == NO_LEADER_TEXT:
+            self.reason = ""  # It knows one again; the request may just take long.
 
     def _on_answer(self, server: Candidate, answer: Answer, now_ms: int) -> None:
         self.failover.on_heard(server, now_ms)
@@ -209,6 +218,10 @@ class TableClientMachine:
 
     def on_used(self, server: Candidate, now_ms: int) -> None:
         self.server = ServerInfo(server.url, *self._info)
+        features = self.server.features
+        self._flags_known = -1 if features & values.FEATURE_INDEXES else ~values.WITH_INDEX
+        if not features & values.FEATURE_VERSIONS:
+            self._flags_known &= ~values.WITH_VERSIONS
         self._refused = 0
         self._requests.sent_max = self.setup.requests_max if self._tagged else 1
 
@@ -264,6 +277,7 @@ class TableClientMachine:
             left_ms = min(max(left_ms - left_ms // 10, 1), DEADLINE_MS_MAX)
             extension = exchange.request.extension
             extension = extension._replace(
+                flags=extension.flags & self._flags_known,
                 reqid=exchange.reqid,
                 deadline_ms=extension.deadline_ms or left_ms,
                 owner=self.setup.owner,

@@ -1,5 +1,6 @@
 """What all requests of one server share: settings, the time, deadlines, workers and answers."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from ...zmqraft.client.client import LogClientMachine
@@ -41,9 +42,16 @@ class Now(NamedTuple):
 class ServerContext:
     """What the modules of one server share."""
 
-    def __init__(self, setup: SessionSetup, client: LogClientMachine) -> None:
+    def __init__(
+        self,
+        setup: SessionSetup,
+        client: LogClientMachine,
+        leased_index: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """leased_index: how far a read must see the log now; 0: only the leader knows"""
         self.setup = setup
         self.client = client
+        self.leased_index = leased_index
         self.channels = [
             WorkerChannel(number, setup.request_timeout_ms, setup.first_ticket)
             for number in range(setup.workers)

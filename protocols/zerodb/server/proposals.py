@@ -1,5 +1,6 @@
 """Writes of replicated tables: into the log, until they are committed and applied on this node.
-Their clients are answered then.
+Their clients are answered then, those of plain puts and deletes at the commit: these are never
+refused, and a later read waits for them.
 
 Writes that arrive together share a pack: one message to the leader and one batch of answers. Their
 order in the log is the order of arrival, even after failures (protocols/zmqraft/client/window.py).
@@ -12,6 +13,7 @@ from typing import NamedTuple
 
 from ....native.latency import Latency
 from ....native.net.messages import Frames
+from ....native.tables.requests import tell_indexes
 from ...zmqraft.client.client import LogClientMachine, PendingUpdates
 from ..wire.worker_pipe import Message, OperationResult
 from .worker_channel import WorkerStatus
@@ -21,6 +23,7 @@ PACK_BYTES_MAX = 256 << 10
 # Writes with closer deadlines share a pack and the deadline of its first write.
 DEADLINES_APART_MS = 20
 ALL_WORKERS = -1
+UNAPPLIED_MAX = 1 << 14  # Entries that this node may be behind before all writes wait for it.
 RESULTS_BYTES_MAX = 64 << 20  # Kept for packs that are not known to be committed.
 RESULT_BYTES = 200  # Memory of a result besides its data.
 
@@ -35,6 +38,7 @@ class ProposedWrite(NamedTuple):
     worker: int  # The worker that applies the write, or ALL_WORKERS.
     has_result: bool = False  # The answer contains the worker's result.
     job_ticket: int | None = None  # Of job_server's request.
+    asks_index: bool = False  # The answer tells the LOG INDEX.
 
 
 class WriteRun(NamedTuple):
@@ -44,8 +48,10 @@ class WriteRun(NamedTuple):
     entries: list[bytes]
     deadline_ms: int
     workers: set[int]  # Of their tables.
+    is_plain: bool  # They are puts and deletes.
     awaited: list[int]  # Ascending positions of the writes whose clients expect answers.
     acknowledge: Callable[[int, int, Frames], None]  # Adds the answers of awaited[begin:end].
+    asks_index: bool  # Some answers tell the LOG INDEX.
 
 
 class Failure(NamedTuple):
@@ -76,11 +82,13 @@ class WritePack:
         "answers",
         "applied_before",
         "arrived_us",
+        "asks_index",
         "awaiting_results",
         "count",
         "deadline_ms",
         "entries",
         "index",
+        "is_plain",
         "job_tickets",
         "last_part",
         "pending",
@@ -98,6 +106,8 @@ class WritePack:
         self.size = 0
         self.count = 0  # Number of requests.
         self.workers: set[int] = set()  # The workers that apply them.
+        self.is_plain = True  # All are plain puts and deletes.
+        self.asks_index = False  # Some answers tell the LOG INDEX.
         self.answers = Frames()  # Finished answers in order.
         self.positions: list[int] = []  # The last entry of each answer's write.
         self.awaiting_results: dict[int, int] = {}  # Worker by position of the write's last entry.
@@ -130,6 +140,8 @@ class WritePack:
         self.entries += write.entries
         self.size += sum(map(len, write.entries))
         self.count += 1
+        self.is_plain = False
+        self.asks_index |= write.asks_index
         self.workers.add(write.worker)
         position = len(self.entries) - 1
         if write.answer is not None:
@@ -146,6 +158,12 @@ class WritePack:
         return [
             index for count, first in self.pending.runs for index in range(first, first + count)
         ]
+
+    def tell_indexes(self) -> None:
+        """Puts the log index of its entry into each answer that has a place for it. A repeated
+        write has that of the first time."""
+        indexes = self.indexes()
+        tell_indexes(self.answers, [indexes[position] for position in self.positions])
 
     def abandon(self, text: str) -> list[Failure]:
         """Fails all writes. What is in the client's window stays there to keep the order."""
@@ -164,7 +182,7 @@ class Proposals:
     def __init__(self, client: LogClientMachine) -> None:
         self._client = client
         self.now_us = 0  # As Now.us.
-        self.latency = Latency()  # From the arrival of writes until they are applied here.
+        self.latency = Latency()  # From the arrival of writes to their answers.
         self._open: WritePack | None = None  # The last pack, which still grows.
         self._queued: deque[WritePack] = deque()
         self._proposed: deque[WritePack] = deque()  # In the window of the log client.
@@ -193,12 +211,18 @@ class Proposals:
         return not (self._proposed or self._open or self._committed or self._queued)
 
     @property
+    def awaits_apply(self) -> bool:
+        """Whether a write waits until it is applied."""
+        return any(not pack.is_plain for pack in self._packs())
+
+    @property
     def may_wait(self) -> bool:
-        """Whether the leader's answer may come with another event: there is one pack, and the
-        workers have applied nothing since it was proposed, so that it can't be complete."""
+        """Whether the leader's answer may come with another event: there is one pack that must be
+        applied, and the workers have applied nothing since it was proposed."""
         if len(self._proposed) != 1 or self._queued or self._open is not None:
             return False
-        return self._proposed[0].applied_before == self._applied_index
+        pack = self._proposed[0]
+        return not pack.is_plain and pack.applied_before == self._applied_index
 
     @property
     def count(self) -> int:
@@ -246,6 +270,8 @@ class Proposals:
             pack.size += sum(map(len, run.entries[begin:end]))
             pack.count += end - begin
             pack.workers |= run.workers
+            pack.is_plain = pack.is_plain and run.is_plain
+            pack.asks_index = pack.asks_index or run.asks_index
             awaited_end = bisect_left(run.awaited, end, awaited)
             run.acknowledge(awaited, awaited_end, pack.answers)
             pack.positions += [position + moved for position in run.awaited[awaited:awaited_end]]
@@ -329,7 +355,8 @@ class Proposals:
             if ALL_WORKERS not in pack.workers:
                 involved = [statuses[worker] for worker in pack.workers]
             refusal = next((each.refusal for each in involved if each.refusal), "")
-            if pack.index <= min(each.applied_index for each in involved):
+            ahead = UNAPPLIED_MAX if pack.is_plain and not refusal else 0
+            if pack.index <= min(each.applied_index for each in involved) + ahead:
                 self._complete(self._committed.popleft())
             elif refusal:
                 text = f"entry {pack.index} is in the log, but not applied here yet: {refusal}"
@@ -410,8 +437,10 @@ class Proposals:
         return failures
 
     def _complete(self, pack: WritePack) -> None:
-        """Answers an applied pack."""
+        """Answers a pack."""
         self.latency.add(self.now_us - pack.arrived_us, pack.count)
+        if pack.asks_index:
+            pack.tell_indexes()
         if not (self.unclaimed_results or pack.awaiting_results or pack.job_tickets):
             if pack.answers.count:
                 self.answers.append(pack.answers)

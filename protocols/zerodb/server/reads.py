@@ -1,7 +1,8 @@
 """The way of a read: from its arrival to its worker. Workers answer reads themselves.
 
 All reads of a wake share one round, that is one question to the leader (ReadIndex): how far must a
-worker have applied the log? Stale reads and reads of local tables skip the round.
+worker have applied the log? Where the leader is this node's peer, its lease in shared memory is the
+answer. Stale reads and reads of local tables skip the round.
 """
 
 from collections import deque
@@ -94,15 +95,19 @@ class ReadRequests:
             add_request(out, REQUEST, prefix, frames)
 
     def start(self) -> bool:
-        """Asks the leader for the reads of this wake. False: there are none."""
+        """Asks the leader for the reads of this wake. False: there are none, or a lease of this
+        node's peer tells the index."""
         new = self.new
         if not (new.frames or new.checkpoints):
             return False
-        self._context.client.reads.add(new.read)
+        if not self.rounds:
+            new.read.index = self._context.leased_index()
+        if not new.read.index:
+            self._context.client.reads.add(new.read)
         new.deadline_ms = self._context.deadline()
         self.rounds.append(new)
         self.new = ReadRound()
-        return True
+        return not new.read.index
 
     def finish(self) -> None:
         """Gives confirmed reads to their workers; fails refused and expired rounds.

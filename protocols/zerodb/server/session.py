@@ -17,8 +17,9 @@ from ...access.table_audit import TableAudit, is_audited
 from ...access.zap import AllowedKey
 from ...zmqraft.client.client import LogClientMachine
 from ..wire import answers, requests, values
+from ..wire import worker_pipe as pipe
 from ..wire.requests import RequestError, decode_request, peek
-from ..wire.worker_pipe import ONE_WAY, REQUEST, Message
+from ..wire.worker_pipe import ONE_WAY, PIPE_HEADER, REQUEST, Message
 from .clients import Denial
 from .context import Now, ServerContext, SessionSetup, features_of
 from .job_requests import JobRequests
@@ -44,10 +45,12 @@ class Session:
         setup: SessionSetup,
         client: LogClientMachine,
         new_reqids: Callable[[int], list[bytes]],
+        leased_index: Callable[[], int] = lambda: 0,
     ) -> None:
+        """leased_index: as in ServerContext"""
         self.setup = setup
         self.client = client
-        self._context = ServerContext(setup, client)
+        self._context = ServerContext(setup, client, leased_index)
         self.channels = self._context.channels
         self.outbox = self._context.outbox
         self.clients = self._context.clients
@@ -159,6 +162,7 @@ class Session:
                 return
             if isinstance(request, requests.ServerInfo):
                 features = features_of(self.setup.open_on_the_fly)
+                features |= values.NO_LEADER * (self.client.leader is None)
                 info = answers.encode_server_info(request, features, self.setup.software)
                 self.outbox.answer(prefix, info)
             elif isinstance(request, requests.ReadRequest):
@@ -174,6 +178,42 @@ class Session:
         return writes and request_type != values.WRITE_TABLES and table in self.setup.local
 
     # ---- reports of workers ----
+
+    def on_report(self, head: Sequence[int], frames: Message, now_ms: int, now_us: int) -> None:
+        """Handles a report of a worker: [PIPE_HEADER]([..]). Raises ValueError, TypeError,
+        IndexError, struct.error: it is malformed."""
+        kind, code, _, number, index, epoch = head
+        channel = self.channels[number]
+        self.on_epoch(channel, epoch, now_ms)
+        status = channel.status
+        if kind == pipe.PROGRESS:
+            found = pipe.decode_outcomes(frames[0]) if frames else ()
+            self.writes.proposals.on_results(found)
+            channel.status = status._replace(applied_index=index)
+        elif kind == pipe.TABLES:
+            self._on_tables(channel, frames)
+        elif kind == pipe.WRITE_STATUS:
+            refusal = frames[0].decode(errors="replace") if code else ""
+            channel.status = status._replace(refusal=refusal)
+        elif kind == pipe.ONE_WAY_FAILURE:
+            self.outbox.notice(code, frames[0].decode(errors="replace"))
+        elif kind == pipe.NEXT_EXPIRY:
+            self.writes.on_expiry(number, index)
+        elif kind == pipe.COMPLETED:
+            channel.on_handled(index, now_us)
+        channel.reported_kinds.add(kind)
+
+    def _on_tables(self, channel: WorkerChannel, frames: Message) -> None:
+        """A worker lists its tables, and the owners of reserved ones, of sessions and of leases."""
+        tables, local = (pipe.decode_tables(frame) for frame in frames[:2])
+        owners = pipe.decode_owners(frames[2])
+        channel.status = channel.status._replace(tables=tables, local=local)
+        if channel.number == values.OWNER_TABLE % len(self.channels):
+            self.writes.checks.ownership.owners = owners
+            names = {at: name.decode() for at, name in pipe.decode_owners(frames[3]).items()}
+            if names != self.clients.owners:
+                self.clients.owners = names
+                self.jobs.send_owners()
 
     def on_epoch(self, channel: WorkerChannel, epoch: int, now_ms: int) -> None:
         """A worker has reported. If it is a new one, requests of its predecessor may or may not be
@@ -210,6 +250,20 @@ class Session:
             self.is_full = (
                 self.inflight >= INFLIGHT_MAX or self.inflight_bytes >= INFLIGHT_BYTES_MAX
             )
+
+    def notices(self, now_ms: int) -> list[tuple[WorkerChannel, Message]]:
+        """HELLO and SERVER_WAITS messages to send to workers now."""
+        proposals = self.writes.proposals
+        awaits = self.writes.checks.existence.count > 0 or proposals.awaits_apply
+        found = []
+        for channel in self.channels:
+            if channel.must_send_hello(now_ms):
+                found.append((channel, [PIPE_HEADER.pack(pipe.HELLO, 0, 0, 0, 0, 0)]))
+            is_waiting = awaits or not proposals.is_idle
+            if is_waiting and channel.must_send_waiting(now_ms, awaits):
+                head = PIPE_HEADER.pack(pipe.SERVER_WAITS, awaits, 0, 0, 0, 0)
+                found.append((channel, [head]))
+        return found
 
     @property
     def deadline_ms(self) -> int | None:

@@ -76,6 +76,7 @@ class WorkerChannel:
         self.reported_kinds: set[int] = set()  # Since it or its pipe was lost.
         self._helloed_ms: int | None = None
         self._waits_due_ms = 0
+        self._awaits_due_ms = 0
         self.epoch: int | None = None  # None: it has not reported, so nothing is sent.
         self._timeout_ms = timeout_ms
         self._first_ticket = first_ticket
@@ -99,11 +100,14 @@ class WorkerChannel:
         self._helloed_ms = now_ms
         return True
 
-    def must_send_waiting(self, now_ms: int) -> bool:
-        """Whether to send SERVER_WAITS now."""
-        if self.epoch is None or now_ms < self._waits_due_ms:
+    def must_send_waiting(self, now_ms: int, awaits: bool) -> bool:
+        """Whether to send SERVER_WAITS now. awaits: until writes are applied"""
+        due_ms = self._awaits_due_ms if awaits else self._waits_due_ms
+        if self.epoch is None or now_ms < due_ms:
             return False
         self._waits_due_ms = now_ms + SERVER_WAITS_MS
+        if awaits:
+            self._awaits_due_ms = self._waits_due_ms
         return True
 
     @property
@@ -182,11 +186,20 @@ class WorkerChannel:
         return True
 
     def on_handled(self, ticket: int, now_us: int = 0) -> None:
-        """All requests up to this ticket are answered."""
+        """All requests up to this ticket are done."""
         while self._sent and self._sent[0].ticket <= ticket:
-            batch = self._sent.popleft()
-            del self._sent_by_ticket[batch.ticket]
-            self.latency.add(now_us - batch.arrived_us, batch.frames.count)
+            self._end_first(now_us)
+
+    def end_answered(self, now_us: int = 0) -> None:
+        """Forgets batches with an answer to each request, before the worker says that they are
+        done."""
+        while self._sent and len(self._sent[0].answered) == self._sent[0].frames.count:
+            self._end_first(now_us)
+
+    def _end_first(self, now_us: int) -> None:
+        batch = self._sent.popleft()
+        del self._sent_by_ticket[batch.ticket]
+        self.latency.add(now_us - batch.arrived_us, batch.frames.count)
 
     def on_answer(self, epoch: int, place: int, ticket: int) -> bool:
         """Whether the answer with this tag goes to the client. False: the client has got another
@@ -217,7 +230,7 @@ class WorkerChannel:
         if epoch == self.epoch:
             return []
         was_known, self.epoch = self.epoch is not None, epoch
-        self._waits_due_ms = 0
+        self._waits_due_ms = self._awaits_due_ms = 0
         self.reported_kinds.clear()
         self._expired_tickets.clear()
         self.lost_tickets += self._job_tickets  # Their answers do not pass this class.

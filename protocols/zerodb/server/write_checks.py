@@ -18,7 +18,7 @@ from ...access.zap import AllowedKey
 from ...zmqraft.client.client import LogClientMachine, PendingRead
 from ..wire import ops, requests, values
 from ..wire.answers import is_acknowledged_first
-from ..wire.catalogue import NameChange, SchemaChange, change_of
+from ..wire.catalogue import CatalogueChange, NameChange, SchemaChange, change_of
 from ..wire.requests import Request, RequestError, error_code, type_of
 from ..wire.values import CATALOGUE_TABLE, NEW_TABLES_MAX, TABLES_MAX
 from ..wire.worker_pipe import Message
@@ -103,6 +103,8 @@ class WriteChecks:
                     type_of(request), values.ERROR, problem, request.extension
                 )
             noted = self.ownership.noted(owner, operations)
+            if len(noted) > len(operations) and ops.gate_of(operations) == ops.VERSIONS_LEVEL:
+                raise refusal_of(request, f"reserved table {reserved[0]} can't keep versions")
             is_for_all, operations = len(noted) > len(operations), noted
         if tables and not (local or change or setup.open_on_the_fly):
             if existence.must_wait(operations, tables, now_ms):
@@ -120,14 +122,13 @@ class WriteChecks:
         first = not prefix or is_acknowledged_first(frames[0])
         return AdmittedWrite(operations, min(tables, default=0), bool(local), is_for_all, first)
 
-    def _catalogue_problem(
-        self, change: NameChange | SchemaChange, client: AllowedKey | None
-    ) -> str:
+    def _catalogue_problem(self, change: CatalogueChange, client: AllowedKey | None) -> str:
         """Why a client's key must not change the catalogue so, or an empty text."""
         if client is None:
             return ""
         is_schema = isinstance(change, SchemaChange)
-        if isinstance(change, NameChange) and (change.before or not change.is_new):
+        is_new = isinstance(change, NameChange) and change.is_new and not change.before
+        if not is_schema and not is_new:
             return "" if client.grants.may(Right.ADMIN) else "a table's name needs the grant admin"
         if client.grants.may_use_table(change.number, True):
             return ""

@@ -25,6 +25,8 @@ from .worker_channel import add_request
 from .write_checks import AdmittedWrite, WriteChecks, refusal_of
 
 WAITING_FLAGS = {values.PARTSYNC, values.FULLSYNC, values.PARTSYNC | values.FULLSYNC}
+PLAIN_TYPES = {values.PUT, values.DELETE}  # Tables never refuse them.
+_WITHOUT_INDEX = bytes(flags for flags in range(256) if not flags & values.WITH_INDEX)
 PART_BYTES_MAX = 1 << 20  # Of a large write: larger messages would delay heartbeats.
 EXPIRE_RETRY_MS = 100
 EXPIRE_DEPUTY_MS = 2000
@@ -140,7 +142,12 @@ class WriteRequests:
 
         count = self._context.setup.workers
         workers = {rows.tables[position] % count for position in writes.positions}
-        return WriteRun(reqids, entries, writes.deadline_ms, workers, writes.awaited, acknowledge)
+        types = {rows.types[position] for position in writes.positions}
+        asks_index = bool(rows.extensions.translate(None, _WITHOUT_INDEX))
+        return WriteRun(
+            *(reqids, entries, writes.deadline_ms, workers, types <= PLAIN_TYPES),
+            *(writes.awaited, acknowledge, asks_index),
+        )
 
     def on_write(
         self, prefix: Message, frames: Message, request: Request, client: AllowedKey | None = None
@@ -198,14 +205,17 @@ class WriteRequests:
         data = ops.pack(write.operations)
         if len(data) > self.entry_bytes_max and ops.is_gated(write.operations):
             text = (
-                "a transaction with increments, appends or reads of ranges has"
-                f" {self.entry_bytes_max} bytes at most"
+                "a transaction with increments, appends, reads of ranges or compares of versions"
+                f" has {self.entry_bytes_max} bytes at most"
             )
             self._outbox.answer(prefix, answers.encode_refusal(refusal_of(request, text)))
             return
         deadline_ms = self._context.deadline(request.extension.deadline_ms, len(data))
         reqids = [request.extension.reqid]
-        proposed = ProposedWrite(reqids, [], deadline_ms, answer, worker, has_result)
+        asks_index = bool(request.extension.flags & values.WITH_INDEX)
+        proposed = ProposedWrite(
+            reqids, [], deadline_ms, answer, worker, has_result, asks_index=asks_index
+        )
         self.propose(data, write.table, proposed)
 
     def propose(self, data: bytes, table: int, write: ProposedWrite) -> None:

@@ -54,6 +54,7 @@ class Recorder:
     def __init__(self, state: TableState) -> None:
         self._state = state
         self.expiring_tables = state.expiring_tables
+        self.versioned_tables = state.versioned_tables
         self.ops: list[Op] = []
         self.options = state.options
         self.get = state.get

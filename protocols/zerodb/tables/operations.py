@@ -22,6 +22,8 @@ from ..wire.ops import (
     REQUIRED,
     SUMS,
     THEN,
+    VERSION_CHANGES,
+    VERSION_INDEX,
     Append,
     Attach,
     Compare,
@@ -33,22 +35,23 @@ from ..wire.ops import (
     Get,
     GetRange,
     Increment,
+    KeepVersions,
     Op,
     Open,
+    OperationsKnown,
     Part,
     Put,
     SessionEnd,
     SessionKeep,
     SessionOpen,
-    SumsKnown,
     Transaction,
     Truncate,
     is_gated,
     pack_pairs,
     unpack_entry,
 )
-from ..wire.values import NO_REQID, SUMS_UNKNOWN, TableOptions
-from . import effects, sums
+from ..wire.values import NO_REQID, TableOptions
+from . import effects, gate, sums, versions
 from .tables import SYSTEM, Outcome, Pair, TableEntry, TableReader, TableState
 
 RESULTS_MAX = 65_536  # Of transactions, for repeats: the newest.
@@ -115,8 +118,9 @@ def apply_entry(
 
     changes   receives what operations of local tables did; None: no watch needs it
     """
-    if sums.is_unknown(state, entry.log_index, entry.ops):
-        yield Outcome(entry.log_index, 0, b"", SUMS_UNKNOWN)
+    problem = gate.unknown(state, entry.log_index, entry.ops)
+    if problem:
+        yield Outcome(entry.log_index, 0, b"", problem)
         return
     recorded = 0  # Operations of the entry that have a record.
     for place, op in enumerate(entry.ops):
@@ -194,17 +198,27 @@ def _open(state: TableState, _: int, op: Open) -> None:
         state.create(op.table, op.options)
 
 
+def _keep_versions(state: TableState, index: int, op: KeepVersions) -> None:
+    problem = versions.begin(state, op.table, index)
+    if problem:
+        raise OperationRefused(problem)
+
+
 def _truncate(state: TableState, _: int, op: Truncate) -> None:
     if state.options(op.table) is not None:
         _clear_lifetimes_in_range(state, op.table, b"", b"")
+        if op.table in state.versioned_tables:
+            versions.forget_range(state, op.table, b"", b"")
         state.drop(op.table)
 
 
-def _put(state: TableState, _: int, op: Put) -> None:
+def _put(state: TableState, index: int, op: Put) -> None:
     if state.options(op.table) is None:
         state.create(op.table, TableOptions())
     if op.table in state.expiring_tables:
         _clear_lifetimes(state, op.table, op.keys)
+    if op.table in state.versioned_tables:
+        versions.note(state, op.table, op.keys, index)
     state.put(op.table, op.keys, op.values)
 
 
@@ -212,12 +226,16 @@ def _delete(state: TableState, table: int, keys: Sequence[bytes]) -> None:
     if state.options(table) is not None:
         if table in state.expiring_tables:
             _clear_lifetimes(state, table, keys)
+        if table in state.versioned_tables:
+            versions.forget(state, table, keys)
         state.delete(table, keys)
 
 
 def _delete_range(state: TableState, table: int, start: bytes, end: bytes) -> None:
     if state.options(table) is not None and (not end or start < end):
         _clear_lifetimes_in_range(state, table, start, end)
+        if table in state.versioned_tables:
+            versions.forget_range(state, table, start, end)
         state.delete_range(table, start, end)
 
 
@@ -458,7 +476,7 @@ def _write_counters(state: TableState, counters: Counters) -> None:
     state.put(SYSTEM, [COUNTERS], [_COUNTERS.pack(*counters)])
 
 
-def _transaction(state: TableState, _: int, op: Transaction) -> bytes:
+def _transaction(state: TableState, index: int, op: Transaction) -> bytes:
     """Applies a transaction once: a repeat returns the stored result and changes nothing.
 
     The gets of a branch read the state before the branch; increments and appends what the
@@ -483,7 +501,7 @@ def _transaction(state: TableState, _: int, op: Transaction) -> bytes:
         raise OperationRefused(f"the gets find {len(values)} bytes, at most {RESULT_BYTES_MAX}")
     for step in made:
         if not isinstance(step, Get | GetRange):
-            apply(state, 0, step)
+            apply(state, index, step)
     if keeps:
         counters = _store_result(state, counters, op.reqid, result)
     _write_counters(state, counters)
@@ -517,6 +535,8 @@ def _compare_holds(state: TableState, compare: Compare) -> bool:
     if compare.kind == ALIVE:
         number = int.from_bytes(compare.key, "little")
         return number < 2**64 and bool(_session(state, number))
+    if compare.kind in (VERSION_INDEX, VERSION_CHANGES):
+        return _version_equals(state, compare)
     value = state.get(compare.table, [compare.key])[0]
     if compare.kind in (ABSENT, PRESENT):
         return (value is None) == (compare.kind == ABSENT)
@@ -525,6 +545,14 @@ def _compare_holds(state: TableState, compare: Compare) -> bool:
     if value is None:
         return False
     return value < compare.operand if compare.kind == LESS else value > compare.operand
+
+
+def _version_equals(state: TableState, compare: Compare) -> bool:
+    if compare.table not in state.versioned_tables:
+        raise OperationRefused(f"table {compare.table} keeps no versions of its keys")
+    (version,) = versions.versions_of(state, compare.table, [compare.key])
+    found = version.log_index if compare.kind == VERSION_INDEX else version.changes
+    return found == int.from_bytes(compare.operand, "little")
 
 
 def _value(state: TableState, op: Get | GetRange) -> bytes:
@@ -653,6 +681,7 @@ def _prefix_end(prefix: bytes) -> bytes:
 
 _EFFECTS: dict[type, Callable[[TableState, int, Any], bytes | None]] = {
     Open: _open,
+    KeepVersions: _keep_versions,
     Truncate: _truncate,
     Put: _put,
     Delete: lambda state, _, op: _delete(state, op.table, op.keys),
@@ -666,5 +695,5 @@ _EFFECTS: dict[type, Callable[[TableState, int, Any], bytes | None]] = {
     SessionKeep: _session_keep,
     SessionEnd: lambda state, _, op: _session_end(state, op.session),
     Expire: _expire,
-    SumsKnown: lambda state, index, _: sums.note_known(state, index),
+    OperationsKnown: lambda state, index, op: gate.note_known(state, index, op.level),
 }

@@ -1,12 +1,5 @@
-"""Increments and appends within a transaction: what they store, and whether all nodes know them.
+"""Increments and appends within a transaction: what they store."""
 
-Versions before them, and before reads of a range in a transaction, take an entry with such an
-operation for a malformed one, which changes nothing. So do all nodes until the log has a
-configuration entry that says that every member knows them (ConfigEntry.operations): a worker stores
-its index in SYSTEM. An entry behind it is applied.
-"""
-
-import struct
 from collections.abc import Sequence
 
 from ..wire.ops import (
@@ -17,7 +10,6 @@ from ..wire.ops import (
     Op,
     Put,
     has_sums,
-    is_gated,
 )
 from ..wire.values import (
     APPENDED_BYTES_MAX,
@@ -26,34 +18,11 @@ from ..wire.values import (
     VALUES_TOO_LARGE,
     is_number,
 )
-from .tables import SYSTEM, TableReader, TableState
-
-KNOWN_FROM = b"n"  # In SYSTEM: index of the entry from which on all members know these operations.
-_NUMBER = struct.Struct(">Q")
+from .tables import TableReader
 
 
 class SumRefused(Exception):
     """The text is the reason."""
-
-
-# ---- whether all nodes know them ----
-
-
-def note_known(state: TableState, log_index: int) -> None:
-    """The entry with this index says that every member knows these operations."""
-    if state.get(SYSTEM, [KNOWN_FROM])[0] is None:
-        state.put(SYSTEM, [KNOWN_FROM], [_NUMBER.pack(log_index)])
-
-
-def is_unknown(state: TableReader, log_index: int, ops: Sequence[Op]) -> bool:
-    """Whether an entry of the log changes nothing, because a node may not know its operations."""
-    if not log_index or not is_gated(ops):
-        return False
-    data = state.get(SYSTEM, [KNOWN_FROM])[0]
-    return data is None or log_index < _NUMBER.unpack(data)[0]
-
-
-# ---- what they store ----
 
 
 class _Values:

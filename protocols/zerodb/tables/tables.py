@@ -80,6 +80,7 @@ class Tables(Protocol):
 
     # Changes of local tables, kept while watches exist; None: there is no watch.
     recent: "RecentChanges | None"
+    versioned_tables: set[int]  # As of TableState.
 
     @property
     def applied(self) -> tuple[int, int]:
@@ -185,6 +186,7 @@ class TableState(TableReader, Protocol):
     """The tables as the previous operations left them."""
 
     expiring_tables: set[int]  # Tables that may have keys with a lifetime.
+    versioned_tables: set[int]  # Tables that keep versions of their keys (versions.py).
 
     def options(self, table: int) -> TableOptions | None:
         """None: the table does not exist."""

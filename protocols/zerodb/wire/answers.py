@@ -13,8 +13,8 @@ from itertools import chain
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from ...errors import RemoteProtocolError
+from ...reqids import REQID_BYTES
 from ...wire import FrameType, RestError, RestType
-from ...zmqraft.wire.values import REQID_BYTES
 from . import columns, ops, requests, values
 from .frames import U32, U64, Frames, column_at
 from .requests import Request, RequestError, decode_request, error_code, peek, type_of
@@ -27,6 +27,7 @@ from .values import (
     PACKED,
     TEXT_BYTES_MAX,
     VERSION,
+    WITH_INDEX,
     Extension,
     decode_extension,
 )
@@ -38,6 +39,8 @@ V = TypeVar("V")
 _ABSENT = 2**32 - 1  # The size of an absent value in a transaction's answer.
 _TOKEN = struct.Struct("<BQ")
 _ECHO_BYTES = len(EXTENSION_MAGIC) + REQID_BYTES
+_NO_INDEX = bytes(8)
+_INDEXED_BYTES = 4 + _ECHO_BYTES + len(_NO_INDEX)  # Of a header with a LOG INDEX.
 _HEADER_BYTES = {values.SERVER_INFO: 11, values.PROTOCOL_ERROR: 3}
 _OF_KEYS = (requests.Read, requests.Exists)  # Their answers have an item for each key.
 SYNC_FLAGS = values.PARTSYNC | values.FULLSYNC
@@ -54,7 +57,8 @@ def encode_head(
     3 bytes  31 01 and the type of the request
     u8       response code
     then, if the request had our extension, 6b 4c 4b 01 and its reqid (12 bytes), and in an error
-    a u8: 1 when a later try, or one elsewhere, may succeed
+    a u8: 1 when a later try, or one elsewhere, may succeed; else, if the extension asks for it, a
+    u64: the LOG INDEX, which tell_index() puts in place of 0
     """
     return bytes((MAGIC, VERSION, request_type, code)) + _echo(extension, retry)
 
@@ -62,8 +66,19 @@ def encode_head(
 def _echo(extension: Extension, retry: bool | None) -> bytes:
     if extension is NO_EXTENSION or extension == NO_EXTENSION:
         return b""
-    last = b"" if retry is None else bytes((retry,))
+    last = _NO_INDEX if extension.flags & WITH_INDEX else b""
+    last = last if retry is None else bytes((retry,))
     return EXTENSION_MAGIC + (extension.reqid or NO_REQID) + last
+
+
+def lacks_index(header: bytes) -> bool:
+    """Whether an answer's header has a place for a LOG INDEX, which is not known yet."""
+    return len(header) == _INDEXED_BYTES and header.endswith(_NO_INDEX)
+
+
+def tell_index(header: bytes, log_index: int) -> bytes:
+    """The header with the LOG INDEX, if it has a place for one."""
+    return header[: -len(_NO_INDEX)] + U64.encode(log_index) if lacks_index(header) else header
 
 
 class Answer(NamedTuple):
@@ -74,6 +89,8 @@ class Answer(NamedTuple):
     reqid: bytes  # Empty: the answer has no extension.
     retry: bool  # An error that may not occur later, or at another server.
     frames: Frames  # Without the header; of a server info with the 8 bytes of features first.
+    # LOG INDEX of the write or read; 0: it has none. None: the answer does not tell.
+    log_index: int | None = None
 
     @property
     def failed(self) -> bool:
@@ -102,11 +119,14 @@ def decode_answer(frames: Frames) -> Answer:
     body = frames[1:]
     if request_type == values.SERVER_INFO:
         body = [header[3:11], *body]
-    echo = header[offset : offset + _ECHO_BYTES + 1]
+    echo = header[offset : offset + _ECHO_BYTES + len(_NO_INDEX)]
     if len(echo) < _ECHO_BYTES or not echo.startswith(EXTENSION_MAGIC):
         return Answer(request_type, code, b"", False, body)
-    reqid = echo[len(EXTENSION_MAGIC) : _ECHO_BYTES]
-    return Answer(request_type, code, reqid, echo[_ECHO_BYTES:] == b"\1", body)
+    reqid, last = echo[len(EXTENSION_MAGIC) : _ECHO_BYTES], echo[_ECHO_BYTES:]
+    if request_type == values.PROTOCOL_ERROR or (code and request_type != values.CLIENT_DATA):
+        return Answer(request_type, code, reqid, last[:1] == b"\1", body)
+    log_index = int.from_bytes(last, "little") if len(last) == len(_NO_INDEX) else None
+    return Answer(request_type, code, reqid, False, body, log_index)
 
 
 def split(answer: Message) -> tuple[Message, bytes]:
@@ -451,6 +471,23 @@ def _decode_lifetime(frame: bytes) -> Lifetime:
     if len(frame) != _LIFETIME.size:
         raise RemoteProtocolError(f"a lifetime of {len(frame)} bytes")
     return Lifetime(*_LIFETIME.unpack(frame))
+
+
+_VERSION = struct.Struct("<QQ")
+
+
+def encode_versions(versions: Iterable[tuple[int, int]]) -> bytes:
+    """The frame of a read with versions: for each key u64 LOG INDEX of its last change, u64 number
+    of changes since it was made."""
+    return b"".join(_VERSION.pack(*each) for each in versions)
+
+
+def decode_versions(answer: Answer, keys: int) -> list[tuple[int, int]]:
+    """Decodes encode_versions() of a packed read. Raises RemoteProtocolError."""
+    packed = answer.frames[3] if len(answer.frames) > 3 else b""
+    if len(packed) != _VERSION.size * keys:
+        raise RemoteProtocolError(f"versions of {len(packed)} bytes for {keys} keys")
+    return list(_VERSION.iter_unpack(packed))
 
 
 class TransactionResult(NamedTuple):

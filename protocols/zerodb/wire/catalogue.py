@@ -25,6 +25,7 @@ from .values import (
 
 _NAME = re.compile(rf"[A-Za-z_][A-Za-z0-9_.-]{{0,{TABLE_NAME_BYTES_MAX - 1}}}", re.ASCII)
 NAME_KEYS = b"n"  # The prefix of the keys of names.
+NUMBER_KEYS = b"t"  # And of numbers.
 COUNTER = b"c"
 SCHEMA_KEYS = b"s"
 NUMBER_BYTES = 4
@@ -41,7 +42,7 @@ def name_key(name: str) -> bytes:
 
 
 def number_key(number: int) -> bytes:
-    return b"t" + encode_number(number)
+    return NUMBER_KEYS + encode_number(number)
 
 
 def schema_key(number: int) -> bytes:
@@ -117,6 +118,43 @@ class NameChange(NamedTuple):
         return 0 <= self.number < RESERVED_FIRST and (bool(self.before) or not named)
 
 
+class NameExchange(NamedTuple):
+    """Two tables get each other's name. Schemas stay with the tables.
+
+    number, name   of one table
+    other, after   of the other one: the number, and the name that it has before
+    """
+
+    number: int
+    name: str
+    other: int
+    after: str
+
+    def compares(self) -> list[ops.Compare]:
+        """What must hold, so that of several clients one succeeds."""
+        return [
+            _compare(number_key(self.number), self.name.encode()),
+            _compare(number_key(self.other), self.after.encode()),
+        ]
+
+    def operations(self) -> list[ops.Op]:
+        found: list[ops.Op] = []
+        for number, name in ((self.number, self.after), (self.other, self.name)):
+            data = encode_number(number)
+            found.append(ops.Put(CATALOGUE_TABLE, [name_key(name)], [data]))
+            found.append(ops.Put(CATALOGUE_TABLE, [number_key(number)], [name.encode()]))
+        return found
+
+    @property
+    def is_allowed(self) -> bool:
+        """Whether any client may ask for such a change."""
+        if not is_table_name(self.name) or not is_table_name(self.after):
+            return False
+        numbers = {self.number, self.other}
+        are_two = len(numbers) == 2 and self.name != self.after
+        return are_two and all(0 <= number < RESERVED_FIRST for number in numbers)
+
+
 class SchemaChange(NamedTuple):
     """A table with a name gets a schema, another one, or loses it.
 
@@ -156,7 +194,10 @@ def _compare(key: bytes, value: bytes = b"") -> ops.Compare:
     return ops.Compare(CATALOGUE_TABLE, key, ops.EQUAL if value else ops.ABSENT, value)
 
 
-def change_of(operations: Sequence[ops.Op]) -> NameChange | SchemaChange | None:
+CatalogueChange = NameChange | NameExchange | SchemaChange
+
+
+def change_of(operations: Sequence[ops.Op]) -> CatalogueChange | None:
     """The change that the operations of a write make. None: they are no change of the catalogue
     alone.
 
@@ -168,8 +209,13 @@ def change_of(operations: Sequence[ops.Op]) -> NameChange | SchemaChange | None:
     if not 1 <= len(op.compares) <= 3 or not all(isinstance(it, ops.Get) for it in op.otherwise):
         return None
     try:
-        is_schema = op.compares[0].key[:1] == SCHEMA_KEYS
-        change = _schema_change(op) if is_schema else _name_change(op)
+        kinds = [compare.key[:1] for compare in op.compares]
+        if kinds[0] == SCHEMA_KEYS:
+            change: CatalogueChange = _schema_change(op)
+        elif kinds == [NUMBER_KEYS, NUMBER_KEYS]:
+            change = _exchange(op)
+        else:
+            change = _name_change(op)
         is_exact = change.is_allowed and op == ops.Transaction(
             CATALOGUE_TABLE, op.reqid, change.compares(), change.operations(), op.otherwise
         )
@@ -187,6 +233,14 @@ def _name_change(op: ops.Transaction) -> NameChange:
         keys[1][len(NAME_KEYS) :].decode() if len(keys) > 1 else "",
         len(keys) > 2,
     )
+
+
+def _exchange(op: ops.Transaction) -> NameExchange:
+    (number, name), (other, after) = (
+        (int.from_bytes(compare.key[1:], "big"), compare.operand.decode())
+        for compare in op.compares
+    )
+    return NameExchange(number, name, other, after)
 
 
 def _schema_change(op: ops.Transaction) -> SchemaChange:

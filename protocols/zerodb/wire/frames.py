@@ -302,6 +302,8 @@ def _decode_step(frames: Frames, place: int, compares: bool) -> ops.Compare | op
     if compares:
         if kind == ops.ALIVE and len(key) != 8:
             raise RestError(place + 1, f"expected 8 bytes of session, found {len(key)}")
+        if kind >= ops.VERSION_INDEX and len(operand) != ops.NUMBER_BYTES:
+            raise RestError(place + 2, f"expected 8 bytes of a number, found {len(operand)}")
         return ops.Compare(table, key, kind, operand)
     if kind in _WITH_VALUE:
         if kind == ops.INCREMENT and not is_number(operand):

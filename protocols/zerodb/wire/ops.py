@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ....native.errors import ETORN, NativeError
 from ....native.tables import ops as native_ops
-from ...zmqraft.wire.values import REQID_BYTES
+from ...reqids import REQID_BYTES
 from .values import KEY_BYTES_MAX, NO_REQID, VALUE_BYTES_MAX, TableOptions
 
 T = TypeVar("T", bound=type)
@@ -36,7 +36,10 @@ NOT_EQUAL = 3
 LESS = 4
 GREATER = 5
 ALIVE = 6  # The key is a session, u64: it has not ended.
-COMPARE_KINDS = range(7)
+VERSION_INDEX = 7  # The LOG INDEX of the key's last change is the operand, u64. 0: no key.
+VERSION_CHANGES = 8  # Its number of changes since it was made is the operand, u64. 0: no key.
+COMPARE_KINDS = range(9)
+NUMBER_BYTES = 8  # Of the operands of these two.
 REQUIRED = b"\x01"  # Operand of ALIVE: if the session has ended, neither branch is done.
 
 # First byte of a transaction's result.
@@ -46,7 +49,7 @@ NOT_ALIVE = 2  # Nothing was done: a REQUIRED session has ended.
 
 PARTS_MAX = 1 << 16
 # Limits on all nodes of an entry that holds more than puts and deletes. Servers have never proposed
-# half as much, so no log exceeds them.
+# more than half as much, so no log exceeds them.
 ENTRY_OPERATIONS_MAX = 1 << 16  # Operations other than puts and deletes.
 ENTRY_TABLES_MAX = 4096  # Tables that puts and opens name, and truncates.
 
@@ -219,6 +222,8 @@ def _check_compare(kind: int, key_size: int, operand_size: int) -> None:
         raise ValueError(f"a key of {key_size} bytes: 1 to {KEY_BYTES_MAX}")
     if operand_size > VALUE_BYTES_MAX:
         raise ValueError(f"a value of {operand_size} bytes: at most {VALUE_BYTES_MAX}")
+    if kind >= VERSION_INDEX and operand_size != NUMBER_BYTES:
+        raise ValueError(f"a number of {operand_size} bytes: {NUMBER_BYTES}")
 
 
 def _pack_transaction(
@@ -296,6 +301,14 @@ class Open(NamedTuple):
 
     table: int
     options: TableOptions
+
+
+@_operation(0x02, _numbers(""))
+class KeepVersions(NamedTuple):
+    """The table keeps versions of its keys from here on (tables/versions.py); refused if it has
+    keys. They stay when it is truncated."""
+
+    table: int
 
 
 @_operation(0x04, _numbers(""))
@@ -382,7 +395,7 @@ class Compare(NamedTuple):
 
     table: int
     key: bytes
-    kind: int  # ABSENT, PRESENT, EQUAL, NOT_EQUAL, LESS, GREATER, ALIVE
+    kind: int  # One of COMPARE_KINDS.
     operand: bytes = b""  # LESS: the value exists and is below it.
 
 
@@ -486,18 +499,20 @@ class Part(NamedTuple):
     data: bytes
 
 
-class SumsKnown(NamedTuple):
-    """Never packed: a configuration entry says that all members know increments and appends."""
+class OperationsKnown(NamedTuple):
+    """Never packed: a configuration entry says that all members know these operations."""
 
     table: int
+    level: int  # ConfigEntry.operations
 
 
 _KeyOp = Put | Delete | DeleteRange | DeleteLimited | Expiry | Attach | Transaction | Part
 _LifetimeOp = SessionOpen | SessionKeep | SessionEnd | Expire | LeaseOpen | LeaseKeep | LeaseEnd
 _ReadOp = Get | GetRange | Increment | Append  # The result has a part for each.
-Op = Open | Truncate | _KeyOp | _LifetimeOp | _ReadOp | SumsKnown
+Op = Open | KeepVersions | Truncate | _KeyOp | _LifetimeOp | _ReadOp | OperationsKnown
 SUMS = (Increment, Append)
-GATED = (GetRange, *SUMS)  # Older versions do not know them (tables/sums.py).
+GATED = (GetRange, *SUMS)  # Older versions do not know them (tables/gate.py).
+SUMS_LEVEL, VERSIONS_LEVEL = 1, 2  # ConfigEntry.operations that allows operations.
 READS = (Get, *GATED)  # The result has their values. Only in a transaction.
 STEPS = (*READS, Put, Delete, DeleteRange, Expiry, Attach)  # The operations in a transaction.
 
@@ -561,7 +576,8 @@ def _unpack(reader: _Reader, within: bool) -> list[Op]:
 
 def unpack_entry(data: bytes) -> list[Op]:
     """unpack() for appliers. Raises ValueError, too, if the entry exceeds ENTRY_OPERATIONS_MAX or
-    ENTRY_TABLES_MAX; then it changes nothing on any node."""
+    ENTRY_TABLES_MAX, or holds operations of VERSIONS_LEVEL beside those of another table, whose
+    worker would not see that they are gated. Then it changes nothing on any node."""
     ops = unpack(data)
     others = sum(not isinstance(op, Put | Delete) for op in _each(ops))
     if others > ENTRY_OPERATIONS_MAX:
@@ -569,6 +585,8 @@ def unpack_entry(data: bytes) -> list[Op]:
     tables = len(tables_made(ops)) + sum(isinstance(op, Truncate) for op in ops)
     if others and tables > ENTRY_TABLES_MAX:
         raise ValueError(f"{tables} tables are made or removed, at most {ENTRY_TABLES_MAX}")
+    if len(ops) > 1 and gate_of(ops) == VERSIONS_LEVEL and len({op.table for op in ops}) > 1:
+        raise ValueError("operations about versions stand beside those of another table")
     return ops
 
 
@@ -611,9 +629,27 @@ def has_sums(ops: Sequence[Op]) -> bool:
     return any(isinstance(op, SUMS) for op in _each(ops))
 
 
+def gate_of(ops: Sequence[Op]) -> int:
+    """The ConfigEntry.operations that allows these operations; 0: all versions know them."""
+    level = 0
+    for op in _each(ops):
+        if isinstance(op, GATED):
+            level = max(level, SUMS_LEVEL)
+        elif isinstance(op, KeepVersions) or (
+            isinstance(op, Transaction) and compares_versions(op.compares)
+        ):
+            return VERSIONS_LEVEL
+    return level
+
+
+def compares_versions(compares: Sequence[Compare]) -> bool:
+    """Whether some are about versions of keys."""
+    return any(compare.kind >= VERSION_INDEX for compare in compares)
+
+
 def is_gated(ops: Sequence[Op]) -> bool:
     """Whether there are operations that older versions do not know."""
-    return any(isinstance(op, GATED) for op in _each(ops))
+    return gate_of(ops) > 0
 
 
 def cut(data: bytes, table: int, reqid: bytes, bytes_max: int) -> list[bytes]:

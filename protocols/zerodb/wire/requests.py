@@ -187,7 +187,7 @@ class OpenTable(NamedTuple):
     block_bytes: int = TableOptions().block_bytes
     write_buffer_bytes: int = TableOptions().write_buffer_bytes
     bloom_bits: int = TableOptions().bloom_bits
-    flags: int = 0  # NOCOMPRESSION
+    flags: int = 0  # NOCOMPRESSION, KEEP_VERSIONS
     extension: Extension = NO_EXTENSION
 
     @property
@@ -195,9 +195,10 @@ class OpenTable(NamedTuple):
         return TableOptions(*self[1:5], not self.flags & values.NOCOMPRESSION)
 
 
-def open_table(table: int, options: TableOptions) -> OpenTable:
+def open_table(table: int, options: TableOptions, keep_versions: bool = False) -> OpenTable:
     """The request for these options."""
     flags = 0 if options.compression else values.NOCOMPRESSION
+    flags |= values.KEEP_VERSIONS if keep_versions else 0
     return OpenTable(table, *options[:4], flags=flags)
 
 
@@ -661,7 +662,10 @@ def operations(request: Request, now_ms: int) -> list[ops.Op]:
         case WriteTables():
             return request.parts
         case OpenTable():
-            return [ops.Open(request.table, request.options)]
+            opened: list[ops.Op] = [ops.Open(request.table, request.options)]
+            if request.flags & values.KEEP_VERSIONS:
+                opened.append(ops.KeepVersions(request.table))
+            return opened
         case TruncateTable():
             return [ops.Truncate(request.table)]
         case Transaction():

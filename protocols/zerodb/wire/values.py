@@ -6,7 +6,7 @@ import struct
 from typing import NamedTuple
 
 from ...limits import TABLE_MAX as TABLE_MAX
-from ...zmqraft.wire.values import REQID_BYTES
+from ...reqids import REQID_BYTES
 
 MAGIC = 0x31
 VERSION = 0x01
@@ -63,8 +63,9 @@ REQUEST_ERROR = 0x10
 # Flags of write requests.
 PARTSYNC = 0x01
 FULLSYNC = 0x02
-# Flag of a table open request.
+# Flags of a table open request.
 NOCOMPRESSION = 0x01
+KEEP_VERSIONS = 0x02
 # Flags of a chunk of data.
 NO_MORE_DATA = 0x01
 PARTIAL_DATA = 0x02
@@ -91,7 +92,13 @@ FEATURE_NAMES = 0x80000  # Tables have names.
 FEATURE_LIFETIMES = 0x100000  # The time that keys have left is read.
 FEATURE_SCHEMAS = 0x200000  # Named tables have schemas.
 FEATURE_SUMS = 0x400000  # Increments, appends and reads of ranges in transactions.
-FEATURES = 0x7FFF07  # All of them.
+FEATURE_EXCHANGE = 0x800000  # Two tables exchange their names.
+FEATURE_INDEXES = 0x1000000  # Answers tell the LOG INDEX of writes and reads.
+FEATURE_VERSIONS = 0x2000000  # Tables keep versions of their keys.
+FEATURES = 0x3FFFF07  # All of them.
+
+# Beside the features, a state: this node knows no leader now.
+NO_LEADER = 0x8000_0000_0000_0000
 
 # Flags of the extension.
 STALE = 0x01  # Read what this node has, without asking the leader.
@@ -100,6 +107,8 @@ KEYS_ONLY = 0x04  # Scan: values are empty.
 REVERSE = 0x08  # Scan: from the end key downwards.
 WITH_LEASE = 0x10  # The field `lease` is valid, even if it is 0.
 WITH_TIMES = 0x20  # Watch: the answer has the times of entries.
+WITH_INDEX = 0x40  # Write or read of keys: the answer has its LOG INDEX.
+WITH_VERSIONS = 0x80  # Packed read: the answer has the versions of the keys.
 
 KEY_BYTES_MAX = 64 << 10
 VALUE_BYTES_MAX = 64 << 20
@@ -116,7 +125,7 @@ THREADS_MAX = 256
 LISTED_JOBS_MAX = 1000  # In one answer.
 SPLIT_POINTS_MAX = 1 << 16
 TTL_MS_MAX = 10 * 365 * 24 * 3600 * 1000  # Ten years.
-COMPARES_MAX = 1024  # In one transaction; the same limit holds for the operations of each branch.
+COMPARES_MAX = 8192  # In one transaction; so many operations, too, in each branch.
 NUMBER_DIGITS_MAX = 1000  # Of a number that is incremented.
 APPENDED_BYTES_MAX = VALUE_BYTES_MAX  # Of all values that one transaction appends to.
 TEXT_BYTES_MAX = 1024  # Of an error text or a server's name.
@@ -143,6 +152,10 @@ NO_REQID = bytes(REQID_BYTES)
 SUMS_UNKNOWN = (
     "a member of the cluster may not know increments and appends yet: upgrade all nodes, "
     "start those that are down"
+)
+VERSIONS_UNKNOWN = (
+    "a member of the cluster may not know versions of keys yet: upgrade all nodes, start those "
+    "that are down"
 )
 VALUES_TOO_LARGE = "the values have more than"
 NO_NUMBER = "is no whole number in decimal digits"
@@ -241,7 +254,8 @@ def decode_extension(header: bytes, offset: int) -> Extension:
     """Decodes the extension behind the header of the specification.
 
      4 bytes  6b 4c 4b and the version, 1; other bytes are ignored, as the specification says
-     u8       flags: 1 stale, 2 packed, 4 keys only, 8 reverse, 16 lease, 32 times
+     u8       flags: 1 stale, 2 packed, 4 keys only, 8 reverse, 16 lease, 32 times, 64 index,
+              128 versions
      u32      deadline, ms; 0: the server's default
     12 bytes  reqid, echoed in the answer
      u32      limit of keys and values in the answer, bytes; 0: the server's default

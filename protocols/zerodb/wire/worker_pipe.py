@@ -34,7 +34,7 @@ CHECKPOINT = 2  # For job_server: a snapshot of a table.
 FAILED = 3  # To job_server: its request failed.
 JOB_WRITE = 4  # For job_server: a durable write.
 HELLO = 5  # The server has started: the worker repeats all reports.
-SERVER_WAITS = 6  # The server waits until writes are applied.
+SERVER_WAITS = 6  # Writes are under way; flag 1: the server waits until they are applied.
 RESULT_QUERY = 7  # Repeat the result of an applied transaction, by its reqid.
 LEASE = 8  # job_server asks for an entry about a lease; the worker reports that it is applied.
 # The grants of a key have changed. To job_server: the frame is the key (server/clients.py). To a

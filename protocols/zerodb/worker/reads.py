@@ -8,13 +8,18 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
-from ..tables import operations
+from ..tables import operations, versions
 from ..tables.content import ContentHash
 from ..tables.tables import Pair, SizedKeys, Tables
 from ..wire import answers, requests
-from ..wire.values import KEYS_ONLY, PACKED, REVERSE
+from ..wire.requests import Request
+from ..wire.values import KEYS_ONLY, OK, PACKED, REVERSE, WITH_INDEX, WITH_VERSIONS
 
 Slices = Iterator[list[bytes] | None]
+# Reads whose answers tell the index at which they were read, and the flags for that and versions.
+INDEXED = (requests.Read, requests.Exists, requests.Count, requests.Scan, requests.Lifetimes)
+TOLD = WITH_INDEX | WITH_VERSIONS
+_VERSIONS = WITH_VERSIONS | PACKED
 
 SCAN_ROWS = 2048  # In a slice.
 SCAN_BYTES = 1 << 20  # In a slice; the row that reaches it ends the slice.
@@ -40,6 +45,17 @@ def count(tables: Tables, request: requests.Count) -> Slices:
         found += rows
         yield None
     yield answers.COUNT.encode(request, found)
+
+
+def told(frames: list[bytes], request: Request, log_index: int, tables: Tables) -> list[bytes]:
+    """An answer with what its request asks for besides: the index at which it was read, and
+    versions of keys."""
+    header, *rest = frames
+    wants = request.extension.flags & _VERSIONS == _VERSIONS
+    if wants and header[3] == OK and isinstance(request, requests.Read):
+        found = versions.versions_of(tables, request.table, request.keys)
+        rest.append(answers.encode_versions(found))
+    return [answers.tell_index(header, log_index), *rest]
 
 
 class _RowReader:
@@ -173,6 +189,7 @@ def table_info(
             "worker": worker,
             "replicated": not local,
             "applied_index": 0 if local else applied(),
+            "versions": number in database.versioned_tables,
         }
         if request.start or request.end:
             within = database.range_size(number, request.start, request.end)

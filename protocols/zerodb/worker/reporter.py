@@ -18,6 +18,10 @@ LEVEL_ERROR = 1  # Of the events PUB.
 
 ACTIVE_MS = 1000  # The peer reports commits at once for so long after a message of the server.
 APPLIED_MS = 100  # Interval between reports of the applied index to the peer, at least.
+# Interval between reports for which no request waits: of the applied index, and of completed
+# requests, which the server mostly knows from the answers. Each would wake it once more.
+UNHURRIED_MS = 20
+AWAITED_MS = 1000  # The applied index is reported at once for so long after the server has asked.
 
 
 class AppliedReporter:
@@ -69,6 +73,8 @@ class Reporter:
         self._reported: dict[int, object] = {}  # The last report of each kind.
         self.tables_due = True  # The next reports list the tables.
         self._completed_requests = 0  # As of the last report of local tables.
+        self._unhurried_due_ms = 0
+        self._awaited_until_ms = 0
         self._outcomes: list[Outcome] = []
         self._outcomes_bytes = 0
 
@@ -76,7 +82,12 @@ class Reporter:
         """The server has restarted: everything is reported again, except old outcomes."""
         self._reported.clear()
         self.tables_due = True
+        self._unhurried_due_ms = 0
         self._outcomes, self._outcomes_bytes = [], 0
+
+    def on_awaited(self, now_ms: int) -> None:
+        """The server waits until writes are applied."""
+        self._awaited_until_ms = now_ms + AWAITED_MS
 
     def add_outcomes(self, outcomes: Sequence[Outcome]) -> None:
         """Takes outcomes of applied operations."""
@@ -100,7 +111,9 @@ class Reporter:
         kept.reverse()
         self._outcomes, self._outcomes_bytes = kept, size
 
-    def reports(self, requests: TableRequests, applied: int, problem: str) -> list[Message]:
+    def reports(
+        self, requests: TableRequests, applied: int, problem: str, now_ms: int
+    ) -> list[Message]:
         """Reports to send now.
 
         applied   index of the last applied entry
@@ -126,17 +139,25 @@ class Reporter:
         if outcomes:
             self._reported.pop(pipe.PROGRESS, None)
         packed = [b"".join(map(_encoded, outcomes))] if outcomes else []
-        self._add(reports, pipe.PROGRESS, applied, applied, packed)
+        is_due = self._unhurried_due_ms <= now_ms
+        if outcomes or is_due or now_ms < self._awaited_until_ms:
+            self._add(reports, pipe.PROGRESS, applied, applied, packed)
         expires_ms = databases.replicated.expires_ms
         self._add(reports, pipe.NEXT_EXPIRY, expires_ms, expires_ms, [])
         for text in requests.one_way_failures:
             reports.append([self._header(pipe.ONE_WAY_FAILURE, 0, LEVEL_ERROR), text.encode()])
         requests.one_way_failures.clear()
-        if not len(requests.out):
-            self._add(
-                reports, pipe.COMPLETED, requests.completed_ticket, requests.completed_ticket, []
-            )
+        if is_due and not len(requests.out):
+            ticket = requests.completed_ticket
+            self._add(reports, pipe.COMPLETED, ticket, ticket, [])
+        if is_due and reports:
+            self._unhurried_due_ms = now_ms + UNHURRIED_MS
         return reports
+
+    def due_ms(self, requests: TableRequests, applied: int) -> int | None:
+        """When reports() has something to report for which no request waits."""
+        known = self._reported.get(pipe.COMPLETED), self._reported.get(pipe.PROGRESS)
+        return None if known == (requests.completed_ticket, applied) else self._unhurried_due_ms
 
     def _owners(self, requests: TableRequests) -> list[bytes]:
         """Owners of reserved tables, and of sessions and leases, if this worker holds the table

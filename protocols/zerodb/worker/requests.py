@@ -10,7 +10,8 @@ from enum import Enum
 from itertools import chain, islice
 from typing import Any, NamedTuple, get_args
 
-from ....native.net.messages import Frames
+from ....native.net.messages import Arena, Frames
+from ....native.tables.gets import AnswerPlace, Gets
 from ...errors import StorageFailure
 from ...host.client_shares import ClientShares
 from ..tables.recent_changes import RecentChanges
@@ -19,8 +20,10 @@ from ..wire import answers, ops, requests, values
 from ..wire.requests import Request, RequestError
 from ..wire.values import CATALOGUE_TABLE, OWNER_TABLE
 from . import reads
+from .gets import GET_KEYS_MAX, ValueReader, size_of
 from .reads import AnswerTooLarge, Slices, TableStatus
-from .watch import Changes, ChangesGone, LogChanges, ReadLog, recent_changes
+from .tickets import OpenTickets
+from .watch import Changes, ChangesGone, LogChanges, ReadLog, changes_size, recent_changes
 
 RUNNING_MAX = 8  # Long requests that take turns; further ones wait.
 ONE_WAY_FAILURES_MAX = 1000  # Kept until the owner has reported them.
@@ -30,10 +33,6 @@ WATCH_MS_MAX = 1000
 LOCAL_WATCH_MS = 60_000  # Changes of local tables are kept for so long after the last watch.
 WATCH_PAGES = 8  # Of the log, read for watches in one run(): the rest waits for the next one.
 WATCH_BYTES = 4 << 20  # Of changes in an answer, plus the page that exceeds it.
-GET_BYTES = 8 << 20  # Of values that one call of the database should return.
-GET_KEYS_MAX = 4096  # In one call.
-GET_KEYS_FIRST = 8  # In one call while the size of a table's values is unknown.
-TABLE_ESTIMATES_MAX = 10_000
 
 _WRITES = (requests.OpenTable, requests.TruncateTable, *get_args(requests.WriteRequest))
 _GETS = (requests.Read, requests.Exists)
@@ -82,12 +81,13 @@ class ResultQuery(NamedTuple):
 class _Pending:
     """A decoded request that is not answered."""
 
-    __slots__ = ("due_ms", "queued", "request")
+    __slots__ = ("due_ms", "queued", "read_index", "request")
 
     def __init__(self, queued: QueuedRequest, request: Request | ResultQuery, due_ms: int) -> None:
         self.queued = queued
         self.request = request
         self.due_ms = due_ms
+        self.read_index = 0  # The applied index when a long read began.
 
     @property
     def keys(self) -> Sequence[bytes]:
@@ -121,7 +121,7 @@ class _PendingWatch:
 
     def add(self, changes: Changes) -> None:
         self.changes += changes
-        self.size += _size_of(changes)
+        self.size += changes_size(changes)
 
 
 class Databases(NamedTuple):
@@ -156,14 +156,6 @@ class Databases(NamedTuple):
         return {number: found[number]} if number in found else {}
 
 
-class OpenTickets:
-    """Tickets whose requests are not all answered."""
-
-    def __init__(self) -> None:
-        self.requests: Counter[int] = Counter()  # Number of unanswered requests by ticket.
-        self.last = 0
-
-
 class TableRequests:
     """All unanswered requests of one worker."""
 
@@ -183,7 +175,7 @@ class TableRequests:
         self.log_changes = LogChanges(databases.owner, read_log)
         self._tickets = OpenTickets()
         self._out_bytes = 0
-        self._keys_per_read: dict[int, int] = {}  # In one call of the database, by table.
+        self._values = ValueReader()
         self._applied = self._now_ms = self._unix_ms = 0
         self._local_index = 0  # Behind the last kept change of local tables.
         self._local_watch_ms = 0  # Time of the last watch of a local table.
@@ -199,6 +191,30 @@ class TableRequests:
             self._add_answer(queued, answers.encode_refusal(error), str(error))
             return
         self._enqueue(_Pending(queued, request, self._due_ms(request, now_ms)))
+
+    def answer_gets(self, arena: Arena, place: AnswerPlace, applied: int) -> bool:
+        """Answers messages that are all reads of keys of one table, if none has to wait for an
+        entry behind `applied`: the common case, in C. False: nothing was done."""
+        gets = Gets(arena, min(arena.size, GET_KEYS_MAX))
+        # The requests of a connection are answered in order.
+        if self._queues or self.running or not gets.read(place, applied):
+            return False
+        table, keys = gets.table, gets.keys
+        database = self.databases.tables_of(table)
+        if len(keys) > self._values.room(table) or database.problem:
+            return False
+        if not self._limits.open_on_the_fly and table not in database.tables():
+            return False
+        try:
+            found = self._values.read(database, table, keys)
+        except StorageFailure:
+            return False  # Each request has to say why.
+        if size_of(found) > min(self._limits.response_bytes_max, OUT_BYTES):
+            return False
+        gets.answer(found, place, self.out)
+        self._tickets.last = max(self._tickets.last, place.ticket)
+        self.counts["done"] += arena.count
+        return True
 
     def add_result_query(self, queued: QueuedRequest, now_ms: int) -> None:
         """Queues a RESULT_QUERY: a reqid and the header of the answer."""
@@ -359,6 +375,7 @@ class TableRequests:
                 most = self._watch_shares.each_max
                 self._fail(pending, f"this client has {most} watches already; end one")
             return
+        pending.read_index = self._applied
         try:
             slices = self._slices(pending)
         except StorageFailure as error:
@@ -571,7 +588,7 @@ class TableRequests:
         while left and self._out_bytes < OUT_BYTES:
             some = [left.popleft()]
             keys = len(some[0].keys)
-            room = self._keys_per_read.get(some[0].table, GET_KEYS_FIRST)
+            room = self._values.room(some[0].table)
             while left and keys < room:
                 keys += len(left[0].keys)
                 some.append(left.popleft())
@@ -619,16 +636,14 @@ class TableRequests:
     def _read_values(
         self, database: Tables, batch: list[_Pending], found: dict[_Pending, list[Any] | str]
     ) -> None:
-        """Reads values of one table. A call reads as many keys as should return GET_BYTES, by the
-        sizes of earlier values, and no request more than its answer may hold."""
+        """Reads values of one table, and for no request more than its answer may hold."""
         table, bytes_max = batch[0].table, self._limits.response_bytes_max
         wanted = deque((pending, key) for pending in batch for key in pending.keys)
         sizes = dict.fromkeys(batch, 0)
         found.update((pending, []) for pending in batch)
         while wanted:
-            step = self._keys_per_read.get(table, GET_KEYS_FIRST)
-            some = [wanted.popleft() for _ in range(min(step, len(wanted)))]
-            got = _read_unique(database, table, [key for _, key in some])
+            some = [wanted.popleft() for _ in range(min(self._values.room(table), len(wanted)))]
+            got = self._values.read(database, table, [key for _, key in some])
             for (pending, _), value in zip(some, got, strict=True):
                 values_of = found[pending]
                 if isinstance(values_of, str):
@@ -639,11 +654,6 @@ class TableRequests:
                     found[pending] = str(AnswerTooLarge(bytes_max, "ask for fewer keys at once"))
             while wanted and isinstance(found[wanted[0][0]], str):
                 wanted.popleft()
-            average = max(sum(len(value or b"") for value in got) // len(got), 64)
-            room = min(max(GET_BYTES // average, 1), GET_KEYS_MAX)
-            if len(self._keys_per_read) > TABLE_ESTIMATES_MAX:
-                self._keys_per_read.clear()
-            self._keys_per_read[table] = min(room, 8 * step)
 
     # ---- writes to local tables ----
 
@@ -698,6 +708,8 @@ class TableRequests:
             return f"table {foreign} is not a local table of this worker"
         if isinstance(request, requests.Put | requests.Transaction) and request.extension.lease:
             return _SESSION_REFUSED
+        if ops.gate_of(operations) == ops.VERSIONS_LEVEL:
+            return "a local table keeps no versions of its keys"
         if self._limits.open_on_the_fly or isinstance(request, requests.OpenTable):
             return ""
         assert self.databases.local is not None, "none of these tables is foreign"
@@ -756,10 +768,17 @@ class TableRequests:
         self._answer(pending, answers.encode_refusal(refusal, retry), text)
 
     def _answer(self, pending: _Pending, frames: list[bytes], problem: str = "") -> None:
-        ticket = pending.queued.ticket
-        self._tickets.requests[ticket] -= 1
-        if not self._tickets.requests[ticket]:
-            del self._tickets.requests[ticket]
+        self._tickets.on_answered(pending.queued.ticket)
+        request = pending.request
+        if request.extension.flags & reads.TOLD and isinstance(request, reads.INDEXED):
+            is_local = pending.table in self.databases.owner.local
+            index = 0 if is_local else pending.read_index or self._applied
+            try:
+                database = self.databases.tables_of(pending.table)
+                frames = reads.told(frames, request, index, database)
+            except StorageFailure as error:
+                problem = self._error_text(error, pending.table)
+                frames = answers.encode_error(request, values.REQUEST_ERROR, problem)
         self._add_answer(pending.queued, frames, problem)
 
     def _add_answer(self, queued: QueuedRequest, frames: list[bytes], problem: str = "") -> None:
@@ -770,26 +789,6 @@ class TableRequests:
             self._out_bytes += sum(map(len, frames))
         elif problem and len(self.one_way_failures) < ONE_WAY_FAILURES_MAX:
             self.one_way_failures.append(problem)
-
-
-def _read_unique(database: Tables, table: int, keys: list[bytes]) -> list[bytes | None]:
-    """The values of keys. Equal keys share one value in memory."""
-    unique = dict.fromkeys(keys)
-    if len(unique) == len(keys):
-        return database.get(table, keys)
-    found = dict(zip(unique, database.get(table, list(unique)), strict=True))
-    return [found[key] for key in keys]
-
-
-def _size_of(changes: Changes) -> int:
-    """Approximate size in bytes."""
-    return sum(
-        len(part)
-        for _, done, _ in changes
-        for op in done
-        for column in (getattr(op, "keys", ()), getattr(op, "values", ()))
-        for part in column
-    )
 
 
 def _kind(request: Request | ResultQuery) -> _Kind:

@@ -54,8 +54,12 @@ class SnapshotParticipant:
         reply = self._stop_line.on_order(order, applied, now_ms)
         if reply is not None:
             self.replies.append((reply, ""))
-        if order.phase is Phase.RESUME and order.attempt == self._stop_line.attempt:
+        if order.phase is Phase.RESUME and self.is_current(order):
             self._store.drop_state()
+
+    def is_current(self, order: BarrierMessage) -> bool:
+        """Whether an order is of the last attempt that this process has taken part in."""
+        return order.attempt == self._stop_line.attempt
 
     def write_state(self, applied: LogPosition) -> str | None:
         """Writes the state if an order wants it now. Returns the problem or an empty text; None: no

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ...raft.messages import KIND_STATE, KIND_TABLES, EntryBatch
 from ...record import decode_block
-from ..tables import sums
+from ..tables import gate
 from ..tables.effects import RECORDED, SELF_DESCRIBING
 from ..tables.tables import TablePartition, Tables
 from ..wire import ops
@@ -142,7 +142,7 @@ def _effects_of(tables: Tables, log_index: int, entry: Sequence[ops.Op]) -> list
     recorded = sum(isinstance(op, RECORDED) for op in entry)
     effects = tables.effects(log_index) if recorded else []
     if len(effects) != recorded:
-        return [] if sums.is_unknown(tables, log_index, entry) else None
+        return [] if gate.unknown(tables, log_index, entry) else None
     left = iter(effects)
     done: list[ops.Op] = []
     for op in entry:
@@ -205,3 +205,14 @@ def _clip(op: ops.Op, request: Watch) -> list[ops.Op]:
             return [ops.DeleteRange(op.table, first, last)] if not last or first < last else []
         case _:
             return [op]
+
+
+def changes_size(changes: Changes) -> int:
+    """Approximate size in bytes."""
+    return sum(
+        len(part)
+        for _, done, _ in changes
+        for op in done
+        for column in (getattr(op, "keys", ()), getattr(op, "values", ()))
+        for part in column
+    )

@@ -5,9 +5,11 @@ The owner passes in messages and calls run() once a wake; then it sends what `re
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from typing import NamedTuple, Protocol
 
+from ....native.net.messages import Arena
+from ....native.tables.gets import AnswerPlace
 from ....native.tables.ops import ALL_MARKED, Run, cut_block
 from ...errors import StorageFailure
 from ...raft.messages import EntryBatch
@@ -52,6 +54,7 @@ class WorkerEntries(NamedTuple):
     # By index: positions of the operations, if other workers have operations in the entry.
     positions: dict[int, list[int]]
     malformed: int  # Entries with the tables' magic that cannot be decoded, on any node.
+    versioned: set[int]  # Tables that begin to keep versions of their keys, maybe.
 
 
 def with_entry_position(outcome: Outcome, positions: dict[int, list[int]]) -> Outcome:
@@ -93,22 +96,29 @@ def split_at_leases(entries: Sequence[TableEntry], last: tuple[int, int]) -> Ite
         yield ApplyStep(plain, last, None, lease_changes)
 
 
-def find_entries(batch: EntryBatch, owner: TablePartition, tables_from: int = 0) -> WorkerEntries:
+def find_entries(
+    batch: EntryBatch,
+    owner: TablePartition,
+    tables_from: int = 0,
+    versioned: Collection[int] = (),
+) -> WorkerEntries:
     """The operations of a checked batch that belong to this worker.
 
     tables_from   entries behind this index must have the tables' own type (ConfigEntry); at and
                   before it, or always if it is 0, state entries with the tables' magic count, too
+    versioned     tables that keep versions of their keys
 
     Entries that only put or delete may be joined: consecutive changes of a table become one
     operation with the index of the last one. This is correct because puts and deletes are never
-    refused and have no outcome (operations.py).
+    refused and have no outcome (operations.py). Versions have the index of each entry, so the
+    entries of versioned tables are not joined.
     """
-    found = WorkerEntries([], {}, 0)
+    found = WorkerEntries([], {}, 0, set())
     if ops.ENTRY_MAGIC not in batch.block:
         return found  # The search is cheap for logs that hold no tables.
     malformed = 0
     marked_last = tables_from or ALL_MARKED
-    for run in cut_block(batch.block, owner.number, owner.workers, marked_last):
+    for run in cut_block(batch.block, owner.number, owner.workers, marked_last, versioned):
         if run.operation:
             if run.table not in owner.local:
                 found.entries.append(TableEntry(run.log_index, batch.term, [_change(run)]))
@@ -125,6 +135,7 @@ def find_entries(batch: EntryBatch, owner: TablePartition, tables_from: int = 0)
             found.positions[run.log_index] = own
             done = [done[place] for place in own]
         found.entries.append(TableEntry(run.log_index, batch.term, done))
+        found.versioned.update(op.table for op in done if isinstance(op, ops.KeepVersions))
     return found._replace(malformed=malformed)
 
 
@@ -157,6 +168,7 @@ class Applier:
         self.tables = tables
         self.applied: LogPosition = tables.applied
         self.tables_changed = True
+        self._versioned = set(tables.versioned_tables)
 
     def on_commit(self, commit: LogPosition, tables_from: int) -> None:
         """The raft peer has reported its commit index."""
@@ -171,10 +183,14 @@ class Applier:
         entries: list[TableEntry] = []
         positions: dict[int, list[int]] = {}
         for batch in batches:
-            found = find_entries(batch, self._owner, self.tables_from)
+            found = find_entries(batch, self._owner, self.tables_from, self._versioned)
+            if not found.versioned <= self._versioned:
+                self._versioned |= found.versioned
+                found = find_entries(batch, self._owner, self.tables_from, self._versioned)
             entries += found.entries
             if (config := batch_config(batch)) is not None and config.operations:
-                entries.append(TableEntry(batch.first_index, batch.term, [ops.SumsKnown(0)]))
+                known = ops.OperationsKnown(0, config.operations)
+                entries.append(TableEntry(batch.first_index, batch.term, [known]))
             positions.update(found.positions)
             self.counts["malformed"] += found.malformed
         for step in split_at_leases(entries, (batches[-1].last_index, batches[-1].term)):
@@ -284,9 +300,8 @@ class Worker:
         self.problem = ""  # Why the replicated tables refuse writes.
         self.damage = ""  # Why they are damaged; the owner ends the process.
         self._parts = parts
-        self._epoch = epoch
         self._jobs = JobRequestQueue(limits.open_on_the_fly)
-        self._ticket = self._position = 0  # Of the last request.
+        self._place = AnswerPlace(databases.owner.number, epoch & pipe.EPOCH_MASK)
         self._log_checked = not self.applier.applied[0]
         self._has_more = False  # More committed entries can be read now.
         self._retry_due_ms: int | None = None
@@ -305,9 +320,24 @@ class Worker:
         if self.applier.applied[0] >= self.applier.commit[0]:
             self.applied_reporter.reset()  # A peer that has restarted lacks our applied index.
 
-    def on_barrier(self, order: BarrierMessage, now_ms: int) -> None:
-        """The snapshot_sender orders a state, or to continue without."""
+    def on_barrier(self, order: BarrierMessage, now_ms: int, damage: str) -> None:
+        """The snapshot_sender orders a state, or to continue without.
+
+        damage   what it found in the files of the state that this worker has written, or empty
+        """
+        if damage and self.participant.is_current(order):
+            self.damage = damage
         self.participant.on_order(order, self.applier.applied, now_ms)
+
+    def on_gets(self, arena: Arena, now_ms: int) -> bool:
+        """Answers messages of zerodb_server that are all reads of keys and need not wait: the
+        common case, in C. False: on_work() has to take them."""
+        if self.problem or not self.requests.answer_gets(
+            arena, self._place, self.applier.applied[0]
+        ):
+            return False
+        self.applied_reporter.on_server_active(now_ms)
+        return True
 
     def on_work(
         self, messages: Iterable[tuple[tuple[int, ...], Message]], now_ms: int
@@ -332,19 +362,18 @@ class Worker:
                 self.requests.end_denied(header[2], pipe.decode_ranges(frames[0]))
             elif kind != pipe.SERVER_WAITS:
                 malformed.append(kind)
+            elif header[1]:
+                self.reporter.on_awaited(now_ms)
         return malformed
 
     def _on_request(self, header: tuple[int, ...], message: Message, now_ms: int) -> None:
         kind, flags, client, epoch, index, ticket = header
-        own_epoch = self._epoch & pipe.EPOCH_MASK
-        if epoch != own_epoch:  # For this worker's predecessor; the server sends it again.
+        if epoch != self._place.epoch:  # For this worker's predecessor; the server sends it again.
             self._parts.log.counters["foreign_epoch"] += 1
             return
         route, *frames = message
-        self._position = self._position + 1 if ticket == self._ticket else 0
-        self._ticket = ticket
-        number = self.requests.databases.owner.number
-        tag = pipe.ANSWER_TAG.pack(number, 0, own_epoch, self._position, ticket)
+        place = self._place
+        tag = pipe.ANSWER_TAG.pack(place.number, 0, epoch, place.next(ticket), ticket)
         request = QueuedRequest(
             route, frames, index, ticket, kind != pipe.ONE_WAY, bool(flags & pipe.ENVELOPE), tag,
             client,
@@ -375,7 +404,7 @@ class Worker:
         self.requests.run(self.applier.applied[0], now_ms, unix_ms)
         self.damage = self.damage or self.requests.damage
 
-    def reports(self, is_pipe_full: bool) -> list[Message]:
+    def reports(self, is_pipe_full: bool, now_ms: int) -> list[Message]:
         """Changes since the last reports, for zerodb_server; none while it reads no reports."""
         applier, reporter = self.applier, self.reporter
         reporter.add_outcomes(applier.outcomes)
@@ -386,7 +415,7 @@ class Worker:
         if is_pipe_full:
             reporter.limit_outcomes()
             return []
-        return reporter.reports(self.requests, applier.applied[0], self.problem)
+        return reporter.reports(self.requests, applier.applied[0], self.problem, now_ms)
 
     def applied_report(self, now_ms: int) -> tuple[int, bool] | None:
         """The applied index and whether commits are urgent, to be sent to the peer now."""
@@ -407,6 +436,7 @@ class Worker:
         dues.append(self.applied_reporter.due_ms(self.applier.applied[0]))
         if not is_sending:
             dues.append(self.requests.deadline_ms)
+            dues.append(self.reporter.due_ms(self.requests, self.applier.applied[0]))
         if self._is_broken:
             dues.append(self._recover_due_ms)
         return min((due for due in dues if due is not None), default=None)

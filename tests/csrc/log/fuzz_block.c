@@ -87,11 +87,13 @@ static void cut_runs(const uint8_t *block, size_t size) {
     size_t runs_max = size / KLK_RUN_BYTES_MIN + 1, capacity = 4 * size + 16, format_size;
     struct klk_run *runs = exact(runs_max * sizeof *runs);
     char *format = exact(capacity);
+    const uint32_t apart[] = {1, 7};
     for (uint32_t workers = 1; workers < 4; workers += 2) {
-        ssize_t found = klk_runs_cut(block, size, UINT64_MAX, 0, workers, runs, runs_max, format,
-                                     capacity, &format_size);
+        ssize_t found = klk_runs_cut(block, size, UINT64_MAX, 0, workers, apart, 2, runs, runs_max,
+                                     format, capacity, &format_size);
         REQUIRE(found >= 0 && format_size <= capacity);
-        REQUIRE(klk_runs_cut(block, size, 0, 0, workers, runs, 0, format, 0, &format_size) <= 0);
+        found = klk_runs_cut(block, size, 0, 0, workers, NULL, 0, runs, 0, format, 0, &format_size);
+        REQUIRE(found <= 0);
     }
     free(runs);
     free(format);

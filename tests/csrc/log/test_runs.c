@@ -51,8 +51,11 @@ static ssize_t cut(const uint8_t *block, size_t size, size_t runs_max, size_t ca
     struct klk_run *runs = exact(runs_max * sizeof *runs);
     char *format = exact(capacity);
     size_t used = 0;
+    uint32_t apart_count = dice(3), *apart = exact(apart_count * sizeof *apart);
+    for (uint32_t i = 0; i < apart_count; i++) apart[i] = 1 + 2 * i;
     ssize_t count =
-        klk_runs_cut(block, size, UINT64_MAX, 1, 2, runs, runs_max, format, capacity, &used);
+        klk_runs_cut(block, size, UINT64_MAX, 1, 2, apart, apart_count, runs, runs_max, format,
+                     capacity, &used);
     REQUIRE(count == KLK_ESPACE || count == KLK_ECORRUPT || (count >= 0 && used <= capacity));
     for (ssize_t i = 0; i < count; i++) {
         if (runs[i].operation) {
@@ -63,6 +66,7 @@ static ssize_t cut(const uint8_t *block, size_t size, size_t runs_max, size_t ca
             REQUIRE((size_t)runs[i].offset + runs[i].size <= size);
         }
     }
+    free(apart);
     free(runs);
     free(format);
     return count;
@@ -86,9 +90,11 @@ int main(void) {
     uint8_t *block = exact(KLK_HEADER_SIZE);
     size_t used;
     char format[1];
-    ssize_t none = klk_runs_cut(block, KLK_HEADER_SIZE - 1, 0, 0, 1, NULL, 0, format, 1, &used);
+    size_t short_of = KLK_HEADER_SIZE - 1;
+    ssize_t none = klk_runs_cut(block, short_of, 0, 0, 1, NULL, 0, NULL, 0, format, 1, &used);
     REQUIRE(none == KLK_ECORRUPT);
-    REQUIRE(klk_runs_cut(block, KLK_HEADER_SIZE, 0, 0, 0, NULL, 0, format, 1, &used) == KLK_EINVAL);
+    none = klk_runs_cut(block, KLK_HEADER_SIZE, 0, 0, 0, NULL, 0, NULL, 0, format, 1, &used);
+    REQUIRE(none == KLK_EINVAL);
     free(block);
     REQUIRE(plain > ROUNDS && others > ROUNDS && short_of_room > ROUNDS);
     return 0;

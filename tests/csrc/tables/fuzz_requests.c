@@ -1,7 +1,8 @@
 /* Requests of clients to a table server, and the guard that reads their tables before it. */
 #include "fuzz.h"
+#include "gets.h"
 
-enum { ENTRY_BYTES_MAX = 600 };
+enum { ENTRY_BYTES_MAX = 600, KEYS_MAX = 8 };
 
 enum { EXTENSIONS = 3, PACKED = 2 };
 
@@ -74,6 +75,18 @@ static void pack(const struct klk_messages *arena, const struct klk_request *wri
     free(out);
 }
 
+/* Puts LOG INDEXes into a copy of messages, as if all were answers. */
+static void tell(const struct klk_messages *messages) {
+    struct klk_messages answers =
+        messages_copy(messages, klk_messages_bytes(messages), messages->frames);
+    uint64_t *indexes = exact(messages->messages * sizeof *indexes);
+    for (uint32_t i = 0; i < messages->messages; i++) indexes[i] = i + 1;
+    klk_answers_tell(&answers, indexes);
+    REQUIRE(klk_messages_bytes(&answers) == klk_messages_bytes(messages));
+    free(indexes);
+    messages_free(&answers);
+}
+
 static void answer(const struct klk_messages *arena, int routed, const struct klk_request *requests,
                    const uint32_t *positions, uint32_t count) {
     struct klk_messages out = messages_new(16, 2);
@@ -85,7 +98,42 @@ static void answer(const struct klk_messages *arena, int routed, const struct kl
         if (klk_requests_acknowledge(arena, requests, positions, count, &done, &out) == KLK_EFULL)
             messages_grow(&out, 2 * out.bytes_max, 2 * out.frames_max);
     REQUIRE(out.messages == count * (routed ? 2u : 1u));
+    tell(&out);
+    tell(arena);
     messages_free(&out);
+}
+
+/* The reads as a table worker gets them, whose head says no more than zeros. */
+static void get(const struct klk_messages *arena, const struct klk_request *requests,
+                const uint32_t *positions, uint32_t count) {
+    struct klk_messages piped = messages_new(16, 2), out = messages_new(16, 2);
+    uint32_t done = 0;
+    while (klk_requests_forward(arena, requests, positions, count, &done, 0, &piped) == KLK_EFULL)
+        messages_grow(&piped, 2 * piped.bytes_max, 2 * piped.frames_max);
+    struct klk_request *reads = exact(count * sizeof *reads);
+    uint32_t *counts = exact(count * sizeof *counts);
+    uint32_t *places = exact(2 * KEYS_MAX * sizeof *places);
+    uint32_t *sizes = exact(KEYS_MAX * sizeof *sizes);
+    struct klk_gets gets = {.number = 3, .ticket = 1};
+    if (klk_gets_read(&piped, 0, &gets, reads, counts, places, KEYS_MAX)) {
+        uint64_t size = 0;
+        for (uint32_t i = 0; i < gets.keys; i++) {
+            REQUIRE(places[2 * i] + places[2 * i + 1] <= klk_messages_bytes(&piped));
+            sizes[i] = places[2 * i + 1] % 2 ? places[2 * i + 1] : UINT32_MAX;
+            if (sizes[i] != UINT32_MAX) size += sizes[i];
+        }
+        uint8_t *values = exact(size);
+        while (klk_gets_answer(&piped, reads, counts, sizes, values, &gets, &out) == KLK_EFULL)
+            messages_grow(&out, 2 * out.bytes_max, 2 * out.frames_max);
+        REQUIRE(out.messages == count && gets.position == count - 1 && gets.byte == size);
+        free(values);
+    }
+    free(sizes);
+    free(places);
+    free(counts);
+    free(reads);
+    messages_free(&out);
+    messages_free(&piped);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -102,6 +150,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     answer(&arena, routed, requests, positions, writes);
     uint32_t reads = of_shape(requests, arena.messages, KLK_REQUEST_READ, some, positions);
     answer(&arena, routed, requests, positions, reads);
+    get(&arena, requests, positions, reads);
     free(arena.slots);
     free(positions);
     free(some);

@@ -4,7 +4,7 @@
 enum { ROUNDS = 20000, FRAMES_MAX = 40, BYTES_MAX = 4096 };
 
 static uint32_t seed = 2463534242u;
-static unsigned shapes[3];
+static unsigned shapes[3], told;
 
 static uint32_t dice(uint32_t sides) { return next_random(&seed) % sides; }
 
@@ -16,7 +16,7 @@ static void add_header(struct klk_messages *out, int packed) {
     header[2] = types[dice(sizeof types)];
     uint32_t at = header[2] < 0x20 ? 3 : 4;
     memcpy(header + at, "\x6b\x4c\x4b\x01", 4);
-    header[at + 4] = (uint8_t)(packed ? 2 : 0);
+    header[at + 4] = (uint8_t)((packed ? 2 : 0) | (dice(3) ? 0 : 0x40));
     if (!dice(20)) header[dice(48)] ^= (uint8_t)(1u << dice(8));
     uint32_t size = sizes[dice(sizeof sizes)];
     if (packed) size = at + 21;
@@ -51,6 +51,23 @@ static void add_message(struct klk_messages *out, int routed) {
     klk_messages_end(out);
 }
 
+/* Each header of 28 bytes gets its index, once. */
+static void tell(const struct klk_messages *answers) {
+    uint64_t *indexes = exact(answers->messages * sizeof *indexes);
+    for (int again = 0; again < 2; again++) {
+        for (uint32_t m = 0; m < answers->messages; m++) indexes[m] = again ? 7 : 1000 + m;
+        klk_answers_tell(answers, indexes);
+    }
+    for (uint32_t m = 0; m < answers->messages; m++) {
+        uint32_t size, last = klk_messages_frames(answers, m) - 1;
+        const uint8_t *header = klk_messages_at(answers, m, last, &size);
+        if (size != 28) continue;
+        told++;
+        REQUIRE(klk_get_u64(header + 20) == 1000 + m);
+    }
+    free(indexes);
+}
+
 static void forward(const struct klk_messages *arena, const struct klk_request *requests,
                     const uint32_t *positions, uint32_t count) {
     struct klk_messages out = messages_new(dice(2) ? BYTES_MAX : dice(200), FRAMES_MAX + 2 * count);
@@ -62,6 +79,7 @@ static void forward(const struct klk_messages *arena, const struct klk_request *
     done = 0;
     result = klk_requests_acknowledge(arena, requests, positions, count, &done, &out);
     REQUIRE(result == (done == count ? KLK_OK : KLK_EFULL) && out.messages == done);
+    tell(&out);
     messages_free(&out);
 }
 
@@ -99,5 +117,6 @@ static void one_round(void) {
 int main(void) {
     for (int i = 0; i < ROUNDS; i++) one_round();
     for (int shape = 0; shape < 3; shape++) REQUIRE(shapes[shape] > ROUNDS / 20);
+    REQUIRE(told > ROUNDS / 100);
     return 0;
 }

@@ -1,6 +1,7 @@
 """Keys, values and the operations of log entries cut in C, against Python twins."""
 
 import struct
+from collections.abc import Collection
 from itertools import accumulate, pairwise
 
 import pytest
@@ -175,7 +176,12 @@ RECORD = st.builds(
 
 
 def twin_cut(
-    records: list[Record], first_index: int, number: int, workers: int, marked_last: int = 1 << 60
+    records: list[Record],
+    first_index: int,
+    number: int,
+    workers: int,
+    marked_last: int = 1 << 60,
+    apart: Collection[int] = (),
 ) -> list[Run]:
     """One entry after the other."""
     runs: list[Run] = []
@@ -198,7 +204,8 @@ def twin_cut(
             operation = ops.PUT if isinstance(op, ops.Put) else ops.DELETE
             values = tuple(op.values) if isinstance(op, ops.Put) else ()
             run = Run(log_index, operation, op.table, tuple(op.keys), values, b"")
-            if runs and runs[-1][1:3] == run[1:3]:
+            joins = op.table not in apart or (runs and runs[-1].log_index == log_index)
+            if joins and runs and runs[-1][1:3] == run[1:3]:
                 before = runs.pop()
                 keys = (*before.keys, *run.keys)
                 run = run._replace(keys=keys, values=(*before.values, *run.values))
@@ -215,6 +222,9 @@ def test_a_block_is_cut_as_the_twin_does(
     assert decode_block(block)[1] == records
     assert cut_block(block, number, workers) == twin_cut(records, 77, number, workers)
     assert cut_block(block, number, workers, 78) == twin_cut(records, 77, number, workers, 78)
+    apart = data.draw(st.sets(TABLE, max_size=4))
+    asked = number, workers, 1 << 60, apart
+    assert cut_block(block, *asked) == twin_cut(records, 77, *asked)
 
 
 def test_a_small_entry_of_each_kind_has_room() -> None:

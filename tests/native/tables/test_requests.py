@@ -93,10 +93,35 @@ def test_requests_are_read_as_the_twin_does(batch: list[tuple[bool, list[bytes]]
     expected = []
     for i in usual:
         row = found.rows[i]
-        extension = Extension(reqid=row.reqid, flags=1) if row.extended else NO_EXTENSION
+        flags = row.extension or values.STALE  # Else it could be NO_EXTENSION.
+        extension = Extension(flags, reqid=row.reqid) if row.extended else NO_EXTENSION
         head = answers.encode_head(row.type, 0, extension)
         expected.append([routed[i][0], *[b""] * stripped[i][0], head])
     assert out.messages() == expected
+
+
+HEADER = st.one_of(
+    st.builds(answers.encode_head, st.sampled_from([0x20, 0x25]), st.just(0), messages.EXTENSION),
+    st.binary(min_size=28, max_size=28),
+    st.binary(min_size=1, max_size=40),
+)
+ANSWER = st.tuples(st.booleans(), HEADER, st.lists(st.binary(max_size=30), max_size=2))
+
+
+@given(st.lists(ANSWER, max_size=6), st.data())
+def test_indexes_are_told_as_the_twin_does(
+    batch: list[tuple[bool, bytes, list[bytes]]], data: st.DataObject
+) -> None:
+    out = Frames(64, 4)
+    expected = []
+    indexes = [data.draw(messages.U64) for _ in batch]
+    for (envelope, header, rest), index in zip(batch, indexes, strict=True):
+        out.add([b"id", *[b""] * envelope, header, *rest])
+        expected.append([b"id", *[b""] * envelope, answers.tell_index(header, index), *rest])
+    native_requests.tell_indexes(out, indexes)
+    assert out.messages() == expected
+    with pytest.raises(IndexError):
+        native_requests.tell_indexes(out, [*indexes, 1])
 
 
 @given(st.lists(st.one_of(USUALLY, messages.mutated(USUALLY)).filter(bool), max_size=6))

@@ -117,6 +117,7 @@ def test_examples() -> None:
     assert [decode_request(frames) for frames in found[:-1]] == [
         requests.ServerInfo(),
         requests.Read(7, [b"k"]),
+        requests.Read(7, [b"k"], Extension(values.WITH_INDEX, 0, b"0123456789ab")),
         requests.Put(7, [b"k"], [b"v"], values.PARTSYNC),
         requests.Put(
             7, [b"k"], [b"v"], values.PARTSYNC, Extension(values.PACKED, 10_000, b"0123456789ab")

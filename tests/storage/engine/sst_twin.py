@@ -1,4 +1,4 @@
-"""Plain Python twins of csrc/tables/xxh3.c, snappy.c, sst.c and sst_merge.c: they copy, and read
+"""Plain Python twins of csrc/sst/xxh3.c, snappy.c, sst.c and sst_merge.c: they copy, and read
 whole
 files."""
 

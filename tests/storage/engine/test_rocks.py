@@ -258,6 +258,7 @@ def test_large_tables_are_split_by_their_files(
 ) -> None:
     """Keys are any bytes, even those that would end a line or a word."""
     monkeypatch.setattr("kelek.storage.engine.rocks.EXACT_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr("kelek.storage.engine.rocks.SAMPLED_BYTES", 1 << 20)
     keys = [bytes([number]) + b"'\n \xff\0" + b"]" * number for number in range(40)]
     for key in keys:
         values = [os.urandom(2000) for _ in range(50)]
@@ -275,6 +276,40 @@ def test_large_tables_are_split_by_their_files(
         assert found is not None
         assert found.keys == pytest.approx(rows, rel=0.2, abs=25)
         assert found.size == pytest.approx(2000 * rows, rel=0.2, abs=50_000)
+
+
+@pytest.mark.parametrize("files", [1, 3])
+def test_tables_in_files_are_split_evenly(
+    rocks: RocksTables, monkeypatch: pytest.MonkeyPatch, files: int
+) -> None:
+    """By keys within the files, which may overlap; rows are not read."""
+    monkeypatch.setattr("kelek.storage.engine.rocks.SAMPLED_BYTES", 1 << 20)
+    monkeypatch.setattr(rocks, "scan", None)
+    keys = [b"row/%06d" % number for number in range(20_000)]
+    for first in range(files):
+        some = keys[first::files]
+        write(rocks, Put(7, some, [os.urandom(300) for _ in some]))
+        rocks.flush()
+    points = rocks.split_points(7, b"", b"", 8)
+    assert [round(int(point[4:]) / 20_000 * 9, 1) for point in points] == pytest.approx(
+        range(1, 9), abs=0.3
+    )
+    within = rocks.split_points(7, keys[5000], keys[9000], 3)
+    assert [int(point[4:]) for point in within] == pytest.approx([6000, 7000, 8000], abs=300)
+
+
+def test_files_that_only_the_engine_can_read_are_split_by_their_ends(
+    rocks: RocksTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kelek.storage.engine.rocks.SAMPLED_BYTES", 1 << 10)
+    monkeypatch.setattr("kelek.storage.engine.sst_file.FORMAT", 99)
+    for first in range(10):
+        some = [b"%02d/%03d" % (first, number) for number in range(100)]
+        write(rocks, Put(7, some, [os.urandom(100) for _ in some]))
+        rocks.flush()
+    points = rocks.split_points(7, b"", b"", 1)
+    assert len(points) == 1
+    assert b"04" <= points[0] <= b"07"
 
 
 def test_a_range_is_a_part_of_a_file(rocks: RocksTables, monkeypatch: pytest.MonkeyPatch) -> None:

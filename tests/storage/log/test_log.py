@@ -2,6 +2,7 @@
 
 import select
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -14,6 +15,7 @@ from kelek.storage.log.hard_state import HardStateFile
 from kelek.storage.log.log import Log, Writer
 from kelek.storage.log.reader import LogReader
 from kelek.storage.log.segment import Identity
+from kelek.tests.storage.memory_disk import MemoryDisk
 
 ME = Identity("demo", "n1")
 SEGMENT_BYTES = 16 << 10
@@ -178,6 +180,28 @@ def test_calls_wait_for_a_background_sync(tmp_path: Path) -> None:
     reopened = opened(tmp_path, epoch=2)
     assert reopened.runs == [(1, 1), (21, 2)]
     reopened.close()
+
+
+class NeverRandom(Random):
+    """A disk with it ends a sync only for those that wait."""
+
+    def random(self) -> float:
+        return 0.0
+
+
+def test_entries_do_not_wait_for_the_sync_of_the_spare() -> None:
+    files = MemoryDisk().process()
+    files.slow = NeverRandom()
+    log = Log(files, ME, epoch=1, segment_bytes=SEGMENT_BYTES, background_sync=True)
+    while log.background_step():
+        pass
+    assert not log.spare_is_late, "it has its full size, and is being synced"
+    log.append(0, 0, [batch(1).block])
+    assert not log.start_sync()
+    assert log.poll_sync(wait=True)
+    assert log.end is not None, "a steady state may begin"
+    log.poll_spare(wait=True)
+    log.close()
 
 
 def held_bytes(path: Path) -> int:

@@ -1,6 +1,7 @@
 """The work of snapshot_sender on a disk in memory, and the start of a peer from its files."""
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -145,6 +146,37 @@ def test_no_snapshot_beyond_the_log() -> None:
 def test_no_snapshot_without_the_state_of_a_process_that_has_restarted() -> None:
     problem = SnapshotNode().refusal(100, 100, table_worker=MemoryDisk().process())
     assert "it disappeared" in problem
+
+
+def test_no_snapshot_of_damaged_tables() -> None:
+    """Its owner is named; the next snapshot, of sound tables, is made."""
+    node, tables = SnapshotNode(), MemoryDisk().process()
+    with closing(tables.create("MANIFEST-000001")) as file:
+        file.append([b"\1\0\0\0\4\0\1data"])
+    problem = node.refusal(100, 100, **{"table_worker.2": tables})
+    assert "MANIFEST-000001: offset 0: a record does not match its checksum" in problem
+    assert node.work.damaged_part == ("table_worker.2", problem)
+    node.disk.bytes_max = 1 << 40
+    assert node.make_snapshot(100).last_index == 100
+    assert node.work.damaged_part == ("", "")
+
+
+def test_a_snapshot_is_received_while_parts_are_checked() -> None:
+    """The older snapshot is gone then. The sender once ended there."""
+    source, target = SnapshotNode(), SnapshotNode()
+    snapshot = source.make_snapshot(150)
+    read = source.work.execute(ReadChunk("n2", 150, 1, 0, snapshot.size, False))
+    assert isinstance(read, ChunkRead)
+    target.make_snapshot(50)
+    tables = MemoryDisk().process()
+    tables.create("CURRENT").close()
+    target.work.execute(CreateSnapshot(100, 1, TWO))
+    write_state(target.disk.process(), 100, lambda write: write(STATE))
+    target.work.on_state_written(100, 1, {"table_worker": tables})
+    assert target.work.step() is None
+    received = target.work.execute(WriteChunk(150, 1, 0, snapshot.size, read.chunk, b""))
+    assert received == SnapshotInstalled(snapshot)
+    assert target.finish() == SnapshotCreated(snapshot)
 
 
 def test_a_full_disk_is_reported() -> None:

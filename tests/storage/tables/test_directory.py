@@ -226,4 +226,5 @@ def test_entries_are_partitioned_by_worker() -> None:
         [],
         {},
         0,
+        set(),
     )

@@ -4,7 +4,7 @@ restarts, crashes, checkpoints and all kinds of entries."""
 import shutil
 import struct
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from kelek.protocols.zerodb.tables.tables import SYSTEM, Outcome, TableEntry
+from kelek.protocols.zerodb.tables.versions import VERSION
 from kelek.protocols.zerodb.wire.ops import (
     EQUAL,
+    VERSION_CHANGES,
+    VERSION_INDEX,
     Append,
     Attach,
     Compare,
@@ -24,15 +27,16 @@ from kelek.protocols.zerodb.wire.ops import (
     Expire,
     Expiry,
     GetRange,
+    KeepVersions,
     Op,
     Open,
+    OperationsKnown,
     Put,
     SessionEnd,
     SessionOpen,
-    SumsKnown,
     Transaction,
     Truncate,
-    is_gated,
+    gate_of,
 )
 from kelek.protocols.zerodb.wire.values import TableOptions
 from kelek.storage.engine.families import Resources
@@ -88,7 +92,20 @@ OPS = (
             max_size=2,
         ),
     )
-    | st.just(SumsKnown(0))
+    | st.builds(OperationsKnown, st.just(0), st.sampled_from([1, 2, 2]))
+    | st.builds(KeepVersions, TABLES)
+    | st.builds(
+        lambda table, reqid, key, kind, number, then, other: Transaction(
+            table, b"v%011d" % reqid, [Compare(table, key, kind, number)], then, other
+        ),
+        TABLES,
+        st.integers(1, 50),
+        KEYS,
+        st.sampled_from([VERSION_INDEX, VERSION_CHANGES]),
+        st.integers(0, 6).map(lambda number: number.to_bytes(8, "little")),
+        st.lists(STEPS, max_size=3),
+        st.lists(STEPS, max_size=3),
+    )
 )
 
 
@@ -103,7 +120,9 @@ class Model:
         self.sessions: dict[int, int] = {}  # End time by session.
         self.last_session = 0
         self.results: dict[bytes, bool] = {}
-        self.knows_sums = False
+        self.level = 0  # Of the operations that all members know.
+        self.versioned: set[int] = set()
+        self.versions: dict[tuple[int, bytes], tuple[int, int]] = {}
 
     def apply(self, index: int, op: Any) -> None:
         getattr(self, type(op).__name__)(op, index)
@@ -115,6 +134,7 @@ class Model:
     def remove(self, table: int, keys: Sequence[bytes]) -> None:
         for key in keys:
             self.tables.get(table, {}).pop(key, None)
+            self.versions.pop((table, key), None)
             self.free(table, key)
 
     def end(self, session: int) -> None:
@@ -123,10 +143,13 @@ class Model:
                 if of == session:
                     self.remove(table, [key])
 
-    def Put(self, op: Put, _: int) -> None:
+    def Put(self, op: Put, index: int) -> None:
         self.options.setdefault(op.table, TableOptions())
         for key, value in zip(op.keys, op.values, strict=True):
             self.free(op.table, key)
+            if op.table in self.versioned:
+                _, changes = self.versions.get((op.table, key), (0, 0))
+                self.versions[op.table, key] = index, changes + 1
             self.tables.setdefault(op.table, {})[key] = value
 
     def Append(self, op: Append, index: int) -> None:
@@ -138,8 +161,12 @@ class Model:
     def GetRange(self, op: GetRange, _: int) -> None:
         """The outcomes of the others are compared."""
 
-    def SumsKnown(self, _: SumsKnown, __: int) -> None:
-        self.knows_sums = True
+    def OperationsKnown(self, op: OperationsKnown, _: int) -> None:
+        self.level = max(self.level, op.level)
+
+    def KeepVersions(self, op: KeepVersions, _: int) -> None:
+        if not self.tables.get(op.table):
+            self.versioned.add(op.table)
 
     def Delete(self, op: Delete, _: int) -> None:
         self.remove(op.table, op.keys)
@@ -190,13 +217,25 @@ class Model:
         if op.reqid not in self.results:
             (compare,) = op.compares
             value = self.tables.get(compare.table, {}).get(compare.key)
-            self.results[op.reqid] = holds = value == compare.operand
+            holds = value == compare.operand
+            if compare.kind != EQUAL:
+                if compare.table not in self.versioned:
+                    return  # It is refused.
+                version = self.versions.get((compare.table, compare.key), (0, 0))
+                found = version[compare.kind == VERSION_CHANGES]
+                holds = found == int.from_bytes(compare.operand, "little")
+            self.results[op.reqid] = holds
             for step in op.then if holds else op.otherwise:
                 self.apply(index, step)
 
     @property
     def expires_ms(self) -> int:
         return min([*self.at.values(), *self.sessions.values()], default=0)
+
+
+def versions(tables: RocksTables | MemoryTables) -> Iterator[tuple[tuple[int, bytes], object]]:
+    for name, data in tables.scan(SYSTEM, VERSION, VERSION + b"\xff" * 5):
+        yield (int.from_bytes(name[1:5], "big"), name[5:]), struct.unpack(">QQ", data)
 
 
 class History(RuleBasedStateMachine):
@@ -220,7 +259,7 @@ class History(RuleBasedStateMachine):
         outcomes = self.rocks.write(batch)
         assert outcomes == self.memory.write(batch)
         for entry in batch:
-            if is_gated(entry.ops) and not self.model.knows_sums:
+            if gate_of(entry.ops) > self.model.level:
                 continue
             for op in entry.ops:
                 self.model.apply(entry.log_index, op)
@@ -301,6 +340,8 @@ class History(RuleBasedStateMachine):
             assert tables.applied == (len(self.log), 1 if self.log else 0)
             for table in self.model.options:
                 assert dict(tables.scan(table)) == self.model.tables.get(table, {})
+            assert tables.versioned_tables == self.model.versioned
+            assert dict(versions(tables)) == self.model.versions
 
     def teardown(self) -> None:
         if hasattr(self, "folder"):

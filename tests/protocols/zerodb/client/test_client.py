@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from kelek.protocols.connections import Connect, Disconnect, Send
+from kelek.protocols.connections import Connect, Disconnect, Send, Warn
 from kelek.protocols.zerodb.client.client import Exchange, TableClientMachine, TableClientSetup
 from kelek.protocols.zerodb.wire import requests
-from kelek.protocols.zerodb.wire.values import REVERSE, Extension
+from kelek.protocols.zerodb.wire.values import NO_LEADER, REVERSE, Extension
 from kelek.tests.clients.table.table_servers import FEATURES, FakeTableServer, TableStore
 
 URLS = ("a", "b", "c")
@@ -162,6 +162,53 @@ def test_a_silent_server_is_pinged_and_then_left() -> None:
     assert net.server != first
     assert net.client.counters["silent"] == 1
     assert done(exchanges)
+
+
+@pytest.mark.parametrize("notice", [True, False])
+def test_a_server_without_a_leader_says_so_to_a_ping(notice: bool) -> None:
+    """It keeps the request itself for some seconds, until it refuses it."""
+    net = FakeServers(features=FEATURES | NO_LEADER, notice=notice, silence_ms=1000)
+    net.deliver()
+    assert net.client.server is not None
+    assert net.client.server.features == FEATURES, "it is a state"
+    server, begun_ms = net.servers[net.server], net.now_ms
+    server.mute = 1
+    net.put(b"k")
+    warned: dict[int, str] = {}
+    while net.now_ms < begun_ms + 4000:
+        for action in net.client.ready(net.now_ms):
+            if isinstance(action, Warn):
+                warned[net.now_ms - begun_ms] = action.text
+            elif isinstance(action, Send):
+                for frames in server.on_frames(action.frames):
+                    net.client.on_frames(server.name, frames, net.now_ms)
+        due_ms = net.client.deadline_ms
+        assert due_ms is None or due_ms > net.now_ms - 50, "nothing is due for ever"
+        net.now_ms += 50
+    if not notice:
+        assert not warned
+        return
+    ((after_ms, text),) = warned.items()
+    assert 1000 < after_ms <= 1600
+    assert text == (
+        f"requests wait: {server.name}: its node knows no leader; does a majority of its cluster "
+        "run?"
+    )
+
+
+def test_a_server_that_knows_a_leader_again_is_no_longer_said_to_know_none() -> None:
+    net = FakeServers(notice=True, silence_ms=100)
+    net.deliver()
+    server = net.servers[net.server]
+    server.mute = 1
+    net.put(b"k")
+    reasons = []
+    for server.features in (FEATURES | NO_LEADER, FEATURES):
+        net.deliver()
+        net.now_ms += 100
+        net.deliver()
+        reasons.append(net.client.reason)
+    assert reasons == ["its node knows no leader", ""]
 
 
 def test_a_slow_server_that_answers_pings_is_kept() -> None:

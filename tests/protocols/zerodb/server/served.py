@@ -45,8 +45,12 @@ class SessionHarness(FakeCluster):
         super().__init__()
         setup = SessionSetup("kelek test")._replace(**settings)  # type: ignore[arg-type]
         numbers = count(1 << 40)
+        self.leased_index = 0  # By the lease of the node's peer.
         self.session = Session(
-            setup, self.client, lambda n: [next(numbers).to_bytes(12, "big") for _ in range(n)]
+            setup,
+            self.client,
+            lambda n: [next(numbers).to_bytes(12, "big") for _ in range(n)],
+            lambda: self.leased_index,
         )
         self.answers: list[list[bytes]] = []
         self.jobs: list[list[bytes]] = []

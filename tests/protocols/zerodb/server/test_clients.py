@@ -117,6 +117,24 @@ def test_the_owner_of_a_session_is_in_the_log_before_its_answer(clients: KeyedCl
     assert noted == ops.Transaction(OWNER_TABLE, values.NO_REQID, [alive], put, [])
 
 
+def test_an_open_session_tells_its_own_index(clients: KeyedClients) -> None:
+    """And not that of its owner's entry, which shares a pack with a write that asks, too."""
+    harness = clients.harness
+    asked = TAGGED._replace(flags=values.WITH_INDEX)
+    routing_id = clients.ask("ann", requests.Session(requests.SESSION_OPEN, 0, 500, 0, asked))
+    harness.applies = False
+    harness.run(lambda: bool(harness.log.records) and not harness.client.window.items)
+    result = OperationResult(0, SESSION.to_bytes(8, "little"))
+    harness.session.writes.proposals.on_results([(1, result)])
+    harness.applies = True
+    put = requests.Put(7, [b"k"], [b"v"], values.PARTSYNC, asked._replace(reqid=b"p" * 12))
+    harness.ask(b"p", *encode_request(put))
+    assert clients.answer(routing_id).log_index == 1
+    harness.run(lambda: bool(harness.heard(b"p")))
+    assert harness.heard(b"p")[0].log_index == 2
+    assert isinstance(entries(harness)[2][0], ops.Transaction), "the owner's"
+
+
 def test_the_sessions_of_a_key_are_limited(
     clients: KeyedClients, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,6 @@ from functools import partial
 import pytest
 
 from kelek.native.net.messages import Arena
-from kelek.protocols.zerodb.server.worker_channel import HELLO_MS, SERVER_WAITS_MS, WorkerChannel
 from kelek.protocols.zerodb.wire import answers, ops, requests, values
 from kelek.protocols.zerodb.wire.requests import encode_request
 from kelek.protocols.zerodb.wire.values import Extension, TableOptions, encode_extension
@@ -17,11 +16,9 @@ from kelek.protocols.zerodb.wire.worker_pipe import (
     LEASE,
     ONE_WAY,
     PIPE_HEADER,
-    PROGRESS,
     REQUEST,
     RESULT_QUERY,
     RETRYABLE,
-    TABLES,
     OperationResult,
 )
 from kelek.tests.protocols.zerodb.server.served import TABLE, SessionHarness, entries, head, led
@@ -34,16 +31,17 @@ PARTSYNC = b"\x31\x01\x20\x01"
 MANY = b"\x31\x01\x24"
 
 
-def test_a_partsync_put_is_answered_when_it_is_applied_here() -> None:
+def test_a_partsync_write_is_answered_when_it_is_applied_here() -> None:
+    """If the tables may refuse it; test_proposals.py has plain puts."""
     harness = led()
     harness.applies = False
-    harness.ask(b"c", PARTSYNC, TABLE, b"k", b"v")
+    harness.ask(b"c", b"\x31\x01\x22\x01", TABLE, b"k", b"l")
     harness.run(lambda: bool(harness.log.records) and not harness.client.window.items)
     assert not harness.answers
     harness.applies = True
     harness.run(lambda: bool(harness.answers))
-    assert harness.answers == [[b"c", b"\x31\x01\x20\x00"]]
-    assert entries(harness) == [[ops.Put(7, [b"k"], [b"v"])]]
+    assert harness.answers == [[b"c", b"\x31\x01\x22\x00"]]
+    assert entries(harness) == [[ops.DeleteRange(7, b"k", b"l")]]
 
 
 def test_an_unflagged_put_is_acknowledged_at_once_and_written_later() -> None:
@@ -202,6 +200,30 @@ def test_a_stale_read_asks_no_leader(wish: str) -> None:
     harness.ask(b"c", header, TABLE, b"k")
     harness.run(lambda: bool(harness.workers[0].taken))
     assert harness.workers[0].taken[0][3] == 0
+
+
+def test_a_lease_of_this_node_answers_for_the_leader() -> None:
+    harness = SessionHarness()
+    harness.leased_index = 7
+    harness.ask(b"a", READ, TABLE, b"k")
+    harness.session.ready(harness.now)
+    worker = harness.workers[0]
+    worker.channel.send(worker.take)
+    assert [(taken[5], taken[3]) for taken in worker.taken] == [(b"a", 7)]
+    asked = [harness.session.has_log_requests]
+    assert harness.session.reads.count == 0
+    harness.leased_index = 0
+    harness.ask(b"b", READ, TABLE, b"k")
+    harness.session.ready(harness.now)
+    worker.channel.send(worker.take)
+    assert len(worker.taken) == 1
+    asked.append(harness.session.has_log_requests)
+    assert asked == [False, True]
+    harness.leased_index = 9
+    harness.ask(b"c", READ, TABLE, b"k")  # Behind one that waits for the leader.
+    harness.session.ready(harness.now)
+    worker.channel.send(worker.take)
+    assert len(worker.taken) == 1
 
 
 def test_reads_keep_their_order_when_a_later_round_is_confirmed_first() -> None:
@@ -532,164 +554,6 @@ def test_a_refused_write_does_not_take_the_others_with_it() -> None:
     assert [data for _, data in harness.log.records] == [
         ops.pack([ops.Put(7, [b"k"], [value])]) for value in (b"0", b"2")
     ]
-
-
-# ---- workers ----
-
-
-def test_nothing_is_sent_to_a_worker_that_has_not_reported() -> None:
-    harness = SessionHarness(local=frozenset({7}), request_timeout_ms=500)
-    harness.workers[0].channel.epoch = None
-    harness.applies = False
-    harness.ask(b"c", READ, TABLE, b"k")
-    took_ms = harness.run(lambda: bool(harness.answers))
-    assert took_ms == 500
-    assert not harness.workers[0].taken
-    assert harness.heard(b"c")[0].text == "table_worker 1 does not answer"
-
-
-def test_hello_is_sent_until_the_reports_arrive() -> None:
-    handoff = WorkerChannel(0, 1000)
-    assert handoff.must_send_hello(10)
-    assert not handoff.must_send_hello(20)
-    handoff.on_epoch(1, 30)
-    handoff.reported_kinds.add(PROGRESS)
-    assert not handoff.must_send_hello(9 + HELLO_MS)
-    assert handoff.must_send_hello(10 + HELLO_MS)
-    handoff.reported_kinds.add(TABLES)
-    assert handoff.deadline_ms is None
-    handoff.on_epoch(2, 1000)
-    assert handoff.must_send_hello(1000)
-    handoff.reported_kinds |= {PROGRESS, TABLES}
-    assert not handoff.must_send_hello(2000)
-    handoff.on_lost(2000)
-    assert handoff.must_send_hello(2000)
-
-
-def test_server_waits_is_sent_periodically() -> None:
-    handoff = WorkerChannel(0, 1000)
-    assert not handoff.must_send_waiting(0), "there is no worker"
-    handoff.on_epoch(1, 0)
-    assert handoff.must_send_waiting(10)
-    assert not handoff.must_send_waiting(9 + SERVER_WAITS_MS)
-    assert handoff.must_send_waiting(10 + SERVER_WAITS_MS)
-    handoff.on_epoch(2, 11 + SERVER_WAITS_MS)
-    assert handoff.must_send_waiting(11 + SERVER_WAITS_MS), "a new one knows nothing"
-
-
-def test_a_restarted_worker_gets_only_repeatable_requests_again() -> None:
-    harness = SessionHarness(local=frozenset({7}))
-    worker = harness.workers[0]
-    limit = (5).to_bytes(8, "little")
-    harness.ask(b"a", PARTSYNC, TABLE, b"k", b"v")
-    harness.run(lambda: len(worker.taken) == 1)
-    harness.ask(b"b", READ, TABLE, b"k")
-    harness.ask(b"l", b"\x31\x01\x23\x01", TABLE, b"k", limit)
-    harness.ask(b"d", PARTSYNC, TABLE, b"k", b"v")
-    harness.run(lambda: len(worker.taken) == 4)
-    worker.channel.on_handled(worker.taken[0][4])
-    worker.taken.clear()
-    worker.report(2, 0, harness.now_ms)
-    harness.run(lambda: bool(harness.answers))
-    assert [(epoch, routing_id) for _, _, epoch, _, _, routing_id, _ in worker.taken] == [
-        (2, b"b"), (2, b"d"),
-    ]  # fmt: skip
-    assert "it may have been done" in harness.heard(b"l")[0].text
-    worker.report(2, 0, harness.now_ms)
-    assert len(worker.taken) == 2
-
-
-def test_no_client_is_answered_twice_when_a_worker_dies() -> None:
-    harness = led(local=frozenset({9}))
-    worker, handoff = harness.workers[0], harness.workers[0].channel
-    local = (9).to_bytes(4, "little")
-    limit = (5).to_bytes(8, "little")
-    for routing_id in (b"a", b"b"):
-        harness.ask(routing_id, READ, local, routing_id)
-    for routing_id in (b"l", b"m"):
-        harness.ask(routing_id, b"\x31\x01\x23\x01", local, b"k", limit)
-    harness.run(lambda: len(worker.taken) == 4)
-    ticket = worker.taken[0][4]
-    places = {taken[5]: place for place, taken in enumerate(worker.taken)}
-    assert handoff.on_answer(1, places[b"a"], ticket)
-    assert handoff.on_answer(1, places[b"l"], ticket)
-    worker.taken.clear()
-    worker.report(2, 0, harness.now_ms)
-    assert not handoff.on_answer(1, places[b"b"], ticket), "its successor has been asked"
-    harness.run(lambda: bool(worker.taken and harness.answers))
-    assert [taken[5] for taken in worker.taken] == [b"b"]
-    assert [each[0] for each in harness.answers] == [b"m"]
-    assert "it may have been done" in harness.heard(b"m")[0].text
-    assert handoff.on_answer(2, 0, ticket)
-    handoff.on_handled(ticket)
-    assert handoff.on_answer(2, 0, ticket), "its word that all is done may come first"
-    assert not handoff.count
-
-
-def test_answers_for_an_earlier_server_are_dropped() -> None:
-    harness = SessionHarness(local=frozenset({9}), first_ticket=1000)
-    worker, handoff = harness.workers[0], harness.workers[0].channel
-    harness.ask(b"a", READ, (9).to_bytes(4, "little"), b"k")
-    harness.run(lambda: len(worker.taken) == 1)
-    assert worker.taken[0][4] == 1000
-    handoff.on_handled(999)
-    assert handoff.count == 1
-    assert not handoff.on_answer(1, 0, 999), "who asked has lost its connection, or asked anew"
-    assert handoff.on_answer(1, 0, 1000)
-    handoff.on_handled(1000)
-    assert not handoff.count
-
-
-def test_unsent_requests_are_repeatable() -> None:
-    harness = SessionHarness(local=frozenset({9}))
-    worker = harness.workers[0]
-    worker.room = 1
-    limit = (5).to_bytes(8, "little")
-    for routing_id in (b"l", b"m"):
-        frames = [routing_id, b"\x31\x01\x23\x01", (9).to_bytes(4, "little"), b"k", limit]
-        harness.ask(*frames)
-    harness.run(lambda: len(worker.taken) == 1)
-    worker.room = 10
-    worker.taken.clear()
-    worker.report(2, 0, harness.now_ms)
-    harness.run(lambda: bool(worker.taken and harness.answers))
-    assert [taken[5] for taken in worker.taken] == [b"m"]
-    assert [each[0] for each in harness.answers] == [b"l"]
-
-
-def test_late_answers_of_an_expired_worker_are_dropped() -> None:
-    harness = SessionHarness(local=frozenset({9}), request_timeout_ms=500)
-    worker, handoff = harness.workers[0], harness.workers[0].channel
-    harness.ask(b"a", READ, (9).to_bytes(4, "little"), b"k")
-    harness.run(lambda: len(worker.taken) == 1)
-    harness.applies = False
-    handoff.on_lost(harness.now_ms)
-    harness.run(lambda: bool(harness.answers))
-    assert not handoff.on_answer(1, 0, worker.taken[0][4])
-
-
-def test_requests_of_a_lost_worker_are_answered_with_errors() -> None:
-    harness = SessionHarness(local=frozenset({7}), request_timeout_ms=500)
-    harness.applies = False
-    harness.ask(b"a", READ, TABLE, b"k")
-    harness.run(lambda: len(harness.workers[0].taken) == 1)
-    harness.workers[0].channel.on_lost(harness.now_ms)
-    harness.run(lambda: bool(harness.answers))
-    assert harness.heard(b"a")[0].text == "table_worker 1 does not answer"
-    assert not harness.session.inflight
-
-
-def test_a_full_pipe_keeps_the_order() -> None:
-    harness = SessionHarness(local=frozenset({7}))
-    worker = harness.workers[0]
-    worker.room = 2
-    for number in range(4):
-        harness.ask(b"%d" % number, READ, TABLE, b"k")
-    harness.run(lambda: len(worker.taken) == 2)
-    harness.ask(b"4", READ, TABLE, b"k")
-    worker.room = 10
-    harness.run(lambda: len(worker.taken) == 5)
-    assert [taken[5] for taken in worker.taken] == [b"0", b"1", b"2", b"3", b"4"]
 
 
 # ---- one-way sockets and jobs ----

@@ -9,7 +9,12 @@ from kelek.protocols.access.grants import parse_grants
 from kelek.protocols.access.zap import AllowedKey, Keyring
 from kelek.protocols.zerodb.server import write_checks
 from kelek.protocols.zerodb.wire import ops, requests, values
-from kelek.protocols.zerodb.wire.catalogue import NameChange, SchemaChange
+from kelek.protocols.zerodb.wire.catalogue import (
+    CatalogueChange,
+    NameChange,
+    NameExchange,
+    SchemaChange,
+)
 from kelek.protocols.zerodb.wire.requests import encode_request
 from kelek.protocols.zerodb.wire.values import Extension, TableOptions
 from kelek.protocols.zerodb.wire.worker_pipe import FAILED, JOB_WRITE, PIPE_HEADER, RETRYABLE
@@ -177,7 +182,7 @@ def test_one_write_makes_a_bounded_number_of_tables() -> None:
     assert harness.heard(b"d")[0].code == 0
 
 
-def named(change: NameChange | SchemaChange) -> requests.Transaction:
+def named(change: CatalogueChange) -> requests.Transaction:
     extension = Extension(reqid=b"n" * 12)
     return requests.Transaction(change.compares(), change.operations(), [], 1, extension)
 
@@ -214,6 +219,8 @@ def test_only_changes_of_names_are_written_to_the_catalogue(on_the_fly: bool) ->
         ("tables:*:rw admin", NameChange(7, after="a"), True),
         ("tables:*:rw admin", NameChange(7, "b", "a"), True),
         ("tables:*:rw admin", NameChange(7, "b"), True),
+        ("tables:*:rw", NameExchange(7, "b", 8, "a"), False),
+        ("tables:*:rw admin", NameExchange(7, "b", 8, "a"), True),
         ("tables:*:rw", SchemaChange(7, "b", b"", b"{}"), True),
         ("tables:*:rw", SchemaChange(7, "b", b"{}"), True),
         (f"tables:{values.CATALOGUE_TABLE}:rw", SchemaChange(7, "b", b"", b"{}"), False),
@@ -221,7 +228,7 @@ def test_only_changes_of_names_are_written_to_the_catalogue(on_the_fly: bool) ->
     ],
 )  # fmt: skip
 def test_what_a_key_needs_to_change_names(
-    grants: str, change: NameChange | SchemaChange, is_allowed: bool
+    grants: str, change: CatalogueChange, is_allowed: bool
 ) -> None:
     harness = led()
     keyring = Keyring()

@@ -7,8 +7,9 @@ import pytest
 from kelek.protocols.raft.messages import KIND_CONFIG, KIND_STATE, EntryBatch
 from kelek.protocols.record import Record, encode_block
 from kelek.protocols.zerodb.tables import sums
+from kelek.protocols.zerodb.tables.gate import KNOWN_FROM
 from kelek.protocols.zerodb.tables.operations import RESULT_BYTES_MAX, apply
-from kelek.protocols.zerodb.tables.sums import KNOWN_FROM, SumRefused, resolved
+from kelek.protocols.zerodb.tables.sums import SumRefused, resolved
 from kelek.protocols.zerodb.tables.tables import SYSTEM, TableEntry, TablePartition
 from kelek.protocols.zerodb.wire import ops
 from kelek.protocols.zerodb.wire.requests import Watch
@@ -78,7 +79,7 @@ def test_they_do_what_a_model_does(seed: int) -> None:
     dice = Random(seed)
     tables = MemoryTables()
     model: dict[tuple[int, bytes], bytes] = {}
-    tables.write([TableEntry(1, 1, [ops.SumsKnown(0)])])
+    tables.write([TableEntry(1, 1, [ops.OperationsKnown(0, 1)])])
     for index in range(2, 60):
         branch = [step(dice) for _ in range(dice.randint(1, 8))]
         after = dict(model)
@@ -121,7 +122,9 @@ def test_steps_that_are_joined_do_the_same(seed: int) -> None:
 def test_a_sum_that_is_refused_changes_nothing() -> None:
     tables = MemoryTables()
     digits = b"9" * NUMBER_DIGITS_MAX
-    tables.write([TableEntry(1, 1, [ops.SumsKnown(0), ops.Put(5, [b"t", b"d"], [b"x", digits])])])
+    tables.write(
+        [TableEntry(1, 1, [ops.OperationsKnown(0, 1), ops.Put(5, [b"t", b"d"], [b"x", digits])])]
+    )
     for wrong in (
         ops.Increment(5, [b"t"], [b"1"]),
         ops.Increment(5, [b"n"], [b"1.5"]),
@@ -146,7 +149,7 @@ def test_appends_of_a_transaction_are_bounded(monkeypatch: pytest.MonkeyPatch) -
 def test_an_entry_that_comes_again_adds_nothing() -> None:
     """After a restart the worker reads entries from the applied index on; a client repeats."""
     tables = MemoryTables()
-    tables.write([TableEntry(1, 1, [ops.SumsKnown(0)])])
+    tables.write([TableEntry(1, 1, [ops.OperationsKnown(0, 1)])])
     (first,) = tables.write([TableEntry(2, 1, [transaction(ADD)])])
     assert tables.applied == (2, 1)
     assert tables.write([TableEntry(2, 1, [transaction(ADD)])]) == []
@@ -157,7 +160,7 @@ def test_an_entry_that_comes_again_adds_nothing() -> None:
 
 def test_a_put_before_it_is_of_the_same_step_and_a_get_is_not() -> None:
     tables = MemoryTables()
-    tables.write([TableEntry(1, 1, [ops.SumsKnown(0), ops.Put(5, [b"n"], [b"1"])])])
+    tables.write([TableEntry(1, 1, [ops.OperationsKnown(0, 1), ops.Put(5, [b"n"], [b"1"])])])
     steps = ops.Put(5, [b"n"], [b"10"]), ADD, ops.Get(5, [b"n"])
     (outcome,) = tables.write([TableEntry(2, 1, [transaction(*steps)])])
     assert outcome.data[9:] == b"\2\0\0\0" + b"17" + b"\1\0\0\0" + b"1"
@@ -173,7 +176,7 @@ def test_a_range_is_what_was_before_the_branch() -> None:
         ops.GetRange(6, b"", b"", 0),
     )
     before = ops.Put(5, keys, keys), ops.Delete(5, [b"a"])  # In the same entry.
-    tables.write([TableEntry(1, 1, [ops.SumsKnown(0)])])
+    tables.write([TableEntry(1, 1, [ops.OperationsKnown(0, 1)])])
     outcome = tables.write([TableEntry(2, 1, [*before, transaction(*steps)])])[-1]
     both, none = ops.pack_pairs([(b"b", b"b"), (b"c", b"c")]), ops.pack_pairs([])
     sized = [len(each).to_bytes(4, "little") + each for each in (both, both, none)]
@@ -184,7 +187,7 @@ def test_a_range_is_what_was_before_the_branch() -> None:
 @pytest.mark.parametrize("limit", [1, 2**63, 2**64 - 1])
 def test_a_range_has_any_limit(limit: int) -> None:
     tables = MemoryTables()
-    tables.write([TableEntry(1, 1, [ops.SumsKnown(0), ops.Put(5, [b"a"], [b"1"])])])
+    tables.write([TableEntry(1, 1, [ops.OperationsKnown(0, 1), ops.Put(5, [b"a"], [b"1"])])])
     entry = [transaction(ops.GetRange(5, b"", b"", limit))]
     (outcome,) = tables.write([TableEntry(2, 1, entry)])
     assert outcome.data[13:] == ops.pack_pairs([(b"a", b"1")])
@@ -193,7 +196,9 @@ def test_a_range_has_any_limit(limit: int) -> None:
 def test_a_range_with_too_much_changes_nothing() -> None:
     tables = MemoryTables()
     half = bytes(RESULT_BYTES_MAX // 2)
-    tables.write([TableEntry(1, 1, [ops.SumsKnown(0), ops.Put(5, [b"a", b"b"], [half, half])])])
+    tables.write(
+        [TableEntry(1, 1, [ops.OperationsKnown(0, 1), ops.Put(5, [b"a", b"b"], [half, half])])]
+    )
     steps = ops.Delete(5, [b"a"]), ops.GetRange(5, b"", b"", 0)
     (outcome,) = tables.write([TableEntry(2, 1, [transaction(*steps)])])
     assert f"more than {RESULT_BYTES_MAX} bytes" in outcome.problem
@@ -204,7 +209,7 @@ def test_a_range_with_too_much_changes_nothing() -> None:
 def test_pieces_of_a_large_write_hold_none(step: ops.Op) -> None:
     """Older versions refuse them, too."""
     tables = MemoryTables()
-    tables.write([TableEntry(1, 1, [ops.SumsKnown(0)])])
+    tables.write([TableEntry(1, 1, [ops.OperationsKnown(0, 1)])])
     part = ops.Part(5, REQID, 0, 1, ops.pack([transaction(step)]))
     (outcome,) = tables.write([TableEntry(2, 1, [part])])
     assert "one entry alone" in outcome.problem
@@ -223,7 +228,9 @@ def config(operations: int) -> bytes:
 
 
 def contents(tables: MemoryTables) -> object:
-    system = {key: value for key, value in tables.data[SYSTEM].items() if key != KNOWN_FROM}
+    system = {
+        key: value for key, value in tables.data[SYSTEM].items() if key not in KNOWN_FROM.values()
+    }
     return {**tables.data, SYSTEM: system}
 
 

@@ -23,10 +23,12 @@ REQID = st.binary(min_size=12, max_size=12)
 OWNER = st.just(b"") | st.just(b"a token, and a 0\0"[-16:])
 EXTENSION = st.one_of(
     st.just(NO_EXTENSION),
-    st.builds(Extension, st.integers(0, 31), U32, REQID, st.just(0), st.just(0), st.just(0), OWNER),
+    st.builds(
+        Extension, st.integers(0, 255), U32, REQID, st.just(0), st.just(0), st.just(0), OWNER
+    ),
     st.builds(
         Extension,
-        st.integers(0, 31),
+        st.integers(0, 255),
         U32,
         REQID,
         U32,
@@ -48,6 +50,7 @@ PART = st.one_of(
 COMPARE = st.one_of(
     st.builds(ops.Compare, U32, KEY, st.integers(0, 5), VALUE),
     st.builds(ops.Compare, U32, st.binary(min_size=8, max_size=8), st.just(ops.ALIVE), VALUE),
+    st.builds(ops.Compare, U32, KEY, st.integers(7, 8), st.binary(min_size=8, max_size=8)),
 )
 STEP = st.one_of(
     st.builds(lambda table, key, value: ops.Put(table, [key], [value]), U32, KEY, VALUE),

@@ -12,12 +12,16 @@ from kelek.protocols.errors import RemoteProtocolError
 from kelek.protocols.zerodb.wire import answers, ops, requests, values
 from kelek.protocols.zerodb.wire.answers import AnswerLayout, Pairs, decode_answer
 from kelek.protocols.zerodb.wire.requests import LAYOUTS
-from kelek.protocols.zerodb.wire.values import NO_EXTENSION, PACKED, Extension
+from kelek.protocols.zerodb.wire.values import NO_EXTENSION, PACKED, WITH_INDEX, Extension
 from kelek.tests.protocols.zerodb.wire.messages import KEY, REQID, U32, U64, VALUE, chunk, mutated
 
 PLAIN_OR_PACKED = st.one_of(
     st.just(NO_EXTENSION),
-    st.builds(Extension, st.sampled_from([1, PACKED]), U32, REQID, st.just(0), st.just(0), U64),
+    st.builds(
+        Extension,
+        st.sampled_from([1, PACKED, WITH_INDEX, PACKED | WITH_INDEX]),
+        *(U32, REQID, st.just(0), st.just(0), U64),
+    ),
 )
 ITEMS = st.lists(VALUE, max_size=5)
 COLUMNS = st.lists(st.tuples(KEY, VALUE), max_size=5).map(
@@ -115,6 +119,8 @@ def test_a_client_decodes_what_the_server_encoded(case: AnswerCase, data: st.Dat
     value, request, frames = data.draw(encoded(case))
     answer = decode_answer(frames)
     assert (answer.reqid, answer.failed) == (request.extension.reqid, False)
+    asks_index = bool(request.extension.flags & WITH_INDEX)
+    assert answer.log_index == (0 if asks_index else None)
     assert case.layout.decode(answer, request) == value
     if isinstance(request, requests.Read | requests.Exists):
         other = request._replace(keys=[b"k", *request.keys])
@@ -161,6 +167,27 @@ def test_answers_without_a_layout(
             answers.decode_server_info(answer)
     done = decode_answer(answers.encode_ok(requests.Put(1, [], [], extension=extension)))
     assert (done.request_type, done.code, done.frames) == (values.PUT, 0, [])
+
+
+@given(PLAIN_OR_PACKED, st.integers(1, 2**64 - 1), WORDS, st.booleans())
+def test_an_answer_tells_an_index_that_was_asked_for(
+    extension: Extension, log_index: int, word: str, retry: bool
+) -> None:
+    put = requests.Put(1, [], [], extension=extension)
+    (header,) = answers.encode_ok(put)
+    asks_index = bool(extension.flags & WITH_INDEX)
+    assert answers.lacks_index(header) == asks_index
+    told = answers.tell_index(header, log_index)
+    assert not answers.lacks_index(told)
+    assert answers.tell_index(told, 7) == told
+    answer = decode_answer([told])
+    assert (answer.log_index, answer.retry) == (log_index if asks_index else None, False)
+    assert answers.echoed(told).reqid == extension.reqid
+    # An error tells none, whatever its reqid.
+    failed = answers.encode_error(put, 1, word, retry)
+    assert not answers.lacks_index(failed[0])
+    answer = decode_answer(failed)
+    assert (answer.log_index, answer.retry) == (None, retry and extension != NO_EXTENSION)
 
 
 @given(RESULT)

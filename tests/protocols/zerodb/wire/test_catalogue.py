@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from kelek.protocols.zerodb.wire import ops
 from kelek.protocols.zerodb.wire.catalogue import (
     SCHEMA_BYTES_MAX,
+    CatalogueChange,
     NameChange,
+    NameExchange,
     SchemaChange,
     change_of,
     decode_names,
@@ -32,11 +34,13 @@ CHANGES = [
     NameChange(7, "users", "people"),
     NameChange(NAMED_FIRST + 7, "users", "people"),
     NameChange(NAMED_FIRST + 7, "users"),
+    NameExchange(NAMED_FIRST, "users", NAMED_FIRST + 7, "people"),
+    NameExchange(NAMED_FIRST + 7, "users", 7, "people"),
     SchemaChange(NAMED_FIRST, "users", b"", b"{}"),
     SchemaChange(7, "users", b"{}", b"x" * SCHEMA_BYTES_MAX),
     SchemaChange(NAMED_FIRST + 7, "users", b"{}"),
 ]
-Change = NameChange | SchemaChange
+Change = CatalogueChange
 
 
 def transaction(change: Change, reqid: bytes = NO_REQID) -> ops.Transaction:
@@ -67,6 +71,11 @@ def test_a_change_is_recognised(change: Change) -> None:
         NameChange(NAMED_FIRST, after="users"),  # It may be the next one of the counter.
         NameChange(RESERVED_FIRST, after="users"),
         NameChange(CATALOGUE_TABLE, "users", "people"),
+        NameExchange(7, "users", 7, "people"),
+        NameExchange(7, "users", 8, "users"),
+        NameExchange(7, "users", 8, "8"),
+        NameExchange(CATALOGUE_TABLE, "users", 8, "people"),
+        NameExchange(7, "users", RESERVED_FIRST, "people"),
         SchemaChange(7, "", b"", b"{}"),
         SchemaChange(7, "a b", b"", b"{}"),
         SchemaChange(7, "users"),

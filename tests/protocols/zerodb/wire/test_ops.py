@@ -33,7 +33,13 @@ STEP = st.one_of(
     st.builds(ops.Expiry, U32, U64, KEYS),
     st.builds(ops.Attach, U32, U64, KEYS),
 )
-COMPARE = st.builds(ops.Compare, U32, KEY, st.sampled_from(list(ops.COMPARE_KINDS)), VALUE)
+COMPARE = st.builds(ops.Compare, U32, KEY, st.integers(0, ops.ALIVE), VALUE) | st.builds(
+    ops.Compare,
+    U32,
+    KEY,
+    st.sampled_from([ops.VERSION_INDEX, ops.VERSION_CHANGES]),
+    st.binary(min_size=8, max_size=8),
+)
 STEPS = st.lists(STEP, max_size=3)
 OP = st.one_of(
     PUT,

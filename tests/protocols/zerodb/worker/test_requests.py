@@ -29,6 +29,7 @@ from kelek.protocols.zerodb.wire.ops import (
 )
 from kelek.protocols.zerodb.wire.requests import Request, encode_request, type_of
 from kelek.protocols.zerodb.wire.values import Extension, TableOptions
+from kelek.protocols.zerodb.worker import gets
 from kelek.protocols.zerodb.worker import reads as table_reads
 from kelek.protocols.zerodb.worker import requests as table_requests
 from kelek.protocols.zerodb.worker import watch as table_watch
@@ -605,9 +606,9 @@ def test_reads_are_sized_by_earlier_values() -> None:
     assert len(first) < 5, "what is too much to be sent at once waits"
     assert len(first + rig.run_all()) == 5
     counts = [int(call.split()[2]) for call in rig.tables.calls if call.startswith("get 5")]
-    assert counts[0] == table_requests.GET_KEYS_FIRST
-    assert max(counts[1:]) <= table_requests.GET_BYTES // 100_000
-    assert f"get 6 {table_requests.GET_KEYS_FIRST}" in rig.tables.calls, (
+    assert counts[0] == gets.GET_KEYS_FIRST
+    assert max(counts[1:]) <= gets.GET_BYTES // 100_000
+    assert f"get 6 {gets.GET_KEYS_FIRST}" in rig.tables.calls, (
         "of another table something else is known"
     )
 

@@ -63,3 +63,16 @@ int klk_sst_index(const uint8_t *block, size_t size, const struct klk_sst_bounds
     blocks->count = count;
     return KLK_OK;
 }
+
+ssize_t klk_sst_blocks_check(const struct klk_sst_blocks *blocks, uint32_t first,
+                             const uint8_t *data, size_t size, uint64_t base) {
+    for (; first < blocks->count; first++) {
+        uint64_t offset = blocks->offsets[first], block_size = blocks->sizes[first];
+        if (offset < base || offset - base > size ||
+            block_size + KLK_SST_TRAILER_SIZE > size - (offset - base))
+            break;
+        if (klk_sst_block_check(data + (offset - base), block_size) == KLK_ECORRUPT)
+            return KLK_ECORRUPT;
+    }
+    return first;
+}

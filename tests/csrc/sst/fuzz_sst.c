@@ -89,6 +89,22 @@ static void add_block(struct file *file, uint32_t b, struct fuzz_input *in, size
     file->size += size + KLK_SST_TRAILER_SIZE;
 }
 
+/* All blocks of a part of the file, from a random one on; a changed byte in one is found. */
+static void check_blocks(struct file *file, uint8_t base, uint8_t change) {
+    struct klk_sst_blocks blocks = {file->offsets, file->sizes, 2, 2};
+    uint8_t *copy = exact_copy(file->data, file->size);
+    REQUIRE(klk_sst_blocks_check(&blocks, 0, copy, file->size, 0) == 2);
+    REQUIRE(klk_sst_blocks_check(&blocks, 0, copy, file->size - 1, 0) == 1);
+    size_t from = base % file->size;
+    uint8_t *part = exact_copy(file->data + from, file->size - from);
+    ssize_t reached = klk_sst_blocks_check(&blocks, 1, part, file->size - from, from);
+    REQUIRE(reached == (from <= file->offsets[1] ? 2 : 1));
+    copy[change % file->size] ^= 1;
+    REQUIRE(klk_sst_blocks_check(&blocks, 0, copy, file->size, 0) == KLK_ECORRUPT);
+    free(part);
+    free(copy);
+}
+
 static void grow(uint8_t **data, size_t *max, size_t size, size_t used) {
     uint8_t *larger = exact(size);
     memcpy(larger, *data, used);
@@ -189,6 +205,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         for (uint32_t b = 0; b < 2; b++)
             add_block(&files[i], b, &in, head[1 + 2 * i + b],
                       head[5] & 1u << (2 * i + b) ? KLK_SST_SNAPPY : KLK_SST_PLAIN);
+        check_blocks(&files[i], head[1 + i], head[2 + i]);
         if (!made[i]) made[i] = tmpfile();
         REQUIRE(made[i]);
         fds[i] = fileno(made[i]);

@@ -1,4 +1,4 @@
-/* csrc/tables/xxh3.c, snappy.c, sst.c and sst_merge.c on exact-size heap buffers: known answers,
+/* csrc/sst/xxh3.c, snappy.c, sst.c and sst_merge.c on exact-size heap buffers: known answers,
  * and junk behind right checksums, which must end in an error or in pairs. */
 #define _XOPEN_SOURCE 700 /* fileno */
 #include <unistd.h>

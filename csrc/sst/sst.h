@@ -63,6 +63,14 @@ struct klk_sst_bounds {
 int klk_sst_index(const uint8_t *block, size_t size, const struct klk_sst_bounds *bounds,
                   struct klk_sst_blocks *blocks);
 
+/* Checks the blocks of a file from number `first` on, as far as they lie in data: its bytes from
+ * offset `base` on.
+ *
+ * Returns the number of the first block that is not wholly in data, or `count`; KLK_ECORRUPT for a
+ * wrong checksum. */
+ssize_t klk_sst_blocks_check(const struct klk_sst_blocks *blocks, uint32_t first,
+                             const uint8_t *data, size_t size, uint64_t base);
+
 /* ---- sst_merge.c: merges many files into pairs ---- */
 
 enum klk_sst_state {

@@ -1,0 +1,192 @@
+"""The requests that a worker has: sent, sent again, answered once, completed, lost."""
+
+from kelek.protocols.zerodb.server.worker_channel import HELLO_MS, SERVER_WAITS_MS, WorkerChannel
+from kelek.protocols.zerodb.wire.worker_pipe import (
+    ONE_WAY,
+    PROGRESS,
+    REQUEST,
+    TABLES,
+)
+from kelek.tests.protocols.zerodb.server.served import TABLE, SessionHarness, led
+
+READ = b"\x31\x01\x10"
+PUT = b"\x31\x01\x20"
+PARTSYNC = b"\x31\x01\x20\x01"
+
+
+def test_nothing_is_sent_to_a_worker_that_has_not_reported() -> None:
+    harness = SessionHarness(local=frozenset({7}), request_timeout_ms=500)
+    harness.workers[0].channel.epoch = None
+    harness.applies = False
+    harness.ask(b"c", READ, TABLE, b"k")
+    took_ms = harness.run(lambda: bool(harness.answers))
+    assert took_ms == 500
+    assert not harness.workers[0].taken
+    assert harness.heard(b"c")[0].text == "table_worker 1 does not answer"
+
+
+def test_hello_is_sent_until_the_reports_arrive() -> None:
+    handoff = WorkerChannel(0, 1000)
+    assert handoff.must_send_hello(10)
+    assert not handoff.must_send_hello(20)
+    handoff.on_epoch(1, 30)
+    handoff.reported_kinds.add(PROGRESS)
+    assert not handoff.must_send_hello(9 + HELLO_MS)
+    assert handoff.must_send_hello(10 + HELLO_MS)
+    handoff.reported_kinds.add(TABLES)
+    assert handoff.deadline_ms is None
+    handoff.on_epoch(2, 1000)
+    assert handoff.must_send_hello(1000)
+    handoff.reported_kinds |= {PROGRESS, TABLES}
+    assert not handoff.must_send_hello(2000)
+    handoff.on_lost(2000)
+    assert handoff.must_send_hello(2000)
+
+
+def test_server_waits_is_sent_periodically() -> None:
+    handoff = WorkerChannel(0, 1000)
+    assert not handoff.must_send_waiting(0, False), "there is no worker"
+    handoff.on_epoch(1, 0)
+    assert handoff.must_send_waiting(10, False)
+    assert not handoff.must_send_waiting(9 + SERVER_WAITS_MS, False)
+    assert handoff.must_send_waiting(9 + SERVER_WAITS_MS, True), "it does not know that"
+    assert not handoff.must_send_waiting(10 + SERVER_WAITS_MS, True)
+    assert not handoff.must_send_waiting(10 + SERVER_WAITS_MS, False)
+    assert handoff.must_send_waiting(9 + 2 * SERVER_WAITS_MS, False)
+    handoff.on_epoch(2, 11 + SERVER_WAITS_MS)
+    assert handoff.must_send_waiting(11 + SERVER_WAITS_MS, False), "a new one knows nothing"
+
+
+def test_a_restarted_worker_gets_only_repeatable_requests_again() -> None:
+    harness = SessionHarness(local=frozenset({7}))
+    worker = harness.workers[0]
+    limit = (5).to_bytes(8, "little")
+    harness.ask(b"a", PARTSYNC, TABLE, b"k", b"v")
+    harness.run(lambda: len(worker.taken) == 1)
+    harness.ask(b"b", READ, TABLE, b"k")
+    harness.ask(b"l", b"\x31\x01\x23\x01", TABLE, b"k", limit)
+    harness.ask(b"d", PARTSYNC, TABLE, b"k", b"v")
+    harness.run(lambda: len(worker.taken) == 4)
+    worker.channel.on_handled(worker.taken[0][4])
+    worker.taken.clear()
+    worker.report(2, 0, harness.now_ms)
+    harness.run(lambda: bool(harness.answers))
+    assert [(epoch, routing_id) for _, _, epoch, _, _, routing_id, _ in worker.taken] == [
+        (2, b"b"), (2, b"d"),
+    ]  # fmt: skip
+    assert "it may have been done" in harness.heard(b"l")[0].text
+    worker.report(2, 0, harness.now_ms)
+    assert len(worker.taken) == 2
+
+
+def test_no_client_is_answered_twice_when_a_worker_dies() -> None:
+    harness = led(local=frozenset({9}))
+    worker, handoff = harness.workers[0], harness.workers[0].channel
+    local = (9).to_bytes(4, "little")
+    limit = (5).to_bytes(8, "little")
+    for routing_id in (b"a", b"b"):
+        harness.ask(routing_id, READ, local, routing_id)
+    for routing_id in (b"l", b"m"):
+        harness.ask(routing_id, b"\x31\x01\x23\x01", local, b"k", limit)
+    harness.run(lambda: len(worker.taken) == 4)
+    ticket = worker.taken[0][4]
+    places = {taken[5]: place for place, taken in enumerate(worker.taken)}
+    assert handoff.on_answer(1, places[b"a"], ticket)
+    assert handoff.on_answer(1, places[b"l"], ticket)
+    worker.taken.clear()
+    worker.report(2, 0, harness.now_ms)
+    assert not handoff.on_answer(1, places[b"b"], ticket), "its successor has been asked"
+    harness.run(lambda: bool(worker.taken and harness.answers))
+    assert [taken[5] for taken in worker.taken] == [b"b"]
+    assert [each[0] for each in harness.answers] == [b"m"]
+    assert "it may have been done" in harness.heard(b"m")[0].text
+    assert handoff.on_answer(2, 0, ticket)
+    handoff.on_handled(ticket)
+    assert handoff.on_answer(2, 0, ticket), "its word that all is done may come first"
+    assert not handoff.count
+
+
+def test_answered_requests_are_done() -> None:
+    harness = SessionHarness(local=frozenset({9}))
+    worker, channel = harness.workers[0], harness.workers[0].channel
+    local = (9).to_bytes(4, "little")
+    for frames in ((READ, local, b"k"), (PUT, local, b"k", b"v"), (READ, local, b"k")):
+        harness.ask(b"a", *frames)
+        harness.session.ready(harness.now)
+        channel.send(worker.take)
+    assert [taken[0] for taken in worker.taken] == [REQUEST, ONE_WAY, REQUEST]
+    first, one_way, last = (taken[4] for taken in worker.taken)
+    for ticket in (last, first):
+        assert channel.on_answer(1, 0, ticket)
+        channel.end_answered()
+    assert channel.count == 2, "the worker does not answer one of them"
+    assert sum(channel.latency.values()[1:]) == 1
+    channel.on_handled(one_way)
+    channel.end_answered()
+    assert not channel.count
+
+
+def test_answers_for_an_earlier_server_are_dropped() -> None:
+    harness = SessionHarness(local=frozenset({9}), first_ticket=1000)
+    worker, handoff = harness.workers[0], harness.workers[0].channel
+    harness.ask(b"a", READ, (9).to_bytes(4, "little"), b"k")
+    harness.run(lambda: len(worker.taken) == 1)
+    assert worker.taken[0][4] == 1000
+    handoff.on_handled(999)
+    assert handoff.count == 1
+    assert not handoff.on_answer(1, 0, 999), "who asked has lost its connection, or asked anew"
+    assert handoff.on_answer(1, 0, 1000)
+    handoff.on_handled(1000)
+    assert not handoff.count
+
+
+def test_unsent_requests_are_repeatable() -> None:
+    harness = SessionHarness(local=frozenset({9}))
+    worker = harness.workers[0]
+    worker.room = 1
+    limit = (5).to_bytes(8, "little")
+    for routing_id in (b"l", b"m"):
+        frames = [routing_id, b"\x31\x01\x23\x01", (9).to_bytes(4, "little"), b"k", limit]
+        harness.ask(*frames)
+    harness.run(lambda: len(worker.taken) == 1)
+    worker.room = 10
+    worker.taken.clear()
+    worker.report(2, 0, harness.now_ms)
+    harness.run(lambda: bool(worker.taken and harness.answers))
+    assert [taken[5] for taken in worker.taken] == [b"m"]
+    assert [each[0] for each in harness.answers] == [b"l"]
+
+
+def test_late_answers_of_an_expired_worker_are_dropped() -> None:
+    harness = SessionHarness(local=frozenset({9}), request_timeout_ms=500)
+    worker, handoff = harness.workers[0], harness.workers[0].channel
+    harness.ask(b"a", READ, (9).to_bytes(4, "little"), b"k")
+    harness.run(lambda: len(worker.taken) == 1)
+    harness.applies = False
+    handoff.on_lost(harness.now_ms)
+    harness.run(lambda: bool(harness.answers))
+    assert not handoff.on_answer(1, 0, worker.taken[0][4])
+
+
+def test_requests_of_a_lost_worker_are_answered_with_errors() -> None:
+    harness = SessionHarness(local=frozenset({7}), request_timeout_ms=500)
+    harness.applies = False
+    harness.ask(b"a", READ, TABLE, b"k")
+    harness.run(lambda: len(harness.workers[0].taken) == 1)
+    harness.workers[0].channel.on_lost(harness.now_ms)
+    harness.run(lambda: bool(harness.answers))
+    assert harness.heard(b"a")[0].text == "table_worker 1 does not answer"
+    assert not harness.session.inflight
+
+
+def test_a_full_pipe_keeps_the_order() -> None:
+    harness = SessionHarness(local=frozenset({7}))
+    worker = harness.workers[0]
+    worker.room = 2
+    for number in range(4):
+        harness.ask(b"%d" % number, READ, TABLE, b"k")
+    harness.run(lambda: len(worker.taken) == 2)
+    harness.ask(b"4", READ, TABLE, b"k")
+    worker.room = 10
+    harness.run(lambda: len(worker.taken) == 5)
+    assert [taken[5] for taken in worker.taken] == [b"0", b"1", b"2", b"3", b"4"]
