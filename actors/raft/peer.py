@@ -19,6 +19,7 @@ from ...protocols.errors import LocalProtocolError
 from ...protocols.host.border import LinkLost, Requests, Responses
 from ...protocols.host.status import GroupRole
 from ...protocols.raft.core import Raft, Role
+from ...protocols.raft.lease import held
 from ...protocols.raft.messages import AppendAck, AppendJob, HardState, RaftTuning
 from ...protocols.record import RECORD_BYTES_MAX
 from ...protocols.zmqraft.server.commits import CommitNotice, NotifyScope
@@ -48,6 +49,7 @@ from ...version import __version__
 from ..runtime.actor import Actor
 from ..runtime.setup import STATE_MACHINE, ActorSetup, participants
 from ..topology.settings import APPEND_BYTES_MAX
+from .lease import open_lease
 from .links import PeerLinks
 from .log_writer import ACK, JOBS_HWM, GroupCommit, encode_compact, encode_job
 from .machines import broadcast_url
@@ -103,6 +105,8 @@ class RaftPeer(Actor):
         self._arrived_us = 0  # When requests of this wake have arrived; 0: none has.
         self._counted_commit: int | None = None  # The commit index that is counted, of a leader.
         self._suspended_ms = suspended_ms()
+        self._lease = open_lease(self)
+        self._share_lease(0, 0)  # What a predecessor has left there.
         self._clients = self._listen_on("url", CLIENTS_HWM)
         self._peers = self._listen_on("peer_url", HWM)
         self._commits = self.bind_pipe(zmq.XPUB, "commits", hwm=JOBS_HWM)
@@ -121,6 +125,8 @@ class RaftPeer(Actor):
             self._start_peer()
             if self._group_commit.sync_fd is not None:
                 self.watch(self._group_commit.sync_fd, self._on_synced)
+            if (spare_fd := self._group_commit.log.spare_fd) is not None:
+                self.watch(spare_fd, self._group_commit.log.poll_spare)
             return
         self._jobs = self.pipe(self.push("log_writer", "jobs", hwm=JOBS_HWM))
         acks = self.connect_pipe(zmq.PULL, "log_writer", "acks", hwm=JOBS_HWM)
@@ -162,7 +168,7 @@ class RaftPeer(Actor):
         if log is not None and log.sync_fd is not None:
             parts = SteadyParts(
                 peer, log, self._links, clients, peers, self._commit_latency,
-                self._commits, self._applied_reports,
+                self._commits, self._applied_reports, self._lease,
             )  # fmt: skip
             self._steady = SteadyLoop(
                 parts, self._poller, on_peers, self._on_answers, self._on_noticed
@@ -315,10 +321,13 @@ class RaftPeer(Actor):
         if wake.role is not self._role and wake.role != self._role:
             self._role = wake.role
             self.log("role", **wake.role._asdict(), last=wake.last_index)
+            self.report_soon()
+        self._share_lease(*held(peer.core))
         self._links.update(wake.urls)
         self._links.send(wake.out.links)
         self._answer(wake.out)
         if self._append_to_log(peer, wake.job):
+            self._share_lease(*held(peer.core))
             self._answer(wake.out)
         self._set_lazy(peer.core)
         for order in wake.orders:
@@ -334,6 +343,12 @@ class RaftPeer(Actor):
         if peer.audit_trail:
             self.write_audit(peer.audit_trail)
         self._count_commits(peer)
+
+    def _share_lease(self, until_ms: int, index: int) -> None:
+        """Shares the lease with this node's processes, before messages tell of this index."""
+        if self._lease is not None:
+            suspended_ms = self._suspended_ms - SUSPENDED_MS_MIN if until_ms else 0
+            self._lease.write(until_ms + suspended_ms, index)
 
     def _note_suspends(self) -> None:
         """Tells the peer that the machine was suspended. Requests that came later arrived before
@@ -432,6 +447,9 @@ class RaftPeer(Actor):
         return self._peer is None or not self._peer.awaits_successor(self.now_ms)
 
     def on_stop(self) -> None:
+        self._share_lease(0, 0)
+        if self._lease is not None:
+            self._lease.close()
         self._hard_state.close()
         if self._group_commit is not None:
             self._group_commit.log.close()

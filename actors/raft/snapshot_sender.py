@@ -61,7 +61,9 @@ class SnapshotSender(Actor):
 
     orders     PULL   orders.encode_work()              from the raft peer
     results    PUSH   the same                          to the raft peer
-    barriers   PUSH   [phase, attempt, index, term]     one to each process that applies the log
+    barriers   PUSH   [phase, attempt, index, term]([damage])
+                                                        one to each process that applies the log;
+                                                        RESUME may say how its state is damaged
     states     PULL   the same[actor]([directory])      from them. STOP: the entry that they have
                       applied. APPLY: the state as of that entry is written, into this directory or
                       by write_state()
@@ -157,8 +159,13 @@ class SnapshotSender(Actor):
             if made is not None:
                 self._barrier.cancel()  # The processes may remove their parts now.
                 self._on_made(made)
+        damaged, damage = self._work.damaged_part
         for name, order in self._barrier.orders:
-            self.send(self._barriers[name], [BARRIER.pack(order.phase, order.attempt, *order.at)])
+            frames = [BARRIER.pack(order.phase, order.attempt, *order.at)]
+            if name == damaged and order.phase is Phase.RESUME:
+                frames.append(damage.encode())
+                self._work.damaged_part = "", ""
+            self.send(self._barriers[name], frames)
         self._barrier.orders.clear()
         self.set_paused(self._orders, self._results.full)
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from ...native.latency import IndexLatency
+from ...native.log.lease import SharedLease
 from ...native.log.steady import (
     LEFT_ARENA,
     LEFT_NOTHING,
@@ -51,6 +52,7 @@ class SteadyParts(NamedTuple):
     latency: IndexLatency  # Of commits at a leader.
     commits: Socket  # To the processes that apply.
     appliers: Mapping[str, tuple[int, bool]]  # Their names, and what they have applied; urgent.
+    lease: SharedLease | None  # That this node's processes read.
 
 
 class SteadyLoop:
@@ -78,7 +80,7 @@ class SteadyLoop:
         self._turn.listen(SteadySocket(*parts.peers, peer.out.peers))
         arenas = parts.clients.drain.arena, parts.peers.drain.arena
         self._leading = SteadyLeading(peer, (arenas[0].frames_max, arenas[1].frames_max))
-        self._lead_turn = LeadingTurn(self._leading.native, poller)
+        self._lead_turn = LeadingTurn(self._leading.native, poller, parts.lease)
         self._counts = dict.fromkeys(REASONS, 0)
 
     def wait(

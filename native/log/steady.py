@@ -15,6 +15,7 @@ from ..latency import IndexLatency
 from ..net.messages import Arena, Frames
 from ..net.poller import Poller, Source
 from ..net.sockets import Drain, native_socket
+from .lease import SharedLease
 from .reads import Reads
 from .segments import Segment, Syncer
 from .updates import Reqids, Updates
@@ -442,6 +443,11 @@ class SteadyLeader:
         """When a follower that C does not replicate to needs a message."""
         return int(lib.klk_steady_due_ms(self.leader))
 
+    @property
+    def lease_ms(self) -> int:
+        """Until when reads may rely on this leader; 0: there is no lease."""
+        return int(lib.klk_steady_lease_ms(self.leader))
+
     # ---- the end ----
 
     def others(self, source: int) -> list[int]:
@@ -519,10 +525,13 @@ class LeadingWait(NamedTuple):
 class LeadingTurn:
     """The loop around a SteadyLeader: it waits like the poller and does the work meanwhile."""
 
-    def __init__(self, leader: SteadyLeader, poller: Poller) -> None:
-        self._leader, self._poller = leader, poller
+    def __init__(
+        self, leader: SteadyLeader, poller: Poller, lease: SharedLease | None = None
+    ) -> None:
+        self._leader, self._poller, self._lease = leader, poller, lease
         self._turn = ffi.new("struct klk_steady_lead *")
         self._turn.leader = leader.leader
+        self._turn.lease = ffi.NULL if lease is None else lease.lease
         self._references: Any = None
         self._outs: list[Frames] = []
 

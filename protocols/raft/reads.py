@@ -67,7 +67,7 @@ class ReadRounds:
         confirmed = self._confirmed(leader)
         if not self._requested or not leader.has_committed:
             return confirmed
-        if self.lease.is_valid(leader, now_ms):
+        if now_ms < self.lease.until_ms(leader):
             self._requested = False
             self._unconfirmed.clear()
             self.lease.answered += 1

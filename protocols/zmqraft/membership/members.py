@@ -38,7 +38,8 @@ VOTER_WAIT_MS = 2000  # The longest wait until the new servers are voters, too.
 POLL_MS = 5  # How often progress is checked.
 CAUGHT_UP_ENTRIES = 1000
 REPLIES_MAX = 16  # Connections of the requesting client; the newest are answered.
-OPERATIONS = 1  # Of tables, as this version knows them (ConfigEntry.operations).
+# What a peer must know for each ConfigEntry.operations from 0 on.
+OPERATIONS = (Feature.TABLES, Feature.SUMS, Feature.VERSIONS)
 REQID_AHEAD_S_MAX = 15 * 60  # A request id from further ahead is refused.
 
 
@@ -112,8 +113,7 @@ class MemberChanges:
         self._transfer_started = False  # This leader is removed and has started a transfer.
         # Kelek peers of versions without member changes.
         self._without_members_feature: set[str] = set()
-        self._knows_tables: set[str] = set()  # Peers that know the entry kind of tables.
-        self._knows_sums: set[str] = set()  # Peers that know increments and appends.
+        self._knows: dict[Feature, set[str]] = {feature: set() for feature in OPERATIONS}  # Peers.
         self.holds_tables = False  # Whether the cluster is known to have table servers.
         self.joining: dict[str, JoiningServer] = {}  # The peer keeps links to them.
 
@@ -216,7 +216,7 @@ class MemberChanges:
         A server of an old version or another implementation could neither apply them nor lead.
         """
         latest = self._directory.latest
-        known = self._knows_sums if latest.operations else self._knows_tables
+        known = self._knows[OPERATIONS[min(latest.operations, len(OPERATIONS) - 1)]]
         strange = sorted(self.joining.keys() - known)
         if latest.tables_from and strange:
             raise Refusal(
@@ -248,10 +248,7 @@ class MemberChanges:
             self._without_members_feature.discard(peer)
         else:
             self._without_members_feature.add(peer)
-        for feature, known in (
-            (Feature.TABLES, self._knows_tables),
-            (Feature.SUMS, self._knows_sums),
-        ):
+        for feature, known in self._knows.items():
             if feature in features:
                 known.add(peer)
             else:
@@ -283,7 +280,7 @@ class MemberChanges:
                 self._advance(change, now_ms)
             except Refusal as refusal:
                 self._finish(change, refusal.answer)
-        elif self.holds_tables and not self._directory.latest.operations:
+        elif self.holds_tables and self._directory.latest.operations < len(OPERATIONS) - 1:
             self._append_tables_from()
         if self._leads_after_removal() and not self._transfer_started:
             self._dismiss_due_ms.setdefault(core.setup.peer_id, now_ms + DISMISS_MS)
@@ -299,10 +296,11 @@ class MemberChanges:
         """
         latest = self._directory.latest
         others = {*self._core.configuration.members} - {self._core.setup.peer_id}
-        operations = OPERATIONS if others <= self._knows_sums else 0
+        unknown = (n for n, feature in enumerate(OPERATIONS) if not others <= self._knows[feature])
+        operations = next(unknown, len(OPERATIONS)) - 1  # -1: not even their entries.
         tables_from = latest.tables_from or self._core.log.last_index + 1
-        is_news = operations or not latest.tables_from
-        if is_news and others <= self._knows_tables and self._is_stable():
+        is_news = operations > latest.operations or (operations == 0 and not latest.tables_from)
+        if is_news and self._is_stable():
             entry = latest._replace(tables_from=tables_from, operations=operations)
             self._append(None, entry)
 

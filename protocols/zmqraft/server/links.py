@@ -32,6 +32,7 @@ class Links:
         self.out: dict[str, Frames] = {}
         self.urls: dict[str, str] = {}  # The URL of each link; a new mapping after each change.
         self.hello_pending: set[str] = set()  # Peers that need a hello.
+        self._lost: set[str] = set()  # Peers whose connection has ended.
         # When a peer's next hello is due, and the pause before it.
         self._hello_due_ms: dict[str, tuple[int, int]] = {}
         self.clocks = PeerClocks()
@@ -59,6 +60,7 @@ class Links:
     def _remove(self, peer: str) -> None:
         del self.by_peer[peer], self.out[peer]
         self.hello_pending.discard(peer)
+        self._lost.discard(peer)
         self._hello_due_ms.pop(peer, None)
         self._incarnations.pop(peer, None)
         self._voters.pop(peer, None)
@@ -76,8 +78,22 @@ class Links:
         """The connection to a peer is lost, with its answers."""
         self.by_peer[peer].reset()
         self._core.on_unreachable(peer, now_ms)
+        if not self.is_foreign(peer):
+            self._lost.add(peer)
         self.hello_pending.add(peer)
         self._hello_due_ms.pop(peer, None)
+
+    def followers(self, now_ms: int) -> dict[str, dict[str, int]]:
+        """The leader's view of its followers; of other peers, nothing. lost: 1 from the end of its
+        connection until it has answered a hello."""
+        return {
+            it.peer: {
+                "match_index": it.match_index,
+                "silent_ms": now_ms - it.heard_ms,
+                "lost": int(it.peer in self._lost),
+            }
+            for it in self._core.followers
+        }
 
     # ---- hellos ----
 
@@ -89,6 +105,7 @@ class Links:
             self.on_lost(peer, now_ms)
             self._core.on_restarted(peer, hello.last_index)
         self._incarnations[peer] = hello.incarnation
+        self._lost.discard(peer)
         if hello.voter:
             self._voters[peer] = hello.incarnation
         link = self.by_peer[peer]

@@ -761,13 +761,6 @@ class Peer:
         tables_from = self.directory.at(index).tables_from
         return self.commits.notify(CommitNotice(index, term, leads, scope, tables_from), now_ms)
 
-    def _followers(self) -> dict[str, dict[str, int]]:
-        """The leader's view of its followers; of other peers, nothing."""
-        return {
-            it.peer: {"match_index": it.match_index, "silent_ms": self._now_ms - it.heard_ms}
-            for it in self.core.followers
-        }
-
     def status(self) -> dict[str, object]:
         core, members = self.core, dict(self.directory.members)
         return {
@@ -788,7 +781,7 @@ class Peer:
             "foreign": [
                 it for it in self.links.by_peer if it in members and self.links.is_foreign(it)
             ],
-            "followers": self._followers(),
+            "followers": self.links.followers(self._now_ms),
             "clocks_ahead_ms": self.links.clocks.ahead_ms(self._now_ms),
             "drift": self.directory.drift,
             "change": self.members.status,

@@ -24,7 +24,8 @@ class ConfigEntry(NamedTuple):
     old: Members = ()
     # After this LOG INDEX tables accept only entries of their own kind; 0: disabled.
     tables_from: int = 0
-    # The operations that all members know: 1 with increments and appends; 0 without.
+    # The operations that all members know: 1 with increments and appends, 2 also with versions of
+    # keys; 0 without.
     operations: int = 0
 
     @property

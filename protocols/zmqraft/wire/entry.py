@@ -11,7 +11,7 @@ from ...errors import RemoteProtocolError
 from ...limits import NUMBER_MAX
 from ...raft.messages import EntryBatch
 from ...record import RECORD_BYTES_MAX, REQID_SIZE, TAG_REQID
-from .values import REQID_BYTES
+from ...reqids import REQID_BYTES
 
 ENTRY_HEADER_BYTES = REQID_BYTES + 1 + 7
 KIND_MAX = 127

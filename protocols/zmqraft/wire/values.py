@@ -5,7 +5,7 @@ RemoteProtocolError and nothing else (docs/protocols/zmq-raft.md, "Types").
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from struct import Struct
 from typing import Any
@@ -14,14 +14,13 @@ import msgpack
 
 from ...errors import RemoteProtocolError
 from ...limits import PORT_MAX
+from ...reqids import REQID_BYTES
 from ...wire import FrameType, Id, Ident
 
 UINT_MAX = 2**53 - 1  # The largest exact JSON number; a term in an entry has 7 bytes.
 UINT_BYTES_MAX = 8
 MESSAGE_ID_BYTES_MAX = 3
 MESSAGE_ID_MAX = 2**24 - 1
-REQID_BYTES = 12
-MACHINE_BYTES = 3  # Of a reqid.
 # Clients of the npm package may use shorter ids for requests that only read.
 ID_BYTES_MAX = REQID_BYTES
 PEER_ID_BYTES_MAX = 255
@@ -75,6 +74,7 @@ class Feature(StrEnum):
     TABLES = "tables"
     LEASE = "lease"
     SUMS = "sums"
+    VERSIONS = "versions"
 
 
 def encode_uint(value: int) -> bytes:
@@ -126,18 +126,6 @@ def decode_reqid(frame: bytes) -> bytes:
 def reqid_seconds(reqid: bytes) -> int:
     """Returns the Unix time of a request id in seconds (its first 4 bytes)."""
     return int.from_bytes(reqid[:4], "big")
-
-
-def make_reqids(now_s: int, machine: bytes, pid: int, numbers: Iterable[int]) -> list[bytes]:
-    """Request ids of 12 bytes (docs/protocols/zmq-raft.md, "reqid").
-
-    big endian: u32 Unix time in seconds, 3 bytes of machine, u16 process, u24 number
-
-    machine   3 bytes that no other process with this id has
-    numbers   a counter that does not repeat within a second; its low 24 bits are used
-    """
-    head = now_s.to_bytes(4, "big") + machine + (pid & 0xFFFF).to_bytes(2, "big")
-    return [head + (number & 0xFFFFFF).to_bytes(3, "big") for number in numbers]
 
 
 def encode_bool(value: bool) -> bytes:

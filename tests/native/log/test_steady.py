@@ -10,6 +10,7 @@ import zmq
 
 from kelek.native.latency import IndexLatency
 from kelek.native.log import segments
+from kelek.native.log.lease import SharedLease
 from kelek.native.log.reads import Reads
 from kelek.native.log.steady import (
     REASONS,
@@ -67,7 +68,8 @@ class Turn:
         for each in self.sockets:
             poller.register(each.socket, zmq.POLLIN, drained=True)
         poller.register(self.syncer.fileno(), zmq.POLLIN)
-        self.turn = LeadingTurn(self.leader, poller)
+        self.lease = SharedLease(str(folder / "lease"))
+        self.turn = LeadingTurn(self.leader, poller, self.lease)
         self.due_ms = monotonic_ms() + NEVER_MS
 
     def _pair(self, ours: int, theirs: int) -> "tuple[zmq.Socket[bytes], zmq.Socket[bytes]]":
@@ -82,12 +84,18 @@ class Turn:
         return Drain(socket, message_bytes_max=MESSAGE_BYTES_MAX, frames=1 << 10)
 
     def close(self) -> None:
+        self.lease.close()
         self.syncer.close()
         os.close(self.fd)
         self.context.destroy(linger=0)
 
     def wait(
-        self, *, round_ms: int = 0, suspended: int = 0, urgent: bool = False
+        self,
+        *,
+        round_ms: int = 0,
+        suspended: int = 0,
+        urgent: bool = False,
+        term_start: int = LAST,
     ) -> tuple[str, LeadingWait]:
         """Leads until the state ends.
 
@@ -97,7 +105,7 @@ class Turn:
         now_ms = monotonic_ms()
         views = [(MARKED_ACCEPTED, KIND_STATE), (MARKED_ALONE, KIND_TABLES)]
         state = LeadingState(
-            TERM, b"n1", LAST, LAST, LAST, 10, 70, 5, now_ms, True, True, (), NEVER_MS, views,
+            TERM, b"n1", LAST, LAST, term_start, 10, 70, 5, now_ms, True, True, (), NEVER_MS, views,
             lease_ms=5_000, rounds=[(5, now_ms - round_ms)],
         )  # fmt: skip
         follower = PeerState(LAST + 1, LAST, LAST, 5, 5, now_ms, now_ms, (), 1, ())
@@ -167,6 +175,28 @@ def test_a_read_without_a_lease_waits_for_python(
     assert turn.reads.waiting == 1
     assert not turn.client.poll(50)
     assert turn.leader.end().lease_answers == 0
+
+
+@pytest.mark.parametrize(
+    ("conditions", "index"),
+    [
+        ({}, LAST),
+        ({"round_ms": 6_000}, 0),
+        ({"suspended": 6_000}, 0),
+        ({"term_start": LAST + 1}, 0),
+    ],
+    ids=["a lease", "an old round", "a suspend", "nothing of the term is committed"],
+)
+def test_the_lease_is_shared(turn: Turn, conditions: dict[str, int], index: int) -> None:
+    turn.lease.write(1 << 40, 99)
+    turn.wait(**conditions)  # type: ignore[arg-type]
+    assert turn.lease.read() == index
+
+
+def test_a_commit_is_shared_before_it_is_told(turn: Turn) -> None:
+    turn.put()
+    committed(turn)
+    assert turn.lease.read() == LAST + 1
 
 
 def test_what_is_no_read_is_left(turn: Turn) -> None:

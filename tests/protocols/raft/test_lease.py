@@ -6,7 +6,7 @@ import pytest
 
 from kelek.protocols.raft.core import Raft, Role, Setup
 from kelek.protocols.raft.election import PROMISE_MS
-from kelek.protocols.raft.lease import LEASE_MS
+from kelek.protocols.raft.lease import LEASE_MS, held
 from kelek.protocols.raft.log import RaftLog
 from kelek.protocols.raft.membership import Configuration, ConfigurationHistory
 from kelek.protocols.raft.messages import (
@@ -77,6 +77,16 @@ def read(raft: Raft, now_ms: int) -> tuple[bool, Ready]:
     return True, ready
 
 
+def is_held(raft: Raft, now_ms: int) -> bool:
+    """Whether a process of its node may read now by the lease that it shares."""
+    until_ms, index = held(raft)
+    if not until_ms:
+        assert not index
+        return False
+    assert index == 1
+    return now_ms < until_ms
+
+
 def test_a_lease_counts_from_when_the_message_was_sent() -> None:
     for now_ms, is_leased in (
         (2000, True),
@@ -85,6 +95,7 @@ def test_a_lease_counts_from_when_the_message_was_sent() -> None:
     ):
         raft = lead()
         beat(raft, 2000, 2000 + LEASE_MS - 1, "n2")
+        assert is_held(raft, now_ms) is is_leased
         assert read(raft, now_ms)[0] is is_leased
 
 
@@ -125,6 +136,7 @@ def test_without_promises_of_a_majority_there_is_none(
 ) -> None:
     raft = lead(tuning, promising)
     beat(raft, 2000, 2001, "n2")
+    assert not is_held(raft, 2002)
     assert not read(raft, 2002)[0]
 
 
@@ -139,6 +151,7 @@ def test_there_is_none_before_an_entry_of_the_term_is_committed() -> None:
         assert isinstance(envelope.message, AppendEntries)
         number = envelope.message.read_round
         raft.step(envelope.to, AppendResponse(1, False, 0, 1, read_round=number), 1101)
+    assert not is_held(raft, 1102)
     raft.start_read()
     raft.tick(1102)
     assert raft.ready().read_index is None
@@ -148,7 +161,9 @@ def test_a_transfer_ends_leases_for_the_whole_term() -> None:
     """The target may campaign at any later time, and its requests break promises."""
     raft = lead()
     beat(raft, 2000, 2001, "n2")
+    assert is_held(raft, 2002)
     assert raft.transfer("n2", 2002) == ""
+    assert not is_held(raft, 2003)
     assert not read(raft, 2003)[0]
     for now_ms in range(2100, 4000, 100):
         beat(raft, now_ms, now_ms + 1, "n2", "n3")
@@ -161,6 +176,7 @@ def test_a_suspended_machine_has_no_lease() -> None:
     raft = lead()
     beat(raft, 2000, 2001, "n2")
     raft.lease.end()
+    assert not is_held(raft, 2002)
     assert not read(raft, 2002)[0]
     beat(raft, 2100, 2101, "n2")
     assert read(raft, 2102)[0]
@@ -170,6 +186,7 @@ def test_a_new_leadership_has_no_lease_of_an_earlier_one() -> None:
     raft = lead()
     beat(raft, 2000, 2001, "n2")
     raft.step("n2", AppendEntries(2, "n2", 1, 1, 1), 2002)
+    assert not is_held(raft, 2002)
     raft.step("n2", TimeoutNow(2, "n2"), 2003)
     raft.step("n3", Vote(3, True), 2004)
     assert raft.term == 3
@@ -177,6 +194,7 @@ def test_a_new_leadership_has_no_lease_of_an_earlier_one() -> None:
     raft.on_durable(2, 3)
     raft.step("n3", AppendResponse(3, True, 2), 2005)
     assert raft.ready().commit_index == 2
+    assert not is_held(raft, 2006)
     raft.start_read()  # Only a leader can.
     raft.tick(2006)
     assert raft.ready().read_index is None

@@ -3,6 +3,7 @@
 from hypothesis import strategies as st
 
 from kelek.protocols.record import Record, encode_block
+from kelek.protocols.reqids import REQID_BYTES
 from kelek.protocols.zmqraft.wire import (
     client_codec,
     config_codec,
@@ -25,7 +26,7 @@ def encode_entry(term: int, record: Record) -> bytes:
 UINTS = st.integers(0, values.UINT_MAX)
 PEER_IDS = st.text(min_size=1, max_size=9)
 
-REQIDS = st.binary(min_size=values.REQID_BYTES, max_size=values.REQID_BYTES)
+REQIDS = st.binary(min_size=REQID_BYTES, max_size=REQID_BYTES)
 ENTRIES = st.lists(
     st.builds(
         lambda reqid, term, data: encode_entry(term, Record(0, reqid, data)),

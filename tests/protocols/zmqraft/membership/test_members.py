@@ -500,7 +500,7 @@ MARKED = b"kLT\x01\x04\7\0\0\0"  # Empties table 7.
 def be_without_tables(monkeypatch: pytest.MonkeyPatch, peer: Peer, *lacks: Feature) -> None:
     """A version of before the tables' own kind of entry, or without these features."""
     about = peer.own_hello
-    lacks = lacks or (Feature.TABLES, Feature.SUMS)
+    lacks = lacks or (Feature.TABLES, Feature.SUMS, Feature.VERSIONS)
     features = tuple(name for name in about().features if name not in lacks)
     monkeypatch.setattr(peer, "own_hello", lambda: about()._replace(features=features))
 
@@ -541,27 +541,33 @@ def test_tables_get_their_own_kind_once_all_members_know_it(
     assert kind_at(ring, 4) == KIND_TABLES
 
 
-def test_increments_are_known_once_all_members_know_them(
-    ring: PeerGroup, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("lacks", "before"), [((Feature.SUMS, Feature.VERSIONS), 0), ((Feature.VERSIONS,), 1)]
+)
+def test_operations_are_known_once_all_members_know_them(
+    ring: PeerGroup,
+    monkeypatch: pytest.MonkeyPatch,
+    lacks: tuple[Feature, ...],
+    before: int,
 ) -> None:
     """In an entry of its own, if a member learns them later; a server without them is refused."""
     lead = ring.lead
-    be_without_tables(monkeypatch, ring.peers["n3"], Feature.SUMS)
+    be_without_tables(monkeypatch, ring.peers["n3"], *lacks)
     hello_again(ring, "n3")
     lead.members.holds_tables = True
     ring.run_until(lambda: lead.core.commit_index == 2)
-    assert lead.directory.latest[2:] == (2, 0)
+    assert lead.directory.latest[2:] == (2, before)
     ring.run_until(lambda: all(p.core.commit_index == 2 for p in ring.peers.values()))
     monkeypatch.undo()
     hello_again(ring, "n3")
-    ring.run_until(lambda: all(p.directory.latest[2:] == (2, 1) for p in ring.peers.values()))
+    ring.run_until(lambda: all(p.directory.latest[2:] == (2, 2) for p in ring.peers.values()))
     ring.run_until(lambda: lead.core.commit_index == 3)
     assert lead.core.log.last_index == 3
-    be_without_tables(monkeypatch, ring.start("n4", OLD), Feature.SUMS)
+    be_without_tables(monkeypatch, ring.start("n4", OLD), *lacks[-1:])
     ring.change(*OLD, "n4")
     answer = ring.answer()
     assert (answer.name, "n4" in answer.message) == ("Unversed", True)
-    assert lead.directory.latest.operations == 1
+    assert lead.directory.latest.operations == 2
 
 
 def test_from_then_on_clients_are_refused_what_is_for_tables(ring: PeerGroup) -> None:

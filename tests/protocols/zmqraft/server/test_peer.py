@@ -4,7 +4,7 @@ from random import Random
 
 from kelek.native.log.updates import Reqids
 from kelek.native.net.messages import Arena
-from kelek.protocols.host.border import Requests, Responses
+from kelek.protocols.host.border import LinkLost, Requests, Responses
 from kelek.protocols.host.clocks import AGE_MS_MAX, CHECK_MS, ROUND_MS_MAX
 from kelek.protocols.raft.core import Role
 from kelek.protocols.raft.log import RaftLog
@@ -220,6 +220,22 @@ def test_a_late_hello_does_not_make_a_voter_a_learner() -> None:
     assert voters(alone) == {"n2", "n3"}
     alone.hello(speaks("n3", voter=False, incarnation=8))
     assert voters(alone) == {"n2"}
+
+
+def test_a_leader_tells_whose_connection_has_ended() -> None:
+    alone = Alone()
+    lead(alone)
+
+    def lost() -> dict[str, int]:
+        return {peer: it["lost"] for peer, it in alone.peer.links.followers(alone.now_ms).items()}
+
+    assert lost() == {"n2": 0, "n3": 0}
+    alone.peer.receive(LinkLost("n3"), alone.now_ms)
+    assert lost() == {"n2": 0, "n3": 1}
+    alone.hello(speaks("n3"))
+    assert lost() == {"n2": 0, "n3": 0}
+    alone.hello(speaks("n3", incarnation=8))
+    assert lost() == {"n2": 0, "n3": 0}, "it has restarted, and is there"
 
 
 def test_an_answer_to_what_we_were_before_does_not_end_our_hellos() -> None:

@@ -70,8 +70,8 @@ LEADER_BUGS = {
         "peer->clients_wait |= clients_wait;",
     ),
     "a lease that lasts longer than its promises": (
-        "now_ms < round->started_ms + leader->lease_ms;",
-        "now_ms < round->started_ms + 3 * leader->lease_ms;",
+        "return round->started_ms + leader->lease_ms;",
+        "return round->started_ms + 3 * leader->lease_ms;",
     ),
     "a lease of answers that one follower gave": (
         "values[count++] = peer->promises ? peer->answered_round : 0;",
@@ -80,6 +80,10 @@ LEADER_BUGS = {
     "a lease of a newer round than was answered": (
         "if (round->number <= promised) return",
         "return",
+    ),
+    "a lease before an entry of the term is committed": (
+        " || leader->commit_index < leader->term_start) return 0;",
+        ") return 0;",
     ),
     "a read of what is not applied": ("readers[KLK_READS_APPLIED].waiting ||", ""),
     "a read by an earlier commit": (

@@ -9,6 +9,7 @@ from kelek.native.log.updates import Reqids
 from kelek.native.net.messages import Arena
 from kelek.protocols.host.border import Requests, Responses
 from kelek.protocols.raft.core import Role
+from kelek.protocols.raft.lease import held
 from kelek.protocols.raft.log import RaftLog
 from kelek.protocols.raft.messages import AppendAck, AppendResponse, HardState, RaftTuning, Vote
 from kelek.protocols.zmqraft.server.peer import Peer
@@ -194,6 +195,7 @@ class LeadingTwin(TwinLeader):
         self.led = 0  # Events in C.
         self._names: list[str] = []
         self._deadline_ms = 0
+        self._turn_ms = 0  # When the last turn came; leases of before do not matter.
 
     def _begin(self, now_ms: int) -> None:
         if self.is_steady or self._random.random() < 0.1:
@@ -204,6 +206,7 @@ class LeadingTwin(TwinLeader):
         self._deadline_ms = self.leading.deadline_ms(state, now_ms)
         if now_ms < self._deadline_ms:
             self.leading.begin(state, self.latency, None)
+            self._turn_ms = now_ms
             self._names = [it.peer for it in state.followers]
             self.is_steady = True
 
@@ -211,6 +214,7 @@ class LeadingTwin(TwinLeader):
         """The rest of a wake in C."""
         native = self.leading.native
         self.led += 1
+        self._turn_ms = now_ms
         native.tick(now_ms)
         assert native.beat(now_ms)
         outs = self.peer.out.clients, self.peer.out.peers
@@ -230,8 +234,11 @@ class LeadingTwin(TwinLeader):
             self.wake(now_ms)
 
     def _leave(self) -> None:
+        until_ms = self.leading.native.lease_ms
         given = self.leading.end(self.latency)
         self.is_steady = False
+        shared_ms = held(self.peer.core)[0]
+        assert max(until_ms, self._turn_ms) == max(shared_ms, self._turn_ms), "the shared lease"
         self.log.blocks += [batch.block for batch in given.batches]
         if given.seq:
             self.jobs.append(given.seq)
