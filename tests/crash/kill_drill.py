@@ -36,11 +36,12 @@ WRITERS_EACH = 2  # Per node; another writer uses its local tables.
 LOCAL = range(1, 801)
 SETTINGS = f"""
 zerodb: {{workers: {WORKERS}, local_tables: {list(LOCAL)}, request_timeout_ms: 4000}}
-raft: {{election_timeout_ms: [400, 600]}}
+raft: {{election_timeout_ms: [1000, 1500]}}
 log: {{snapshot_entries: 400}}
 """
 PAUSE_S = 0.3  # After a refusal.
 GIVE_UP_S = 6.0  # Longer than the server's timeout.
+START_S = 150.0  # Other tests run beside it, of which some sync all the time.
 STUCK_S = 60.0
 STOP_S = 60.0
 ACKS_BETWEEN = (20, 120)  # Kills.
@@ -189,6 +190,7 @@ class Drill:
     def __init__(self, directory: Path, seed: int) -> None:
         self.dice = Random(seed)
         self.cluster = self.new_cluster(directory)
+        self.cluster.start_s_max = START_S
         self.context: plain.Context = zmq.Context()
         self.replicated = first_tables(LOCAL.stop)
         self.local = [first_tables(LOCAL.start) for _ in NODES]

@@ -3,6 +3,7 @@
 `PYTHONPATH=.build python -m kelek.tests.sim.campaign log --seeds 200`; KELEK_SEED=17 repeats one.
 
 log              clusters of the log with random faults
+tables           clusters with tables, with random faults
 farm             farms with random faults and changes of their members
 farm-flows       each step of each member change of a farm, interrupted
 farm-scenarios   scripted courses of a farm
@@ -24,15 +25,16 @@ from kelek.tests.sim.farm.flows import FLOWS, FlowRun, interruptions, interrupti
 from kelek.tests.sim.farm.run import FarmRun
 from kelek.tests.sim.farm.scenarios import SCENARIOS
 from kelek.tests.sim.log.cluster import SimCluster
+from kelek.tests.sim.tables.cluster import TableCluster
 
 # Runs once; returns counts of what happened, if it counts. Raises AssertionError.
 Run = Callable[[], Counter[str] | None]
 
 
-def run_log(seed: int) -> Counter[str]:
-    cluster = SimCluster(seed)
-    cluster.run()
-    return cluster.seen()
+def run_cluster(cluster: type[SimCluster], seed: int) -> Counter[str]:
+    run = cluster(seed)
+    run.run()
+    return run.seen()
 
 
 def run_farm(seed: int) -> Counter[str]:
@@ -64,7 +66,8 @@ def suite(seeds: range) -> Iterator[Run]:
 
 
 RUNS: dict[str, Callable[[range], Iterator[Run]]] = {
-    "log": lambda seeds: (partial(run_log, seed) for seed in seeds),
+    "log": lambda seeds: (partial(run_cluster, SimCluster, seed) for seed in seeds),
+    "tables": lambda seeds: (partial(run_cluster, TableCluster, seed) for seed in seeds),
     "farm": lambda seeds: (partial(run_farm, seed) for seed in seeds),
     "farm-flows": flows,
     "farm-scenarios": scenarios,

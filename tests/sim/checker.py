@@ -211,14 +211,16 @@ class Checker:
             return
         twice = self.reqids.setdefault(reqid, index)
         self.expect(twice == index, name, "the same update twice:", entry.data, twice, index)
-        if entry.kind != 0:
-            return
+        if entry.kind == 0:
+            self._check_order(name, entry)
+        self._check_acked(reqid)
+
+    def _check_order(self, name: str, entry: AppliedEntry) -> None:
         client, number = parse_update(entry.data)
         if client in self.ordered:
             before = self.order.get(client, -1)
             self.expect(number == before + 1, name, "order of", client, before, number)
             self.order[client] = number
-        self._check_acked(reqid)
 
     def state_at(self, index: int) -> bytes:
         """Returns the state that every state machine must have after the entry at index."""

@@ -43,11 +43,12 @@ class ConfigRules:
             self._check_majorities(name, raft)
 
     def _check_step(self, name: str, before: Configuration, after: Configuration) -> None:
-        """A configuration changes only through a joint one."""
+        """A configuration changes only through a joint one. An entry with the same members tells
+        what all of them know."""
         if after.old:
             right = not before.old and after.old == before.voters
         else:
-            right = bool(before.old) and after.voters == before.voters
+            right = after.voters == before.voters
         self.expect(right, name, "not by way of both:", before, after)
 
     def _check_majorities(self, name: str, raft: Raft) -> None:

@@ -32,6 +32,11 @@ class ConnectionOwner(Protocol):
     def on_closed(self, connection: "Connection") -> None: ...
 
 
+def machine_of(host: str) -> str:
+    """The machine of a host: NAME, or NAME.PROCESS for a process whose connections end alone."""
+    return host.partition(".")[0]
+
+
 class NetworkFaults:
     """The present loss, repetition and delay of messages."""
 
@@ -76,12 +81,16 @@ class Network:
         for pair in ((one, other), (other, one)):
             self.cuts.pop(pair, None)
         for connection in list(self.connections):
-            if {one, other} == {connection.host, connection.listener.host}:
+            if {one, other} == set(connection.machines):
                 connection.release()
 
     def is_cut(self, one: str, other: str) -> bool:
         """Whether a connection can not be made."""
         return (one, other) in self.cuts or (other, one) in self.cuts
+
+    def is_cut_from(self, source: str, target: str) -> bool:
+        """Whether nothing gets from one host to another."""
+        return (machine_of(source), machine_of(target)) in self.cuts
 
     def close_host(self, host: str) -> None:
         """A process or a host ends: all its connections are lost, on both sides."""
@@ -107,7 +116,9 @@ class Connection:
         self.route = route
         self.open = True
         self.abandoned = False
+        self.machines = machine_of(host), machine_of(listener.host)
         self.whole = False  # Nothing is lost in it but with it.
+        self.repeats = True  # Messages may arrive twice; within a machine none does, nor is lost.
         self.on_disconnected: Callable[[], None] = lambda: None  # The listener learns of the end.
         self._end = end
         self._last_us = {True: 0, False: 0}  # Nothing overtakes, by direction.
@@ -146,19 +157,19 @@ class Connection:
         if not self.open:
             simulation.counters["lost: closed"] += 1
             return
-        ends = (self.host, self.listener.host)
-        way = network.cuts.get(ends if forward else ends[::-1])
+        way = network.cuts.get(self.machines if forward else self.machines[::-1])
+        is_faulty = self.machines[0] != self.machines[1]
         if way == "hold":
             self._held.append((forward, frames))
             simulation.counters["held"] += 1
             return
-        if way is not None or (faults.loss and simulation.chance(faults.loss)):
+        if way is not None or (is_faulty and faults.loss and simulation.chance(faults.loss)):
             simulation.counters["lost: network"] += 1
             if self.whole:
                 self.close()
             return
         copies = 1
-        if faults.repeat and simulation.chance(faults.repeat):
+        if is_faulty and self.repeats and faults.repeat and simulation.chance(faults.repeat):
             simulation.counters["repeated"] += 1
             copies = 2
         for _ in range(copies):

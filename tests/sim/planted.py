@@ -15,6 +15,7 @@ from pathlib import Path
 from kelek.tests.sim.farm.bugs import FARM_BUGS
 from kelek.tests.sim.log.bugs import LOG_BUGS
 from kelek.tests.sim.patches import PACKAGE, PlantedBug
+from kelek.tests.sim.tables.bugs import TABLE_BUGS
 
 COPIED = (
     "__init__.py",
@@ -22,11 +23,13 @@ COPIED = (
     "protocols",
     "storage",
     "tests/sim",
+    "tests/crash/histories/linear.py",
     "tests/protocols/garlicfarm",
     "tests/storage/memory_disk.py",
+    "tests/storage/memory_tables.py",
 )
 CAMPAIGN = "kelek.tests.sim.campaign"
-BUGS = (*LOG_BUGS, *FARM_BUGS)
+BUGS = (*LOG_BUGS, *TABLE_BUGS, *FARM_BUGS)
 
 
 def plant(bug: PlantedBug, folder: Path) -> None:

@@ -33,6 +33,8 @@ FAILURES = (  # A broken rule, and the other failures of code that did not expec
 class FaultRun(ABC):
     """Injects faults by their weights. The faults of the network are here."""
 
+    faults_count = FAULTS_MIN, FAULTS_MAX
+
     def __init__(self, simulation: Simulation, network: Network) -> None:
         self.simulation = simulation
         self.network = network
@@ -83,7 +85,7 @@ class FaultRun(ABC):
 
     def _inject_faults(self) -> None:
         simulation = self.simulation
-        faults_count = simulation.between(FAULTS_MIN, FAULTS_MAX)
+        faults_count = simulation.between(*self.faults_count)
         weights = [weight for weight, _ in self.plan]
         while sum(simulation.faults.values()) < faults_count:
             self.before_fault()

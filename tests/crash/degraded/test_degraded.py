@@ -7,7 +7,6 @@
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -17,11 +16,15 @@ from typing import Any
 
 import pytest
 
+import kelek
 from kelek.bench.kelek_cluster import NODES, START
+from kelek.bench.machine import BenchError
 from kelek.bench.peers import spawn
-from kelek.tests.crash.degraded.flip_drill import KINDS, FlipDrill, status_of
+from kelek.tests.crash.degraded.flip_drill import KINDS, FlipDrill, FlippedCluster, flip, status_of
+from kelek.tests.crash.degraded.shifted import ShiftedClock
 from kelek.tests.crash.disk.disk_drill import FailingCluster
 from kelek.tests.crash.disk.failing import STALL, SYNC, Fault
+from kelek.tests.crash.kill_drill import SETTINGS
 
 AHEAD_S = 30
 WAIT_S = 120.0
@@ -29,6 +32,7 @@ POLL_S = 0.25
 
 FLIPS = int(os.environ.get("KELEK_FLIPS", "0"))
 SEED = int(os.environ.get("KELEK_SEED", "1"))
+TABLE = 1000
 SHORT = "segment", "hard state", "snapshot"  # The first of flip_drill.KINDS.
 
 pytestmark = pytest.mark.timeout(300 + 60 * FLIPS)
@@ -42,17 +46,11 @@ class DegradedCluster(FailingCluster):
     def _start(self, name: str, arguments: list[str]) -> None:
         environment = {**os.environ, **self.disks[name].environment()}
         if name == "n2" and self.ahead_s:
-            environment["LD_PRELOAD"] += f":{self.compiled_clock()}"
-            environment["KELEK_CLOCK_AHEAD_S"] = str(self.ahead_s)
+            clock = ShiftedClock(self.directory, name)
+            clock.shift(self.ahead_s)
+            environment |= clock.environment(environment["LD_PRELOAD"])
         log = self.directory / "supervisor.log"
         self.supervisors[name] = spawn([*START, *arguments], log, env=environment)
-
-    def compiled_clock(self) -> Path:
-        library = self.directory.resolve() / "shifted.so"
-        flags = ["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-o", str(library)]
-        source = Path(__file__).with_name("shifted.c")
-        subprocess.run([os.environ.get("CC", "cc"), *flags, str(source), "-ldl"], check=True)
-        return library
 
     def status(self) -> tuple[int, list[dict[str, Any]]]:
         return status_of(self.topology)
@@ -116,6 +114,44 @@ def test_status_names_the_node_whose_disk_is_slow(cluster: DegradedCluster) -> N
     assert "disk" in problem["way_out"]
     assert cluster.disks[slow].heal()
     cluster.wait_for(is_well)
+
+
+def test_damaged_tables_never_get_into_a_snapshot(folder: Path) -> None:
+    """The node makes them again instead, so a snapshot restores it after the next damage."""
+    cluster = FlippedCluster(folder / "d", SETTINGS)
+    try:
+        cluster.start_fresh()
+        follower = NODES[(cluster.wait_for_tables() + 1) % len(NODES)]
+        rows = {b"key %d" % number: os.urandom(900) for number in range(400)}
+        with kelek.Table(cluster.table_urls, TABLE) as table:
+            table.put_many(rows.items())
+        cluster.leader()  # All nodes have applied what is committed.
+        cluster.make_snapshot(follower)  # It flushes the rows into a file.
+        tables = cluster.directory / "data" / follower / "tables"
+        cluster.kill(follower)
+        held = max(tables.glob("*/replicated/*.sst"), key=lambda path: path.stat().st_size)
+        flip(held, 8 * held.stat().st_size // 2)
+        cluster.start_node(follower)
+        cluster.wait_for_tables()
+        with kelek.Table(cluster.table_urls, TABLE) as table:
+            table.put(b"key", b"later")  # There is something to snapshot.
+        cluster.leader()
+        with pytest.raises(BenchError, match=f"{held.name}: a block does not match its checksum"):
+            cluster.make_snapshot(follower)
+        until = time.monotonic() + WAIT_S
+        while not (moved := list(tables.glob("*/replicated.damaged"))):
+            assert time.monotonic() < until, cluster.says(follower)
+            Event().wait(POLL_S)
+        cluster.wait_for_tables()
+        cluster.make_snapshot(follower)
+        cluster.kill(follower)
+        flip(moved[0].with_name("replicated") / "CURRENT", 0)
+        cluster.start_node(follower)
+        cluster.leader()
+        with kelek.Table(cluster.table_urls[NODES.index(follower)], TABLE) as table:
+            assert dict(table.scan()) == rows | {b"key": b"later"}
+    finally:
+        cluster.stop()
 
 
 def test_a_flipped_bit_in_any_file_loses_nothing(folder: Path) -> None:

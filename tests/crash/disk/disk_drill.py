@@ -4,18 +4,23 @@
 
 As kill_drill.py, but one node's disk fails: calls of a kind on files of a kind fail with EIO or
 ENOSPC, once or until the fault ends, are cut short, or stall (failing.py). Each round takes the
-next of FAULTS in an order of the dice, lets the writers go on and ends the fault. Then the node
-must take writes again without help. Where calls failed until the end, a process of the node must
-have named the error in its log, or the cluster's status.
+next of FAULTS in an order of the dice, lets the writers go on and ends the fault. Load alone makes
+few kinds of calls: if the fault meets none, the node makes a snapshot; then processes are killed,
+so that they open and read files, and that there is an election. Afterwards the node must take
+writes again without help. Where calls failed until the end, a process of the node must have named
+the error in its log, or the cluster's status.
 """
 
 import argparse
+import contextlib
 import errno
 import itertools
 import os
+import signal
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from threading import Event
 
@@ -40,7 +45,8 @@ from kelek.tests.crash.disk.failing import (
 )
 from kelek.tests.crash.kill_drill import SETTINGS, Broken, Drill, DrillWriter
 
-REACHED_S = 4.0  # How long a fault waits for a call.
+REACHED_S = 1.0  # How long a fault waits for a call, before each help and after the last one.
+RARE = "/raft/hard_state", "/raft/snapshots/"  # Places of few calls.
 HELD_S = 2.0  # How long it stays then.
 BACK_S = 60.0
 POLL_S = 0.05
@@ -128,13 +134,18 @@ class DiskDrill(Drill):
         node = self.dice.choice(NODES)
         if self.dice.random() < 0.5:
             node = self.cluster.leader()
-        fault = fault._replace(skip=self.dice.choice((0, self.dice.randint(0, 20))))
+        later = self.dice.randint(0, 2 if fault.part in RARE else 20)
+        fault = fault._replace(skip=self.dice.choice((0, later)))
         disk, before = self.cluster.disks[node], self.cluster.log_sizes(node)
         disk.arm(fault)
-        until = time.monotonic() + REACHED_S
         try:
-            while time.monotonic() < until and not disk.hits():
-                self.write(writers, 5)
+            causes = partial(self.snapshot, node), partial(self.kill, node, fault.part)
+            for cause in (None, *causes):
+                if cause is not None and not disk.hits():
+                    cause()
+                until = time.monotonic() + REACHED_S
+                while time.monotonic() < until and not disk.hits():
+                    self.write(writers, 5)
             until = time.monotonic() + HELD_S
             while time.monotonic() < until and disk.hits():
                 self.write(writers, 5)
@@ -150,6 +161,21 @@ class DiskDrill(Drill):
         is_lasting = fault.calls == FOREVER and fault.title.startswith(name)
         if hits and is_lasting and not self.cluster.has_logged(words, before, node):
             self.unnamed.append(fault.title)
+
+    def snapshot(self, node: str) -> None:
+        with contextlib.suppress(BenchError):  # The fault may prevent it.
+            self.cluster.make_snapshot(node)
+
+    def kill(self, node: str, place: str) -> None:
+        """Kills the node's processes with files there, which its supervisor starts again; all nodes
+        store a new term when the leader's peer dies."""
+        names = {f"{node}/table_worker" if place == "/tables/" else f"{node}/raft_peer"}
+        if place == "/raft/hard_state":
+            names.add(f"{self.cluster.leader()}/raft_peer")
+        for name, pids in self.cluster.pids().items():
+            for pid in pids if name in names else ():
+                os.kill(pid, signal.SIGKILL)
+        self.seen["processes killed"] += 1
 
     def summary(self) -> list[str]:
         refused = {name for name in self.seen if name.startswith("refused")}

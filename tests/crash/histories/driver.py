@@ -5,7 +5,8 @@
 Each node has a host of its own (a network namespace) with clients that use this node alone: those
 of a leader that is cut off see what it still answers. Faults come one after the other: a process or
 a node is killed, paused or cut off, or does not reach the others while they reach it, or sends
-slowly; two nodes do not see each other while the rest sees both; a cable is pulled again and again.
+slowly; two nodes do not see each other while the rest sees both; a cable is pulled again and again;
+a wall clock jumps by up to an hour.
 In the end the calls on each key must be linearizable (linear.py).
 With --stale the clients ask for stale reads: the check must find them.
 """
@@ -28,6 +29,7 @@ from typing import NamedTuple
 
 from kelek.bench.kelek_cluster import START, actor_name, children_of
 from kelek.bench.machine import BenchError
+from kelek.tests.crash.degraded.shifted import ShiftedClock
 from kelek.tests.crash.histories.linear import NEVER, Call, fault_of
 from kelek.tests.hosts import Hosts
 
@@ -39,6 +41,7 @@ PROBE_S = 3
 SETTINGS = "raft: {election_timeout_ms: [400, 600]}\nlog: {snapshot_entries: 4000}\n"
 CLIENT = [sys.executable, "-P", "-m", "kelek.tests.crash.histories.history_client"]
 FLAPS = 5
+JUMPS_S = -3600, -60, -3, 3, 60, 3600  # Less than the age that request ids may have.
 NEVER_SET = threading.Event()
 
 
@@ -58,6 +61,7 @@ class HistoryNodes:
         self.names = [f"n{number + 1}" for number in range(count)]
         self.hosts = Hosts(count, NETWORK)
         self._supervisors: dict[int, subprocess.Popen[bytes]] = {}
+        self.clocks = [ShiftedClock(folder, name) for name in self.names]
         self.topology = folder / "topology.yaml"
         lines = [self._line(number) for number in range(count)]
         self.topology.write_text(
@@ -76,7 +80,7 @@ class HistoryNodes:
         with (self.folder / f"n{number + 1}.log").open("ab") as log:
             self._supervisors[number] = subprocess.Popen(
                 [*self.hosts.within(number), *command], stdin=subprocess.DEVNULL,
-                stdout=log, stderr=log,
+                stdout=log, stderr=log, env={**os.environ, **self.clocks[number].environment()},
             )  # fmt: skip
 
     def pids(self, number: int) -> list[int]:
@@ -168,7 +172,7 @@ class HistoryDriver:
     def _make_faults(self, until_s: float) -> None:
         kinds = [
             self.kill_process, self.kill_node, self.pause, self.pause, self.cut, self.bridge,
-            self.flap, self.one_way, self.slow,
+            self.flap, self.one_way, self.slow, self.jump, self.jump,
         ]  # fmt: skip
         while time.monotonic() < until_s - 3:
             make = self.dice.choice(kinds)
@@ -228,6 +232,14 @@ class HistoryDriver:
         self.nodes.slow_down(number)
         self._wait(0.5, 3)
         self.nodes.slow_down(number, False)
+
+    def jump(self, number: int) -> None:
+        """A wall clock jumps, and later back or on."""
+        clock = self.nodes.clocks[number]
+        for seconds in (self.dice.choice(JUMPS_S), self.dice.choice((0, *JUMPS_S))):
+            clock.shift(seconds)
+            self._wait(0.3, 2)
+        clock.shift(0)
 
     def _other(self, number: int) -> int:
         return (number + self.dice.randrange(1, self.count)) % self.count

@@ -4,6 +4,10 @@ Wing and Gong's search with a memo of (operations placed, value), as Lowe descri
 for linearizability" (2017). An operation takes effect once between its call and its end. One
 without an end (no answer, or an error) may take effect at any later time, or never. Registers are
 independent, so that each key of a table is checked for itself.
+
+Many operations without an end would make the search exponential. A read of them says nothing. Their
+puts and swaps whose value no client tells of only hide the value before, each as well as another:
+they take effect in the order of their calls.
 """
 
 from collections.abc import Sequence
@@ -11,6 +15,7 @@ from typing import NamedTuple
 
 READ, PUT, SWAP, COMPARE = "get", "put", "swap", "compare"
 NEVER = float("inf")
+UNTOLD = -1  # Stands for each value that no client tells of.
 
 
 class Call(NamedTuple):
@@ -46,7 +51,7 @@ def outcome(call: Call, held: int | None) -> tuple[bool, int | None]:
 def fault_of(calls: Sequence[Call]) -> Call | None:
     """None: there is an order. Else a call that no order explains: the earliest to end of those
     that the longest order found does not have."""
-    ordered = sorted(calls, key=lambda call: call.began)
+    ordered = _shortened(calls)
     known = sum(1 << at for at, call in enumerate(ordered) if call.ended < NEVER)
     seen: set[tuple[int, int | None]] = set()
     todo: list[tuple[int, int | None]] = [(0, None)]
@@ -67,14 +72,32 @@ def fault_of(calls: Sequence[Call]) -> Call | None:
     return min(left, key=lambda call: call.ended)
 
 
+def _shortened(calls: Sequence[Call]) -> list[Call]:
+    """The calls in order, without what changes no answer."""
+    told = {call.expected for call in calls}
+    told |= {call.result for call in calls if call.ended < NEVER and call.kind in (READ, SWAP)}
+    return [
+        call if call.ended < NEVER or call.value in told else call._replace(value=UNTOLD)
+        for call in sorted(calls, key=lambda call: call.began)
+        if call.ended < NEVER or call.kind != READ
+    ]
+
+
+def _is_untold(call: Call) -> bool:
+    return call.value == UNTOLD and call.kind != COMPARE
+
+
 def _next(ordered: Sequence[Call], placed: int) -> list[int]:
-    """The calls that may be the next: those that began before any other one left has ended."""
+    """The calls that may be the next: those that began before any other one left has ended, and of
+    untold ones the first."""
     found: list[int] = []
-    first_end = NEVER
+    first_end, untold = NEVER, False
     at = _first_free(placed)
     while at < len(ordered) and ordered[at].began <= first_end:
         if not placed >> at & 1:
-            found.append(at)
+            if not (untold and _is_untold(ordered[at])):
+                found.append(at)
+            untold = untold or _is_untold(ordered[at])
             first_end = min(first_end, ordered[at].ended)
         at += 1
     # Those that end soonest come off the stack first.

@@ -48,7 +48,7 @@ LOG_BUGS = (
     ),
     PlantedBug(
         "a lease that does not end",
-        (Patch(LEASE, "return now_ms < started_ms + LEASE_MS", "return True"),),
+        (Patch(LEASE, "return started_ms + LEASE_MS", "return 1 << 62"),),
         expected=STALE,
         first_seed=5,
     ),
@@ -74,6 +74,33 @@ LOG_BUGS = (
         (Patch(CORE, "self._leading.gives_leases = False", "pass"),),
         expected=STALE,
         first_seed=19,
+    ),
+    PlantedBug(
+        "a shared lease of a leader that has committed nothing",
+        (Patch(LEASE, "if leader is None or not leader.has_committed:", "if leader is None:"),),
+        expected=STALE,
+    ),
+    PlantedBug(
+        "a shared lease that is renewed by time alone",
+        (
+            Patch(
+                LEASE,
+                "    until_ms = core.lease.until_ms(leader)\n",
+                "    until_ms = core._now_ms + LEASE_MS\n",
+            ),
+        ),
+        expected=STALE,
+    ),
+    PlantedBug(
+        "a shared lease with the index of its first entry",
+        (
+            Patch(
+                LEASE,
+                "until_ms, core.commit_index if until_ms",
+                "until_ms, leader.term_start if until_ms",
+            ),
+        ),
+        expected=STALE,
     ),
     PlantedBug(
         "entries served by a leader that is not confirmed",

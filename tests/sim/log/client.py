@@ -1,30 +1,45 @@
 """A client of a run: the real client machine, with updates that name themselves."""
 
+from abc import abstractmethod
 from collections import deque
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from kelek.native.log.reads import WAIT_APPLIED, WAIT_CONFIRMED
+from kelek.protocols.connections import ClientAction, ClientMachine, Connect, Disconnect, Send
 from kelek.protocols.zmqraft.client.client import (
-    Connect,
-    Disconnect,
     EntryStream,
     LogClientMachine,
     LogClientSetup,
     PendingRead,
     PendingUpdates,
-    Send,
     WindowLimits,
 )
 from kelek.protocols.zmqraft.wire.client_codec import Form
 from kelek.tests.sim.checker import Checker, make_update
 from kelek.tests.sim.log.node import CLUSTER, UNIX_S, SimNode
-from kelek.tests.sim.network import Connection, Frames, Network
+from kelek.tests.sim.network import Connection, Frames, Network, SimListener
 from kelek.tests.sim.simulation import US_PER_MS, Process
 
 ONE_BY_ONE = WindowLimits(packs=1, updates=1)
 
 
-class ClientProcess(Process):
+class SimClient(Process):
+    """A client of a run, which stops at its end."""
+
+    stopped = False  # It begins nothing more.
+
+    @property
+    @abstractmethod
+    def done(self) -> bool:
+        """Whether nothing that it has begun is left."""
+
+    @abstractmethod
+    def status(self) -> str:
+        """For the text of a failure."""
+
+
+class ClientProcess(SimClient):
     """Adds updates, sends them through the client machine, and checks the acknowledgements."""
 
     def __init__(
@@ -39,8 +54,8 @@ class ClientProcess(Process):
         self.network = network
         self.checker = checker
         self.number = number
-        self.nodes = {node.url: node for node in nodes.values()}
-        self.home = ClientHost(network, self.nodes, self)
+        listeners = {node.url: node.client_door for node in nodes.values()}
+        self.links = MachineLinks(ClientHost(network, listeners, self, self.name))
         self.form = form
         self.reads: dict[PendingRead, int] = {}  # What was committed when each began.
         self.streams: dict[EntryStream, int] = {}  # Likewise.
@@ -48,16 +63,14 @@ class ClientProcess(Process):
         self.added = 0
         self.acked = 0
         self.pendings: deque[PendingUpdates] = deque()
-        self.stopped = False
         self._counter = 0
         self._next_us = 0
-        self._ends: dict[str, ClientDealer] = {}
         one_by_one = form is not None and self.simulation.chance(0.5)
         if form is None or one_by_one:
             checker.ordered.add(self.name.encode())
         setup = LogClientSetup(
             CLUSTER.encode(),
-            tuple(self.nodes),
+            tuple(listeners),
             form=form,
             limits=ONE_BY_ONE if one_by_one else WindowLimits(packs=self.simulation.between(1, 8)),
         )
@@ -79,13 +92,8 @@ class ClientProcess(Process):
         now_ms = self.simulation.now_ms
         machine = self.machine
         inbox, self.inbox = self.inbox, []
-        for kind, url, frames in inbox:
-            if kind == "frames":
-                machine.on_frames(url, frames, now_ms)
-            elif kind == "connected":
-                machine.on_connected(url, now_ms)
-            else:
-                machine.on_disconnected(url, now_ms)
+        for event in inbox:
+            self.links.receive(machine, event, now_ms)
         self._report_commits()
         self._step_reads()
         self._step_entries()
@@ -94,8 +102,7 @@ class ClientProcess(Process):
             # It took the leader for a foreign one: what was promised for packs is not promised now.
             self.checker.ordered.discard(self.name.encode())
             self.simulation.counters["a leader was silent about packs"] += 1
-        for action in machine.ready(now_ms):
-            self._carry_out(action)
+        self.links.carry_out(machine.ready(now_ms))
         deadline_ms = machine.deadline_ms
         if deadline_ms is not None:
             self.wake_after(max(0, deadline_ms * US_PER_MS - self.simulation.now_us))
@@ -158,26 +165,50 @@ class ClientProcess(Process):
                     self.checker.on_acked(next(reqids), index)
                     self.acked += 1
 
-    def _carry_out(self, action: Any) -> None:
-        match action:
-            case Connect(url):
-                self._ends[url] = ClientDealer(self.home, url)
-            case Disconnect(url):
-                self._ends.pop(url).close()
-            case Send(url, frames):
-                self._ends[url].send(frames)
-
     @property
     def done(self) -> bool:
         return not (self.machine.window.items or self.reads or self.streams)
 
+    def status(self) -> str:
+        return f"leader={self.machine.leader} left={len(self.machine.window.items)}"
+
 
 class ClientHost(NamedTuple):
-    """The host of a client's connections, and the nodes that it may reach."""
+    """The host of a client's connections, and what it may reach."""
 
     network: Network
-    nodes: dict[str, SimNode]  # By url.
+    listeners: Mapping[str, SimListener]  # By url.
     process: Process
+    name: str
+    repeats: bool = True  # As Connection.repeats.
+
+
+class MachineLinks:
+    """The connections that a client machine wants."""
+
+    def __init__(self, home: ClientHost) -> None:
+        self.home = home
+        self._ends: dict[str, ClientDealer] = {}
+
+    def receive(self, machine: ClientMachine, event: tuple[str, str, Any], now_ms: int) -> None:
+        """Gives the machine an event that a dealer has posted to the process."""
+        kind, url, frames = event
+        if kind == "frames":
+            machine.on_frames(url, frames, now_ms)
+        elif kind == "connected":
+            machine.on_connected(url, now_ms)
+        else:
+            machine.on_disconnected(url, now_ms)
+
+    def carry_out(self, actions: Iterable[ClientAction]) -> None:
+        for action in actions:
+            match action:
+                case Connect(url):
+                    self._ends[url] = ClientDealer(self.home, url)
+                case Disconnect(url):
+                    self._ends.pop(url).close()
+                case Send(url, frames):
+                    self._ends[url].send(frames)
 
 
 class ClientDealer:
@@ -187,7 +218,7 @@ class ClientDealer:
         self.home = home
         self.client = home.process
         self.url = url
-        self.node = home.nodes[url]
+        self.listener = home.listeners[url]
         self.closed = False
         self.connection: Connection | None = None
         self._connect_later()
@@ -197,15 +228,14 @@ class ClientDealer:
         simulation.after(simulation.between(200, 20_000), self._connect)
 
     def _connect(self) -> None:
-        if self.closed or self.connection is not None:
+        if self.closed or self.connection is not None or not self.client.alive:
             return
-        network = self.home.network
-        cut = (self.client.name, self.node.name) in network.cuts
-        if cut or not self.node.client_door.is_open():
+        network, host = self.home.network, self.home.name
+        if network.is_cut_from(host, self.listener.host) or not self.listener.is_open():
             self._connect_later()
             return
-        self.connection = network.connect(self.client.name, self.node.client_door, self)
-        self.connection.whole = True
+        self.connection = network.connect(host, self.listener, self)
+        self.connection.whole, self.connection.repeats = True, self.home.repeats
         self.client.post("connected", self.url, None)
 
     def send(self, frames: Frames) -> None:

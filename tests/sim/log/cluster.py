@@ -15,7 +15,7 @@ from kelek.protocols.zmqraft.wire.snapshot_codec import MAKE_SNAPSHOT_REQUEST, M
 from kelek.protocols.zmqraft.wire.transfer_codec import TRANSFER_REQUEST, RequestTransfer
 from kelek.tests.sim.checker import Checker, RuleBroken
 from kelek.tests.sim.config_rules import members_of
-from kelek.tests.sim.log.client import ClientProcess
+from kelek.tests.sim.log.client import ClientProcess, SimClient
 from kelek.tests.sim.log.node import SimNode
 from kelek.tests.sim.log.operator import Operator, choose
 from kelek.tests.sim.log.reader import ReaderProcess
@@ -58,15 +58,12 @@ class SimCluster(FaultRun):
         names = [f"n{number}" for number in range(1, size + 1)]
         # In every fourth run the members change; those that may join are there from the start.
         spares = ["m1", "m2"] if seed % 4 == 3 else []
-        self.checker = Checker(self.simulation, [*names, *spares])
+        self.checker = self._make_checker([*names, *spares])
         self.simulation.after_event = self.checker.after_event
         options = peer_options(seed, random)
-        self.nodes = {
-            name: SimNode(name, names, self.network, self.checker, options) for name in names
-        }
+        self.nodes = {name: self._make_node(name, names, options) for name in names}
         for name in spares:
-            topology = [*names, name]
-            self.nodes[name] = SimNode(name, topology, self.network, self.checker, options)
+            self.nodes[name] = self._make_node(name, [*names, name], options)
         self.operator = Operator(self.network, self.nodes, self.leader_name)
         self.checker.on_leader = self._on_leader
         self._doomed = 0  # So many of the next leaders fall at once.
@@ -74,11 +71,7 @@ class SimCluster(FaultRun):
         self._apart = ""
         for node in self.nodes.values():
             node.others = {name: other for name, other in self.nodes.items() if other is not node}
-        self.clients = [
-            ClientProcess(self.network, self.checker, self.nodes, number, random.choice(FORMS))
-            for number in range(1, random.randint(2, 3) + 1)
-        ]
-        self.reader = ReaderProcess(self.network, self.checker, self.nodes)
+        self.clients, self.readers = self._make_clients()
         self.plan = [
             (6, self.cut_one),
             (3, self.cut_one_way),
@@ -113,6 +106,20 @@ class SimCluster(FaultRun):
         if spares:
             self.plan += [(18, self._change_members), (8, self._cut_while_joint)]
 
+    def _make_checker(self, names: list[str]) -> Checker:
+        return Checker(self.simulation, names)
+
+    def _make_node(self, name: str, names: list[str], options: dict[str, object]) -> SimNode:
+        return SimNode(name, names, self.network, self.checker, options)
+
+    def _make_clients(self) -> tuple[list[SimClient], list[ReaderProcess]]:
+        random = self.simulation.random
+        clients: list[SimClient] = [
+            ClientProcess(self.network, self.checker, self.nodes, number, random.choice(FORMS))
+            for number in range(1, random.randint(2, 3) + 1)
+        ]
+        return clients, [ReaderProcess(self.network, self.checker, self.nodes)]
+
     def seen(self) -> Counter[str]:
         counted = super().seen()
         counted["entries"] = len(self.checker.applied)
@@ -138,12 +145,12 @@ class SimCluster(FaultRun):
         for node in self.nodes.values():
             node.slow_until_us = 0
             node.disk.clear_faults()
-            for process in (node.peer, node.writer, node.state_machine, node.sender):
-                if process is not None:
-                    process.resume()
+            for process in node.processes():
+                process.resume()
             if node.off:
                 node.start_later(10)
-        self.reader.stopped = True
+        for reader in self.readers:
+            reader.stopped = True
         for client in self.clients:
             client.stopped = True
             client.wake_after(0)
@@ -233,9 +240,7 @@ class SimCluster(FaultRun):
         for name, node in self.nodes.items():
             machine = node.state_machine
             words.append(f"{name} applied={machine.applied_index if machine else None}")
-        for client in self.clients:
-            window = client.machine.window
-            words.append(f"{client.name} leader={client.machine.leader} left={len(window.items)}")
+        words += [f"{client.name} {client.status()}" for client in self.clients]
         return "; ".join(words)
 
     def _random_node(self) -> SimNode:
@@ -372,6 +377,11 @@ class SimCluster(FaultRun):
         node = self._random_node()
         if node.peer is not None and node.peer.peer is not None:
             self.simulation.fault("snapshot", node.name)
+            self._make_snapshot(node)
+
+    @staticmethod
+    def _make_snapshot(node: SimNode) -> None:
+        if node.peer is not None and node.peer.peer is not None:
             request = MAKE_SNAPSHOT_REQUEST.encode(MakeSnapshot(b"snapshot"), cluster=b"sim")
             node.peer.peer.snapshots.on_make_request(request, b"sim", ReplyAddress(Frames(), b""))
             node.peer.wake_after(0)
@@ -391,8 +401,7 @@ class SimCluster(FaultRun):
 
     def _pause(self) -> None:
         node = self._random_node()
-        all_of_it = (node.peer, node.writer, node.state_machine, node.sender)
-        processes = [process for process in all_of_it if process is not None]
+        processes = node.processes()
         if processes:
             if self.simulation.chance(0.7):
                 processes = [self.simulation.random.choice(processes)]
@@ -545,7 +554,7 @@ class SimCluster(FaultRun):
             node = self._random_node()
             self.simulation.fault("empty disk", node.name)
             node.kill_all()
-            node.disk.wipe()
+            node.wipe()
             self.checker.on_wiped(node.name)
             node.start_later(self._down_ms())
 

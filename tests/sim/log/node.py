@@ -9,18 +9,22 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from kelek.native.latency import IndexLatency
 from kelek.native.log.updates import Reqids
 from kelek.native.net import messages as native_messages
 from kelek.native.net.messages import Arena
 from kelek.protocols.errors import LocalProtocolError
 from kelek.protocols.host.border import LinkLost, Requests, Responses
 from kelek.protocols.raft.core import Raft
+from kelek.protocols.raft.lease import held
 from kelek.protocols.raft.messages import AppendAck, AppendJob
 from kelek.protocols.record import decode_block
+from kelek.protocols.zmqraft.server.commits import CommitNotice
 from kelek.protocols.zmqraft.server.peer import Peer
-from kelek.protocols.zmqraft.server.values import Applied, PeerSetup
+from kelek.protocols.zmqraft.server.values import Applied, Endpoint, PeerSetup
 from kelek.protocols.zmqraft.snapshots.orders import encode_work, result_for
 from kelek.protocols.zmqraft.steady.follower import SteadyFollowing
+from kelek.protocols.zmqraft.steady.leader import SteadyLeading
 from kelek.storage.errors import StorageError, StorageFull
 from kelek.storage.log import repair
 from kelek.storage.log.hard_state import HardStateFile
@@ -42,6 +46,10 @@ SEGMENT_BYTES = 64 << 10
 APPLY_BYTES_MAX = 64 << 10
 FULL_RETRY_US = 200 * US_PER_MS
 CLOCK_RATES = 0.87, 1.15
+FRAMES_MAX = 1 << 14  # Of the messages of a wake.
+ENDPOINTS: tuple[Endpoint, ...] = ("url", "peer_url")
+
+Source = tuple[type, str]  # Requests and an endpoint, or Responses and a peer.
 
 
 class PeerProcess(Process):
@@ -51,11 +59,13 @@ class PeerProcess(Process):
         super().__init__(node.simulation, f"{node.name}.peer")
         self.node = node
         self.epoch = epoch
+        node.lease = 0, 0
         self.files = node.disk.open_process(self)
         self.hard_state = HardStateFile(self.files, node.identity)
         self.reader = LogReader(self.files, node.identity)
         self.peer: Peer | None = None
         self.following: SteadyFollowing | None = None
+        self.leading: SteadyLeading | None = None
         self.links: dict[str, SimLink] = {}
 
     def start_peer(self) -> None:
@@ -78,6 +88,7 @@ class PeerProcess(Process):
         now_ms = self.node.now_ms
         self.peer = Peer(setup, recovered, reqids, self.reader, now_ms, random)
         self.following = SteadyFollowing(self.peer)
+        self.leading = SteadyLeading(self.peer, (FRAMES_MAX, FRAMES_MAX))
         core = self.peer.core
         core.advance = partial(self._advance, core)  # type: ignore[method-assign]
         self.node.checker.on_started(self.node.name, self.peer.core)
@@ -114,7 +125,7 @@ class PeerProcess(Process):
         if peer is None:
             return
         now_ms = self.node.now_ms
-        by_socket: dict[tuple[type, str], list[Frames]] = {}
+        by_socket: dict[Source, list[Frames]] = {}
         for event in events:
             if isinstance(event, Requests | Responses):
                 by_socket.setdefault((type(event), event[0]), []).append(event[1])
@@ -124,8 +135,8 @@ class PeerProcess(Process):
                     peer.receive(result, now_ms)
             elif not isinstance(event, AppendAck):
                 peer.receive(event, now_ms)
-        unix_s = UNIX_S + self.node.skew_s + now_ms // 1000
-        for (kind, source), received in by_socket.items():
+        unix_s = self.node.unix_ms // 1000
+        for (kind, source), received in self._lead(peer, by_socket, now_ms, unix_s).items():
             messages = received
             if kind is Requests and source == "peer_url" and self.node.steady:
                 messages = received[self._follow(peer, received, now_ms) :]
@@ -151,6 +162,65 @@ class PeerProcess(Process):
             self.node.steady_messages += 1
         return len(messages)
 
+    def _lead(
+        self, peer: Peer, by_socket: dict[Source, list[Frames]], now_ms: int, unix_s: int
+    ) -> dict[Source, list[Frames]]:
+        """Has C do the work of a leader's wake, in a steady state. Returns the messages that C has
+        left to Python, with all behind updates that it has received in part."""
+        leading = self.leading
+        assert leading is not None
+        latency = IndexLatency()
+        state = None
+        if self.node.leads and by_socket:
+            state = leading.state(self.links.keys(), latency)
+        if state is None or now_ms >= leading.deadline_ms(state, now_ms):
+            return by_socket
+        leading.begin(state, latency, None)
+        native, names = leading.native, [each.peer for each in state.followers]
+        outs = peer.out.clients, peer.out.peers
+        left: dict[Source, list[Frames]] = {}
+        unfinished: list[tuple[Endpoint, Arena, list[int], bool]] = []
+        for (kind, source), received in by_socket.items():
+            arena = Arena.from_messages(received)
+            if any(rest for *_, rest in unfinished) or (kind is Responses and source not in names):
+                left[kind, source] = received
+            elif kind is Responses:
+                done = native.answers(names.index(source), arena, now_ms)
+                self.node.led_messages += done
+                if done < len(received):
+                    left[kind, source] = received[done:]
+            else:
+                place = ENDPOINTS.index(source)
+                code, others = self._propose(place, arena, (now_ms, unix_s, now_ms * 1000), outs)
+                self.node.led_messages += len(received) - len(others)
+                if code or others:
+                    unfinished.append((ENDPOINTS[place], arena, others, bool(code)))
+        native.tick(now_ms)
+        native.commit(now_ms * 1000, outs)
+        if native.answer_reads(now_ms, outs[0]):
+            for place in range(len(names)):
+                native.send(place, now_ms)
+        leading.end(latency)
+        peer.updates.unix_s = max(unix_s, peer.updates.unix_s)
+        for one in unfinished:
+            peer.on_left(*one, now_ms)
+        return left
+
+    def _propose(
+        self,
+        place: int,
+        arena: Arena,
+        times: tuple[int, int, int],
+        outs: tuple[native_messages.Frames, ...],
+    ) -> tuple[int, list[int]]:
+        assert self.leading is not None
+        native = self.leading.native
+        while True:
+            code, others = native.propose(place, arena, times, outs[place])
+            if code != native.GROW:
+                return code, others
+            native.intakes[place].make_room(code, outs[place])
+
     def _on_ack(self, ack: AppendAck) -> None:
         if ack.epoch != self.epoch:
             self.simulation.counters["acks of another epoch"] += 1
@@ -168,6 +238,7 @@ class PeerProcess(Process):
             if self.damage is not None and not wake.repairing:
                 self.hard_state.repaired, self.damage = self.damage.epoch, None
             self.hard_state.save(*wake.hard_state)
+        node.lease = held(peer.core)
         for name in [name for name in self.links if name not in wake.urls]:
             self.links.pop(name).close()
         for name, frames in wake.out.links.items():
@@ -186,7 +257,7 @@ class PeerProcess(Process):
             self.simulation.counters["compacted"] += 1
             node.send("jobs", "writer", wake.compact)
         if wake.commit is not None:
-            node.publish(wake.commit.commit_index, wake.commit.term)
+            node.publish(wake.commit)
         node.checker.on_event_of(node.name)
         self.wake_after(max(0, node.at_us(peer.deadline_ms) - self.simulation.now_us))
 
@@ -369,12 +440,15 @@ class StateMachineProcess(Process):
             self._restore()
         for batch in batches:
             self._apply(batch.block)
+        self._report_applied()
+        if self.applied_index < self.target[0]:
+            self.wake_after(2000)
+
+    def _report_applied(self) -> None:
         if self.node.peer is not None:
             # As if a client of tables came and went.
             waits = self.simulation.now_ms % 1000 < 300
             self.node.peer.post(Applied(self.applied_index, self.applied_index, clients_wait=waits))
-        if self.applied_index < self.target[0]:
-            self.wake_after(2000)
 
     def _apply(self, block: bytes) -> None:
         batch, records = decode_block(block)
@@ -450,15 +524,29 @@ class SimNode:
         self.off = False  # Power is off: nothing starts.
         self.steady = True  # C handles messages of the leader (csrc/steady).
         self.steady_messages = 0
-        self._published: tuple[int, int] | None = None
+        self.leads = self.simulation.seed % 4 == 2  # C does a leader's work, too.
+        self.led_messages = 0
+        self.lease = 0, 0  # As its processes read it, also while the peer is dead.
+        self._published: CommitNotice | None = None
         self._pipes: dict[str, int] = {}
         self._epoch = 0
         self._unit = 0  # The number of the restart unit that lives, or will start.
 
     @property
+    def leased_index(self) -> int:
+        """The index that the node's processes find in its peer's lease now, or 0."""
+        until_ms, index = self.lease
+        return index if self.now_ms < until_ms else 0
+
+    @property
     def now_ms(self) -> int:
         """What the clock of this node shows."""
         return int(self.simulation.now_us * self.clock_rate) // US_PER_MS
+
+    @property
+    def unix_ms(self) -> int:
+        """What its wall clock shows."""
+        return 1000 * (UNIX_S + self.skew_s) + self.now_ms
 
     def at_us(self, now_ms: int) -> int:
         """When the clock of this node will show that time, in the time of the run."""
@@ -499,15 +587,26 @@ class SimNode:
 
     def start_state_machine(self) -> None:
         if not self.off:
-            self.state_machine = StateMachineProcess(self)
+            self.state_machine = self._make_state_machine()
             if self._published is not None:  # A subscriber that comes late is told again.
-                self.state_machine.post("commit", *self._published)
+                self.state_machine.post("commit", *self._published[:2])
+
+    def _make_state_machine(self) -> StateMachineProcess:
+        return StateMachineProcess(self)
+
+    def _make_sender(self) -> SenderProcess:
+        return SenderProcess(self)
+
+    def processes(self) -> list[Process]:
+        """Those that run."""
+        found = (self.peer, self.writer, self.state_machine, self.sender)
+        return [process for process in found if process is not None]
 
     def start_sender(self) -> None:
         if self.off or self.sender is not None:
             return
         try:
-            self.sender = SenderProcess(self)
+            self.sender = self._make_sender()
         except Halt as halt:
             self.on_halt(halt)
         except StorageError as error:
@@ -579,7 +678,12 @@ class SimNode:
     def power_off(self) -> None:
         """Keeps, drops or tears unsynced data, sector by sector."""
         self.kill_all()
+        self.lease = 0, 0
         self.disk.power_loss()
+
+    def wipe(self) -> None:
+        """The machine gets an empty disk."""
+        self.disk.wipe()
 
     def start_later(self, down_ms: int) -> None:
         self.simulation.after(down_ms * US_PER_MS, self._restart, self._unit)
@@ -625,15 +729,20 @@ class SimNode:
         self.simulation.after(at_us - self.simulation.now_us, self._deliver, pipe, to, item)
 
     def _deliver(self, pipe: str, to: str, item: tuple[Any, ...]) -> None:
-        process: Process | None = getattr(self, to)
+        process = self.process(to)
         if process is not None and process.alive:
             process.post(*item)
         else:
             self.simulation.counters[f"{pipe} lost"] += 1
 
-    def publish(self, index: int, term: int) -> None:
-        self._published = (index, term)
-        self.send("commits", "state_machine", "commit", index, term)
+    def process(self, name: str) -> Process | None:
+        """The process of this name, if it runs."""
+        found: Process | None = getattr(self, name)
+        return found
+
+    def publish(self, commit: CommitNotice) -> None:
+        self._published = commit
+        self.send("commits", "state_machine", "commit", *commit[:2])
 
     def answer(self, message: Frames) -> None:
         route, *frames = message

@@ -47,8 +47,10 @@ class ReaderProcess(Process):
         super().__init__(network.simulation, "reader")
         self.checker = checker
         self.stopped = False
-        self.home = ClientHost(network, {node.url: node for node in nodes.values()}, self)
-        self._ends = {url: ClientDealer(self.home, url) for url in self.home.nodes}
+        self._nodes = nodes
+        listeners = {node.url: node.client_door for node in nodes.values()}
+        home = ClientHost(network, listeners, self, self.name)
+        self._ends = {url: ClientDealer(home, url) for url in listeners}
         self._asked: dict[bytes, _ReadRequest] = {}
         self._served: dict[str, int] = {}  # The end of what each node has served, by url.
         self._count = 0
@@ -65,6 +67,7 @@ class ReaderProcess(Process):
             if self.simulation.now_us >= self._next_us:
                 self._next_us = self.simulation.now_us + self.simulation.between(200, PAUSE_US_MAX)
                 self._send_requests()
+                self._read_leases()
             self.wake_after(self._next_us - self.simulation.now_us)
 
     def _send_requests(self) -> None:
@@ -83,6 +86,13 @@ class ReaderProcess(Process):
                 self._on_info,
                 lambda id_, _: encode_client_request(RequestLogInfo(id_), IDENT, info),
             )
+
+    def _read_leases(self) -> None:
+        """As processes of each node do: what such a lease says is true at once."""
+        for name, node in self._nodes.items():
+            if index := node.leased_index:
+                self.simulation.counters["reads by a shared lease"] += 1
+                self.checker.on_read(f"{name}'s lease", self.checker.committed.last_index, index)
 
     def _send(
         self,

@@ -1,12 +1,22 @@
 """The work of actors/raft/snapshot_sender.py, and the state machine's part of a snapshot."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kelek.protocols.zmqraft.snapshots.orders import SenderStarted, decode_work, encode_work
+from kelek.protocols.zmqraft.snapshots.orders import (
+    Order,
+    Result,
+    SenderStarted,
+    SnapshotCreated,
+    decode_work,
+    encode_work,
+)
+from kelek.storage.disk.files import PIECE_BYTES
 from kelek.storage.errors import StorageError
 from kelek.storage.snapshot.snapshot import newest, open_snapshot
-from kelek.storage.snapshot.work import ReqidLimits, SnapshotWork
+from kelek.storage.snapshot.work import STATE_PART, ReqidLimits, SnapshotWork, state_read
 from kelek.tests.sim.log.disk import Halt
+from kelek.tests.sim.network import Frames
 from kelek.tests.sim.simulation import US_PER_MS, Process
 
 if TYPE_CHECKING:
@@ -40,24 +50,42 @@ class SenderProcess(Process):
         inbox, self.inbox = self.inbox, []
         for kind, *item in inbox:
             if kind == "state":
-                self.work.on_state_written(*item)
-                continue
-            self._epoch, order = decode_work(item[0])
-            result = self.work.execute(order)  # type: ignore[arg-type]
-            if result is not None:
-                self._send(result)
+                self._on_state(*item)
+            else:
+                self._execute(item[0])
+        self._order_states()
+        if self.work.busy:
+            made = self.work.step()
+            if made is not None:
+                self.simulation.counters["made" if made.snapshot else "not made"] += 1
+                self._on_made(made)
+            self.wake_after(500)
+
+    def _execute(self, work: Frames) -> None:
+        self._epoch, order = decode_work(work)
+        assert isinstance(order, Order)
+        result = self._execute_order(order)
+        if result is not None:
+            self._send(result)
+
+    def _execute_order(self, order: Order) -> Result | None:
+        return self.work.execute(order)
+
+    def _on_state(self, *item: Any) -> None:
+        """A process has written its state."""
+        self.work.on_state_written(*item)
+
+    def _order_states(self) -> None:
+        """Orders the state that a snapshot needs."""
         wanted, now_us = self.work.pending_make, self.simulation.now_us
         if wanted is not None:
             if now_us >= self._barrier_us:
                 self._barrier_us = now_us + BARRIER_REPEAT_US
                 self.node.send("barriers", "state_machine", "barrier", wanted.last_index)
             self.wake_after(self._barrier_us - now_us)
-        if self.work.busy:
-            made = self.work.step()
-            if made is not None:
-                self.simulation.counters["made" if made.snapshot else "not made"] += 1
-                self._send(made)
-            self.wake_after(500)
+
+    def _on_made(self, made: SnapshotCreated) -> None:
+        self._send(made)
 
     def _send(self, result: Any) -> None:
         self.simulation.counters[type(result).__name__] += 1
@@ -65,10 +93,10 @@ class SenderProcess(Process):
 
 
 def restored(node: "SimNode", files: Any) -> tuple[int, bytes] | None:
-    """Returns index and state of the newest snapshot; None without one."""
+    """Returns index and state of the state machine in the newest snapshot; None without one."""
     info = newest(files, node.identity)
     file = None if info is None else open_snapshot(files, node.identity, info)
     if file is None:
         return None
-    state = b"".join(file.state())
-    return file.info.index, state
+    read = state_read(file, STATE_PART)
+    return file.info.index, b"".join(iter(partial(read, PIECE_BYTES), b""))

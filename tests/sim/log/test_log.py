@@ -13,6 +13,7 @@ ONE = os.environ.get("KELEK_SEED")
 # Each reaches a line or branch of the package that no other reaches; 1005 and 1006 are below.
 SEEDS = [int(ONE)] if ONE else [1001, 1002, 1003, 1004, 1007, 1008, 1010, 1011, 1012]
 FAULTS_MIN = 20
+LED_MIN = 300  # Messages that C handles for the leaders of a run.
 
 
 def run(cluster: SimCluster) -> None:
@@ -25,7 +26,13 @@ def run(cluster: SimCluster) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_cluster(seed: int) -> None:
-    run(SimCluster(seed))
+    """In the run of each fourth seed C leads, if the members allow it. Its messages come at other
+    times than Python's, since a leader in Python sends some notices of commits in a wake of their
+    own: no such run equals one in Python. tests/protocols/zmqraft/steady compares messages."""
+    cluster = SimCluster(seed)
+    run(cluster)
+    led = sum(node.led_messages for node in cluster.nodes.values())
+    assert led > LED_MIN if seed == 1002 else seed % 4 == 2 or not led
 
 
 def test_c_follows_as_python_does() -> None:
@@ -34,7 +41,7 @@ def test_c_follows_as_python_does() -> None:
     for steady in (True, False):
         cluster = SimCluster(1006)
         for node in cluster.nodes.values():
-            node.steady = steady
+            node.steady, node.leads = steady, False
         run(cluster)
         counters = cluster.simulation.counters
         del counters["quiet wakes"]  # C answers heartbeats in wakes that bring nothing else.
