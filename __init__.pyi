@@ -109,11 +109,15 @@ from .clients.table.batch import Branch as Branch
 from .clients.table.changes import Change as Change
 from .clients.table.jobs import ClusterSnapshot as ClusterSnapshot
 from .clients.table.jobs import RangeJob as RangeJob
-from .clients.table.map import Map as Map
 from .clients.table.operations import TableTuning as TableTuning
+from .clients.table.reads import KeyEntry as KeyEntry
+from .clients.table.reads import KeyVersion as KeyVersion
 from .clients.table.table import Table as Table
 from .clients.table.typed.schema import TableSchema as TableSchema
 from .clients.table.updates import KeyLifetime as KeyLifetime
+from .clients.table.views.map import Map as Map
+from .clients.table.views.view import AsyncTableView as AsyncTableView
+from .clients.table.views.view import TableView as TableView
 from .clients.tracing import disable_tracing as disable_tracing
 from .clients.tracing import enable_tracing as enable_tracing
 from .protocols.garlicfarm.app.documents import encode_status as encode_status

@@ -102,6 +102,25 @@ def test_a_star_import_brings_all_of_them() -> None:
     assert set(NAMES) - {"__version__"} == set(names) - {"__builtins__"}
 
 
+def test_every_name_is_there_without_the_extras() -> None:
+    program = """
+import sys
+for extra in "pyarrow pandas cryptography textual starlette opentelemetry wasmtime".split():
+    sys.modules[extra] = None
+from kelek import *
+import kelek
+help(kelek)
+try:
+    TableSchema("day date32", key=["day"])
+except TableError as error:
+    print(error)
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert not run.stderr
+    assert "class TableSchema" in run.stdout
+    assert run.stdout.endswith("Arrow needs pyarrow: pip install 'kelek[arrow]'\n")
+
+
 def test_every_error_is_a_kelek_error() -> None:
     classes = {name: one for name, one in vars(errors).items() if isinstance(one, type)}
     assert classes.keys() <= {*NAMES}

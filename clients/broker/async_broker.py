@@ -10,18 +10,19 @@ from ...protocols.majordomo.client import BrokerClientMachine, Call
 from ..errors import BrokerError
 from ..io.async_driver import AsyncDriver
 from ..io.operations import Wait
+from ..io.public import public
 from .body import Body, Content
+from .broker import AnswerStream, Broker
 from .operations import BrokerOperations, CallOptions, CallParts, answer_of
 
 
+@public(like=Broker)
 class AsyncBroker(BrokerOperations["asyncio.Future[Body]", "AsyncAnswerStream"], AsyncDriver):
-    """Calls services at a broker, for the tasks of one asyncio loop.
+    """kelek.Broker for the tasks of one asyncio loop. The first call connects.
 
-        async with kelek.AsyncBroker("tcp://127.0.0.1:7300") as broker:
-            answer = await broker.call("flights.delay", b"LH400")
-            async for part in broker.stream("flights.all", b"FRA"): ...
-
-    The arguments are kelek.Broker's. The first call connects.
+    async with kelek.AsyncBroker("tcp://127.0.0.1:7300") as broker:
+        print(await broker.call("echo", b"LH400"))
+        print([part async for part in broker.stream("echo", b"FRA")])
     """
 
     @staticmethod
@@ -82,8 +83,14 @@ def resolve_future(future: "asyncio.Future[Body]", call: Call, client: BrokerCli
         future.set_exception(error)
 
 
+@public(like=AnswerStream)
 class AsyncAnswerStream(CallParts, AsyncIterator[Body]):
-    """The parts of an answer, like kelek.Broker's AnswerStream."""
+    """The parts of an answer, in order: AsyncBroker.stream() makes it.
+
+    async with kelek.AsyncBroker("tcp://127.0.0.1:7300") as broker:
+        async for part in broker.stream("echo", b"FRA"):
+            print(part)
+    """
 
     async def __anext__(self) -> Body:
         part: Body = await anext(self._parts)

@@ -8,37 +8,50 @@ from collections.abc import Iterator
 from ...protocols.majordomo.client import Call
 from ..io.driver import BlockingDriver
 from ..io.operations import Operation, Wait
+from ..io.public import PublicType, public
 from .body import Body, Content
 from .operations import BrokerOperations, CallOptions, CallParts, answer_of
 
 
+@public()
 class Broker(BrokerOperations["Future", "AnswerStream"], BlockingDriver):
     """Calls services at a broker.
 
         with kelek.Broker("tcp://127.0.0.1:7300") as broker:
-            answer = broker.call("flights.delay", b"LH400")
-            futures = [broker.submit("flights.delay", it) for it in flights]
-            delays = [future.result() for future in futures]
-            for part in broker.stream("flights.all", b"FRA"): ...
+            print(broker.call("echo", b"LH400"))
+            print([*broker.stream("echo", b"FRA")])
 
-    urls         the brokers' front ends, a list or comma-separated. One is used; when it is lost or
-                 silent, all unanswered requests go to the next one
+    urls         the brokers' front ends, a list or joined by commas
     timeout_ms   the default of calls
-    identity     1 to 255 octets, the first not 0: the client's name at the brokers, also after a
-                 restart. One program at a time may use it. It is a secret: a program that knows it
-                 can receive its answers. Default: random
-    request_id   of a call, 1 to 255 octets. A repeat under the same identity, also by a later run
-                 of the program, joins the request while the broker has it in work; a durable
-                 service returns the stored answer. The request continues after timeout_ms, so that
-                 its answer can be fetched later. Default: a new one
-    key          the file of this client's key, NAME.key_secret; needs server_keys. None: without
-                 CURVE, the encryption of ZeroMQ (docs/security.md)
-    server_keys  the servers' public keys by url, 40 characters of Z85; None for a server without
-                 CURVE. Or one key of all servers, or with zre:// a list of the nodes' keys. A
-                 server without a key here is never used
+    identity     1 to 255 octets, the first not 0: this client's name at the
+                 brokers, also after a restart; None: random
+    tuning       limits, and times of the search for a broker
+    key          path of this client's CURVE key, NAME.key_secret; None: none
+    server_keys  the servers' public keys by url, or one key of all servers
 
-    A lost worker or broker may cause a second execution; the answer comes once. A body is bytes, a
-    str (as UTF-8) or a list of bytes (frames). Raises BrokerError or a subclass.
+    call(service, body)      calls a service; returns the answer
+    submit(service, body)    sends a request; returns a future for the answer
+    stream(service, body)    iterates over an answer in parts
+    url, counters            the broker in use; counts of events
+    close()                  closes it; unanswered calls get no answer
+
+    One broker is used; when it is lost or silent, all unanswered requests go to
+    the next one. A lost worker or broker may cause a second execution; the
+    answer comes once. A body is bytes, a str (as UTF-8) or a list of bytes
+    (frames). Raises BrokerError or a subclass.
+
+    The identity is a secret: a program that knows it can receive its answers.
+    One program at a time may use it.
+
+    request_id of a call has 1 to 255 octets. A repeat under the same identity,
+    also by a later run of the program, joins the request while the broker has
+    it in work; a durable service returns the stored answer. The request
+    continues after timeout_ms, so that its answer can be fetched later.
+    Default: a new one.
+
+    server_keys are 40 characters of Z85, None for a server without CURVE; with
+    zre:// a list of the nodes' keys. A server without a key here is never used
+    (docs/security.md).
     """
 
     def call(
@@ -90,8 +103,20 @@ def _sent() -> bool:
     return True
 
 
-class Future:
-    """A pending answer. It arrives while any method of its Broker waits."""
+@public()
+class Future(metaclass=PublicType):
+    """A pending answer, which Broker.submit() makes.
+
+        with kelek.Broker("tcp://127.0.0.1:7300") as broker:
+            future = broker.submit("echo", b"LH400")
+            print(future.result())
+
+    result()             waits for the answer; raises BrokerError
+    done()               whether result() returns or raises at once
+    cancel()             withdraws the request
+
+    It arrives while any method of its Broker waits.
+    """
 
     def __init__(self, broker: Broker, call: Call) -> None:
         self._broker = broker
@@ -104,7 +129,8 @@ class Future:
         return self._call.done
 
     def result(self) -> Body:
-        """Waits for the answer. Raises BrokerTimeout, BrokerUnavailable, ServiceRefused."""
+        """Waits for the answer. Raises BrokerTimeout, BrokerUnavailable,
+        ServiceRefused."""
         return self._broker._run(self._broker._result(self._call))
 
     def cancel(self) -> None:
@@ -112,8 +138,21 @@ class Future:
         self._broker._cancel(self._call)
 
 
+@public()
 class AnswerStream(CallParts, Iterator[Body]):
-    __doc__ = CallParts.__doc__
+    """The parts of an answer, in order: Broker.stream() makes it.
+
+        with kelek.Broker("tcp://127.0.0.1:7300") as broker:
+            for part in broker.stream("echo", b"FRA"):
+                print(part)
+
+    result()   the FINAL; skips unread parts
+    resent     how often the request was sent again over another connection
+    close()    withdraws the request
+
+    When the service's worker is lost, another one begins anew: after `resent`
+    parts may be repeated, or missing.
+    """
 
     def __next__(self) -> Body:
         part: Body = next(self._parts)

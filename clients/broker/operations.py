@@ -30,9 +30,9 @@ from ..io.driver import ClientBase
 from ..io.keys import KeyArguments, KeyPath
 from ..io.links import Links, LinkSettings
 from ..io.operations import Batches, Sleep, Wait
+from ..io.public import PublicType
 from ..io.reqids import new_reqid
-from ..io.urls import check_url
-from ..node.discovery import resolve_urls
+from ..io.urls import check_url, resolve_urls
 from .body import Body, Content, frames_of
 
 TIMEOUT_MS = 30_000
@@ -181,10 +181,11 @@ class BrokerOperations(ClientBase, Generic[FutureT, StreamT]):
         timeout_ms: int | None = None,
         request_id: str | bytes | None = None,
     ) -> FutureT:
-        """Sends a request, and returns a future for its answer. Cancel it to withdraw the request.
+        """Sends a request, and returns a future for its answer. Cancel it to
+        withdraw the request.
 
-        While 65,536 calls are unanswered, kelek.Broker waits and kelek.AsyncBroker raises
-        BrokerError.
+        While 65,536 calls are unanswered, kelek.Broker waits and
+        kelek.AsyncBroker raises BrokerError.
         """
         return self._future(self._begin(service, body, CallOptions(timeout_ms, request_id)))
 
@@ -196,10 +197,11 @@ class BrokerOperations(ClientBase, Generic[FutureT, StreamT]):
         timeout_ms: int | None = None,
         request_id: str | bytes | None = None,
     ) -> StreamT:
-        """Calls a service for an answer in parts; see AnswerStream and AsyncAnswerStream.
+        """Calls a service for an answer in parts; see AnswerStream and
+        AsyncAnswerStream.
 
-        The service produces parts as far as you read them. A part that is lost with a connection
-        ends the stream with an error.
+        The service produces parts as far as you read them. A part that is lost
+        with a connection ends the stream with an error.
         """
         return self._stream(self._begin(service, body, CallOptions(timeout_ms, request_id, True)))
 
@@ -218,7 +220,8 @@ class BrokerOperations(ClientBase, Generic[FutureT, StreamT]):
 
     @property
     def counters(self) -> dict[str, int]:
-        """Counts: brokers, lost, silent, busy, timeouts, gaps, strays, junk, overrun."""
+        """Counts: brokers, lost, silent, busy, timeouts, gaps, strays, junk,
+        overrun."""
         return dict(self._client.counters)
 
     def _begin(self, service: str | bytes, body: Content, options: CallOptions) -> Call:
@@ -257,7 +260,7 @@ class BrokerOperations(ClientBase, Generic[FutureT, StreamT]):
         )
 
 
-class CallParts:
+class CallParts(metaclass=PublicType):
     """The parts of an answer, in order.
 
     When the service's worker is lost, another one starts anew, so parts may be repeated.
@@ -270,8 +273,8 @@ class CallParts:
 
     @property
     def resent(self) -> int:
-        """How often the request was sent again by another connection to a broker. Parts may then be
-        repeated, or missing."""
+        """How often the request was sent again by another connection to a
+        broker. Parts may then be repeated, or missing."""
         return self._call.resent
 
 
@@ -302,11 +305,18 @@ def answer_of(client: BrokerClientMachine, call: Call) -> Body:
         reason = "" if failure is None else failure.message
         if not reason and client.unserved_service == service:
             reason = "the broker has no worker for it"
-        where = f"no answer of {service.decode()} from the broker at {client.broker}"
-        raise BrokerTimeout(f"{where}: {reason}" if reason else where)
+        raise _timeout_of(client, service, reason)
     if failure is None:
         return Body.of(call.final)
     if failure.code == values.EXPIRED:
-        raise BrokerTimeout(failure.message)
+        raise _timeout_of(client, service, failure.message)
     kind = ServiceNotAllowed if failure.code == values.NOT_ALLOWED else ServiceRefused
     raise kind(failure.code, failure.message)
+
+
+def _timeout_of(client: BrokerClientMachine, service: bytes, reason: str) -> BrokerTimeout:
+    broker = f"the broker at {client.broker}" if client.broker else "its broker"
+    why = f": {reason}" if reason else ""
+    return BrokerTimeout(
+        f"no answer of {service.decode()} from {broker}{why}; does a worker run? kelek worker run"
+    )

@@ -28,6 +28,7 @@ from ..io.async_waits import AsyncWaits
 from ..io.catch_errors import CatchErrors
 from ..io.keys import KeyArguments, KeyPath
 from ..io.links import Links, LinkSettings
+from ..io.public import PublicType, public
 from ..io.resources import Guard
 from .body import Body, frames_of
 from .operations import BROKER_LIMITS, checked_service, checked_urls
@@ -65,8 +66,19 @@ class WorkerTuning(NamedTuple):
 TUNING = WorkerTuning()
 
 
-class Service(Generic[P, R]):
-    """A function as a service; it can still be called."""
+@public()
+class Service(Generic[P, R], metaclass=PublicType):
+    """A function as a service, which kelek.service() makes; it can still be
+    called.
+
+        @kelek.service("echo")
+        def echo(body: kelek.Body) -> bytes:
+            return body
+
+    run(urls)        serves until SIGTERM or SIGINT
+    serve(urls)      the same in the running loop, until it is cancelled
+    asynchronous     whether it runs in the loop; otherwise in threads
+    """
 
     def __init__(self, name: str, function: Callable[P, R], concurrency: int, window: int) -> None:
         self.name = name
@@ -92,8 +104,9 @@ class Service(Generic[P, R]):
         key: KeyPath | None = None,
         server_keys: ServerKeys | None = None,
     ) -> None:
-        """Serves until SIGTERM or SIGINT, then finishes its requests. A second signal ends it at
-        once. urls are the brokers' back ends; it registers at all of them.
+        """Serves until SIGTERM or SIGINT, then finishes its requests. A second
+        signal ends it at once. urls are the brokers' back ends; it registers at
+        all of them.
 
         key, server_keys   see kelek.Broker; the key needs the grant worker:NAME
         """
@@ -107,7 +120,8 @@ class Service(Generic[P, R]):
         key: KeyPath | None = None,
         server_keys: ServerKeys | None = None,
     ) -> None:
-        """As run(), in the running loop until it is cancelled; handles no signals."""
+        """As run(), in the running loop until it is cancelled; handles no
+        signals."""
         await Worker(self, urls, tuning=tuning, key=key, server_keys=server_keys).serve()
 
 
@@ -157,12 +171,26 @@ def body_of(request: WorkerRequest) -> Body:
     return body
 
 
-class Worker:
-    """Serves a Service at brokers, once: run() or serve() returns after drain().
+@public()
+class Worker(metaclass=PublicType):
+    """Serves a Service at brokers, once: run() returns after drain().
 
+        echo = kelek.service("echo")(lambda body: body)
+        worker = kelek.Worker(echo, "tcp://127.0.0.1:7301")
+        print(worker.urls)
+
+    service      what kelek.service() made of a function
+    urls         the brokers' back ends, a list or joined by commas
+    tuning       times in ms: heartbeats, and of a drain
     on_begun     called when it accepts requests and handles signals
     on_failure   called with each exception of the function, in any thread
-    key, server_keys   see kelek.Broker
+    key          path of this worker's CURVE key, NAME.key_secret
+    server_keys  the brokers' public keys by url, or one key of all brokers
+
+    run() serve()         serves in a loop of its own; in the running loop
+    drain()               finishes the requests in work, and ends
+    serving, urls         whether it runs; the back ends of its brokers
+    counters              counts of events
     """
 
     # These exist when it serves.
@@ -214,8 +242,8 @@ class Worker:
     # ---- start and stop ----
 
     def run(self) -> None:
-        """Serves in a loop of its own until drain(). In the main thread SIGTERM and SIGINT call
-        drain(); a second signal ends it at once."""
+        """Serves in a loop of its own until drain(). In the main thread SIGTERM
+        and SIGINT call drain(); a second signal ends it at once."""
         asyncio.run(self._run())
 
     async def _run(self) -> None:
@@ -262,7 +290,8 @@ class Worker:
                 task.cancel()
 
     def drain(self) -> None:
-        """Finishes the requests in work, accepts no others, and ends; callable from any thread."""
+        """Finishes the requests in work, accepts no others, and ends; callable
+        from any thread."""
         if self._loop is None:
             self._workers.drain()  # It ends as soon as it starts.
             return
@@ -291,8 +320,8 @@ class Worker:
 
     @property
     def counters(self) -> dict[str, int]:
-        """Counts: connected, answered, failed, late, lost, silent, disconnected, declined, overrun,
-        junk."""
+        """Counts: connected, answered, failed, late, lost, silent,
+        disconnected, declined, overrun, junk."""
         return dict(self._workers.counters)
 
     # ---- the loop ----

@@ -1,18 +1,17 @@
 """kelek.AsyncFarm: the asyncio client of a farm."""
 
 from ..io.async_driver import AsyncDriver
+from ..io.public import public
+from .farm import Farm
 from .operations import FarmOperations
 
 
+@public(like=Farm)
 class AsyncFarm(FarmOperations, AsyncDriver):
-    """A user of a farm, for the tasks of one asyncio loop.
+    """kelek.Farm for the tasks of one asyncio loop.
 
-        async with kelek.AsyncFarm("tls://127.0.0.1:7401", "farm", user="demo",
-                                   secret_file="secret", ca_file="ca.pem") as farm:
-            await farm.append(b"one")
-            await farm.append_many([b"two", b"three"])
-            async for entry in farm.entries(): ...
-
-    The tasks of one loop may share an AsyncFarm; their appends share requests. The arguments are
-    kelek.Farm's. Connections are made with the first call.
+    url = "tls://127.0.0.1:7401"
+    files = {"secret_file": "farm/demo.secret", "ca_file": "farm/ca.pem"}
+    async with kelek.AsyncFarm(url, user="demo", **files) as farm:
+        print(await farm.append(b"one"))
     """

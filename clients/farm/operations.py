@@ -189,13 +189,15 @@ class _MemberChange:
         return self.endpoint is not None
 
     def is_over(self, status: Mapping[str, Any]) -> bool:
-        """Whether the leader that started the change has dropped it. A removal continues under
-        the next leader, because a leader that leaves hands over first.
+        """Whether the leader that started the change has dropped it. A removal
+        continues under the next leader, because a leader that leaves hands over
+        first.
         """
         return self.adds and status.get("state") == "leader" and status.get("term") == self.term
 
     def is_joining(self, status: Mapping[str, Any]) -> bool:
-        """Whether the server to remove is just being added; the removal then cancels that."""
+        """Whether the server to remove is just being added; the removal then
+        cancels that."""
         current = status.get("change") or {}
         is_early = current.get("stage") in ("invite", "feed")
         return not self.adds and is_early and current.get("server") == self.server_id
@@ -234,14 +236,16 @@ class FarmOperations(ClientBase):
 
     @operation
     def append(self, value: bytes | Iterable[bytes]) -> Operation[int]:
-        """Appends a value of 1 byte to 8 MiB; returns its index once it is committed.
+        """Appends a value of 1 byte to 8 MiB; returns its index once it is
+        committed.
 
-        A server of JRaft or an older kelek may return a larger index. A value may be in the log
-        twice when a leader is lost during the call: the protocol has no request ids.
+        A server of JRaft or an older kelek may return a larger index. A value
+        may be in the log twice when a leader is lost during the call: the
+        protocol has no request ids.
 
-        Raises FarmUnavailable, FarmNoLeader (nothing was appended), FarmTimeout (the value may be
-        appended, now or later), FarmRefused (the leader does not accept it from this user),
-        FarmDenied, FarmTooLarge.
+        Raises FarmUnavailable, FarmNoLeader (nothing was appended), FarmTimeout
+        (the value may be appended, now or later), FarmRefused (the leader does
+        not accept it from this user), FarmDenied, FarmTooLarge.
         """
         if isinstance(value, bytes | str):
             return FarmOperations.append_many(self, [value])
@@ -250,11 +254,13 @@ class FarmOperations(ClientBase):
 
     @operation
     def append_many(self, values: Iterable[bytes]) -> Operation[int]:
-        """Appends values in order; returns the index of the last once all are committed.
+        """Appends values in order; returns the index of the last once all are
+        committed.
 
-        A request carries up to 1000 values or 1 MiB, and 64 requests are sent at a time. The values
-        of a request are consecutive in the log, so up to 1000 small values have the indexes up to
-        the result. 0: there was no value. Raises as append() does.
+        A request carries up to 1000 values or 1 MiB, and 64 requests are sent
+        at a time. The values of a request are consecutive in the log, so up to
+        1000 small values have the indexes up to the result. 0: there was no
+        value. Raises as append() does.
         """
         return max(0, (yield from self._append(values)) - 1)
 
@@ -354,9 +360,11 @@ class FarmOperations(ClientBase):
 
     @operation
     def status(self) -> Operation[dict[str, Any]]:
-        """The leader's status: term, indexes, members, the member change in progress, counters.
+        """The leader's status: term, indexes, members, the member change in
+        progress, counters.
 
-        docs/protocols/garlic-farm.md lists its keys. Without a leader, any server's status.
+        docs/protocols/garlic-farm.md lists its keys. Without a leader, any
+        server's status.
         """
         found = yield from self._status_of_any()
         if found.get("state") == "leader":
@@ -417,16 +425,18 @@ class FarmOperations(ClientBase):
 
     @operation
     def commit_index(self) -> Operation[int]:
-        """The index of the last committed entry: the leader's, or without a leader any server's."""
+        """The index of the last committed entry: the leader's, or without a
+        leader any server's."""
         found = yield from FarmOperations.status(self)
         return int(found.get("commit", 0))
 
     @operation
     def documents(self, server_id: int | None = None) -> Operation[dict[str, Any]]:
-        """The state of the log: each server's last document, the publisher, exclusions,
-        settings. docs/protocols/garlic-farm.md lists its keys.
+        """The state of the log: each server's last document, the publisher,
+        exclusions, settings. docs/protocols/garlic-farm.md lists its keys.
 
-        server_id   only this server's document. Large documents are null in the whole list
+        server_id   only this server's document. Large documents are null in the
+                    whole list
         """
         one = "" if server_id is None else f"?id={checked_id(server_id)}"
         return self._from_leader(f"documents{one}")
@@ -449,9 +459,11 @@ class FarmOperations(ClientBase):
         after: int = 0,
         all_kinds: bool = False,
     ) -> Operation[FarmPage]:
-        """One page of committed entries after an index: up to 1000 entries or 4 MiB.
+        """One page of committed entries after an index: up to 1000 entries or 4
+        MiB.
 
-        all_kinds    also configurations (the members) and posters (the user who appends)
+        all_kinds    also configurations (the members) and posters (the user who
+                     appends)
         from_index   deprecated: the first index itself
 
         Raises FarmCompacted when the first of them is no longer stored.
@@ -489,12 +501,16 @@ class FarmOperations(ClientBase):
         all_kinds: bool = False,
         follow: bool | None = None,
     ) -> Batches[FarmEntry]:
-        """The entries after an index, up to the last that is committed when the call begins.
+        """The entries after an index, up to the last that is committed when the
+        call begins.
 
-        When a server is lost, another one continues: no entry is missing or repeated.
+        When a server is lost, another one continues: no entry is missing or
+        repeated.
 
-        all_kinds            also configurations (the members) and posters (the user who appends)
-        from_index, follow   deprecated: the first index itself; True as watch() does
+        all_kinds            also configurations (the members) and posters (the
+                             user who appends)
+        from_index, follow   deprecated: the first index itself; True as watch()
+                             does
 
         Raises FarmCompacted, FarmUnavailable.
         """
@@ -502,10 +518,11 @@ class FarmOperations(ClientBase):
 
     @items
     def watch(self, after: int = 0, *, all_kinds: bool = False) -> Batches[FarmEntry]:
-        """The entries after an index, then each new one once it is committed, without end.
+        """The entries after an index, then each new one once it is committed,
+        without end.
 
-        When a server is lost, another one continues: no entry is missing or repeated. Raises
-        FarmCompacted, FarmUnavailable.
+        When a server is lost, another one continues: no entry is missing or
+        repeated. Raises FarmCompacted, FarmUnavailable.
         """
         return self._entries(EntryRange(after + 1, True), all_kinds)
 
@@ -531,8 +548,8 @@ class FarmOperations(ClientBase):
 
     @operation
     def publish(self, server: int | str | None) -> Operation[None]:
-        """Orders who publishes the MetaLS: a server's id, "auto" for the rule's choice, or None
-        for no server. Raises FarmDenied.
+        """Orders who publishes the MetaLS: a server's id, "auto" for the rule's
+        choice, or None for no server. Raises FarmDenied.
         """
         if server is None:
             publisher: int | PublishChoice = PublishChoice.NONE
@@ -562,8 +579,9 @@ class FarmOperations(ClientBase):
     def exclude(
         self, hashes: Iterable[str] = (), *, servers: Iterable[int] = ()
     ) -> Operation[None]:
-        """Excludes destinations from the MetaLS, or all destinations of servers, which then do
-        not publish. A hash is I2P's base64, HASH.b32.i2p, or the whole destination.
+        """Excludes destinations from the MetaLS, or all destinations of
+        servers, which then do not publish. A hash is I2P's base64,
+        HASH.b32.i2p, or the whole destination.
         """
         return self._order_exclusion(OrderKind.EXCLUDE, hashes, servers)
 
@@ -587,15 +605,15 @@ class FarmOperations(ClientBase):
 
     @operation
     def export(self) -> Operation[dict[str, Any]]:
-        """The administrators' configuration and the members: the argument of import_(), here or
-        in another farm.
+        """The administrators' configuration and the members: the argument of
+        import_(), here or in another farm.
         """
         return self._from_leader("configuration")
 
     @operation
     def import_(self, configuration: Mapping[str, Any]) -> Operation[None]:
-        """Sets the administrators' configuration from an export. It does not change the members;
-        see add_server() and remove_server().
+        """Sets the administrators' configuration from an export. It does not
+        change the members; see add_server() and remove_server().
         """
         try:
             config = decode_export(configuration)
@@ -629,22 +647,26 @@ class FarmOperations(ClientBase):
 
     @operation
     def add_server(self, server_id: int, endpoint: str, *, wait: bool = True) -> Operation[bool]:
-        """Adds a server that runs and waits for an invitation. Needs an administrator.
+        """Adds a server that runs and waits for an invitation. Needs an
+        administrator.
 
         endpoint   its address for the other servers: tcp://HOST:PORT
-        wait       True: until it is a member. False: until the leader has started
+        wait       True: until it is a member. False: until the leader has
+                   started
 
-        Returns False if it is a member already. Raises FarmDenied, FarmRefused, FarmTimeout.
+        Returns False if it is a member already. Raises FarmDenied, FarmRefused,
+        FarmTimeout.
         """
         change = _MemberChange(checked_id(server_id), checked_endpoint(endpoint))
         return self._change_members(change, wait)
 
     @operation
     def remove_server(self, server_id: int, *, wait: bool = True) -> Operation[bool]:
-        """Removes a server. If it leads, another server becomes leader. Its process keeps
-        running.
+        """Removes a server. If it leads, another server becomes leader. Its
+        process keeps running.
 
-        Returns False if it is not a member. Raises FarmDenied, FarmRefused, FarmTimeout.
+        Returns False if it is not a member. Raises FarmDenied, FarmRefused,
+        FarmTimeout.
         """
         return self._change_members(_MemberChange(checked_id(server_id)), wait)
 

@@ -18,7 +18,7 @@ from ...protocols.garlicfarm.wire.values import Address, parse_address
 from ...protocols.zre import services
 from ..aliases import warn_renamed
 from ..errors import FarmError
-from ..io.urls import SCHEME
+from ..io.urls import resolve_urls
 
 Servers = str | Iterable[str] | Mapping[int, str]
 APPLICATION = "application"
@@ -124,11 +124,8 @@ def checked_servers(servers: Servers) -> ServerAddresses:
         places = ServerAddresses(tuple(dict.fromkeys(address for _, address in ids)), ids)
     else:
         listed = servers.split(",") if isinstance(servers, str) else list(servers)
-        if any(isinstance(each, str) and each.startswith(SCHEME) for each in listed):
-            from ..node.discovery import resolve_urls  # Imports ZeroMQ only if needed.
-
-            listed = list(resolve_urls(listed, services.FARM))
-        places = ServerAddresses(tuple(dict.fromkeys(map(_address, listed))))
+        known = resolve_urls(listed, services.FARM)
+        places = ServerAddresses(tuple(dict.fromkeys(map(_address, known))))
     if not places.known:
         raise ValueError("give the address of a server: tls://HOST:PORT")
     return places

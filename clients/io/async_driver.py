@@ -39,9 +39,10 @@ class AsyncDriver(Asynchronous, ClientBase):
             links.wake()
             await asyncio.sleep(step.pause_ms / 1000)
             return
+        give_up_ms = monotonic_ms() + self.timeout_ms
         if (search := self._search) is not None and search.is_new:
             await self._reach(links, step, search)
-        timeout_ms = self.timeout_ms if step.limited else None
+        timeout_ms = max(give_up_ms - monotonic_ms(), 0) if step.limited else None
         if step.until_ms < NEVER_MS:
             left_ms = max(step.until_ms - monotonic_ms(), 0)
             timeout_ms = left_ms if timeout_ms is None else min(left_ms, timeout_ms)
@@ -77,7 +78,8 @@ class AsyncDriver(Asynchronous, ClientBase):
             raise self._closed_error()
 
     async def aclose(self) -> None:
-        """Closes the connections; waiting tasks get an error. Writes in flight may still happen."""
+        """Closes the connections; waiting tasks get an error. Writes in flight
+        may still happen."""
         self._closed = True
         if self._links is not None:
             self._guard.release()

@@ -18,13 +18,16 @@ class Connections(Protocol):
 
     @property
     def deadline_ms(self) -> int | None:
-        """When run_once() or run_ready() must be called at the latest, in monotonic_ms()."""
+        """When run_once() or run_ready() must be called at the latest, in
+        monotonic_ms()."""
 
     def run_once(self, give_up_ms: int, is_done: Callable[[], bool], /) -> None:
-        """Sends, waits until something arrives or is due or is_done() is true, and receives."""
+        """Sends, waits until something arrives or is due or is_done() is true,
+        and receives."""
 
     def run_ready(self) -> bool:
-        """Sends and receives what is possible now; returns whether more may be possible."""
+        """Sends and receives what is possible now; returns whether more may be
+        possible."""
 
     def close(self) -> None: ...
 
@@ -116,9 +119,9 @@ class BlockingDriver(Blocking, ClientBase):
             return
         if step.is_done():
             return
+        give_up_ms = monotonic_ms() + self.timeout_ms
         if (search := self._search) is not None and search.is_new:
             self._reach(step, search)
-        give_up_ms = monotonic_ms() + self.timeout_ms
         while not step.is_done():
             now_ms = monotonic_ms()
             if now_ms >= step.until_ms:

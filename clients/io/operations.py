@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import aclosing, closing
 from functools import update_wrapper
-from types import FunctionType, NoneType, TracebackType
+from types import NoneType
 from typing import (
     Any,
     Concatenate,
@@ -33,6 +33,7 @@ from typing import (
 )
 
 from ...protocols.failover.limits import NEVER_MS
+from .public import PublicType, plain
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -98,14 +99,10 @@ class Declared(Generic[P, Blocks, Awaits, Steps]):
 
         method: Any = call_async if inspect.iscoroutinefunction(run) else call
         method.__code__ = method.__code__.replace(co_name=steps.__name__)  # For tracebacks.
-        # What inspect.signature() reads: a Signature itself takes 0.1 ms to make.
-        known: Any = inspect.unwrap(steps)
-        shown = FunctionType(known.__code__, known.__globals__, closure=known.__closure__)
-        update_wrapper(shown, steps)
-        del shown.__dict__["__wrapped__"]
-        shown.__defaults__, shown.__kwdefaults__ = known.__defaults__, known.__kwdefaults__
+        shown = plain(steps)
         shown.__annotations__ = {**steps.__annotations__, "return": self._returned(run)}
-        update_wrapper(method, shown)
+        update_wrapper(method, steps)
+        method.__wrapped__, method.__annotations__ = shown, shown.__annotations__
         return cast(Callable[..., Any], method)
 
     def _returned(self, run: Callable[..., Any]) -> Any:
@@ -141,7 +138,7 @@ def items(
     return Declared(steps, "_items")
 
 
-class _Client:
+class _Client(metaclass=PublicType):
     """A client class: its operations become its methods."""
 
     def __init_subclass__(cls) -> None:
@@ -201,13 +198,8 @@ class Blocking(_Client, ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._leave(kind is not None)
+    def __exit__(self, *error: object) -> None:
+        self._leave(error[0] is not None)
 
     def _leave(self, failed: bool) -> None:
         """The end of a `with` statement. failed: its body has raised an error."""
@@ -266,13 +258,8 @@ class Asynchronous(_Client, ABC):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._leave(kind is not None)
+    async def __aexit__(self, *error: object) -> None:
+        await self._leave(error[0] is not None)
 
     async def _leave(self, failed: bool) -> None:
         """The end of an `async with` statement. failed: its body has raised an error."""

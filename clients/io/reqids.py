@@ -4,7 +4,7 @@ import os
 import time
 from itertools import count, islice
 
-from ...protocols.zmqraft.wire.values import make_reqids
+from ...protocols.reqids import make_reqids
 
 _machine = os.urandom(3)
 _counter = count(int.from_bytes(os.urandom(3), "big"))

@@ -5,7 +5,9 @@ from contextlib import AsyncExitStack
 from typing import Any, Self, TypeVar
 
 from ..io.operations import Asynchronous, Operation, Step
+from ..io.public import public
 from ..table.async_table import AsyncTable
+from .lock import Election, Lock, Semaphore
 from .operations import ElectionOperations, LockOperations, SemaphoreOperations, SessionHolder
 
 T = TypeVar("T")
@@ -64,26 +66,29 @@ class AsyncSessionDriver(SessionHolder, Asynchronous):
             await self.aclose()
 
 
+@public(like=Lock)
 class AsyncLock(LockOperations, AsyncSessionDriver):
-    """kelek.Lock for asyncio, with its arguments; on_lost is called in the loop.
+    """kelek.Lock for asyncio: of all objects with this name one holds it.
 
     async with kelek.AsyncLock("tcp://127.0.0.1:7100", "report") as lock:
-        await write_report(lock.token)
+        print("the lock is ours, with fencing token", lock.token)
     """
 
 
+@public(like=Semaphore)
 class AsyncSemaphore(SemaphoreOperations, AsyncSessionDriver):
-    """kelek.Semaphore for asyncio.
+    """kelek.Semaphore for asyncio: at most `limit` objects hold it at once.
 
-    async with kelek.AsyncSemaphore("tcp://127.0.0.1:7100", "downloads", 3):
-        await download()
+    urls, limit = "tcp://127.0.0.1:7100", 3
+    async with kelek.AsyncSemaphore(urls, "downloads", limit) as one:
+        print("one of three, with fencing token", one.token)
     """
 
 
+@public(like=Election)
 class AsyncElection(ElectionOperations, AsyncSessionDriver):
-    """kelek.Election for asyncio.
+    """kelek.Election for asyncio: one object leads; the others wait in order.
 
-    async with kelek.AsyncElection("tcp://127.0.0.1:7100", "scheduler") as election:
-        while election.held:
-            await work(election.token)
+    async with kelek.AsyncElection("tcp://127.0.0.1:7100", "jobs") as one:
+        print(await one.leader(), "leads, with fencing token", one.token)
     """

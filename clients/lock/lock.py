@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from typing import Self, TypeVar
 
 from ..io.operations import Operation
+from ..io.public import public
 from ..table.table import Table
 from .operations import ElectionOperations, LockOperations, SemaphoreOperations, SessionHolder
 from .shared_table import SharedTable
@@ -90,45 +91,97 @@ class Keeper(threading.Thread):
             del holder
 
 
+@public()
 class Lock(LockOperations, SessionDriver):
-    """A lock of the cluster: of all objects with this name one holds it, in any process.
+    """A lock of the cluster: of all objects with this name one holds it.
 
-        with kelek.Lock("tcp://127.0.0.1:7100,tcp://127.0.0.1:7110", "report") as lock:
-            write_report(lock.token)
+        with kelek.Lock("tcp://127.0.0.1:7100", "report") as lock:
+            print("the lock is ours, with fencing token", lock.token)
 
-    urls         ZeroDB addresses of some nodes, as of kelek.Table
+    urls         ZeroDB addresses of some nodes, a list or joined by commas
     name         the lock's name, at most 1024 bytes of UTF-8
-    ttl_s        the lock is free so long after its holder has died; a thread of this object keeps
-                 it while the process lives. At least 0.5
-    owner        the name of this holder that others see; by default HOST:PROCESS
-    on_lost      called in the keeper's thread when the lock is lost while it is held
-    table        the number of the table that holds the locks; a key needs rw for it
-    timeout_ms, key, server_keys   as of kelek.Table
+    ttl_s        it is free so many seconds after its holder's death; >= 0.5
+    owner        the name of this holder that others see; None: HOST:PROCESS
+    on_lost      called when it is lost: in a thread, or in asyncio's loop
+    table        number of the table that holds it; a key needs rw for it
+    timeout_ms   a call without an answer for so long raises TableTimeout
+    key          path of this client's CURVE key, NAME.key_secret; None: none
+    server_keys  the servers' public keys by url, or one key of all servers
 
-    `with` takes the lock, gives it back and closes. To take it often, call acquire() and release(),
-    then close(). Who waits gets it in order. When a process pauses longer than ttl_s, or reaches no
-    server so long, the lock is lost: `held` is false, and release() and the end of `with` raise
-    LockLost. What must not happen twice then needs `token`, or a batch with when_alive(session).
+    acquire(timeout_s)   takes it; False: not within timeout_s seconds
+    release()            gives it back; the next one has it at once
+    check()              raises LockLost unless it is held
+    holders()            who holds it, then who waits, in order
+    close()              gives it back and closes the connections
+    held, token          whether it is held; its last fencing token
+    session, name        its session, for Batch.when_alive(); its name
+
+    `with` takes the lock, gives it back and closes. To take it often, call
+    acquire() and release(), then close(). It is kept while the process lives;
+    who waits gets it in order. After a pause longer than ttl_s, or so long
+    without a server, it is lost: `held` is false, release() and the end of
+    `with` raise LockLost. What must not happen twice then needs `token`, or a
+    batch with when_alive(session).
     """
 
 
+@public()
 class Semaphore(SemaphoreOperations, SessionDriver):
-    """As kelek.Lock, for at most `limit` holders at once; all must give the same limit.
+    """A lock that at most `limit` objects hold at once.
 
-        with kelek.Semaphore("tcp://127.0.0.1:7100", "downloads", 3):
-            download()
+        with kelek.Semaphore("tcp://127.0.0.1:7100", "downloads", 3) as one:
+            print("one of three, with fencing token", one.token)
 
-    Further arguments are those of kelek.Lock.
+    urls         ZeroDB addresses of some nodes, a list or joined by commas
+    name         the semaphore's name, at most 1024 bytes of UTF-8
+    limit        how many may hold it; all must give the same
+    ttl_s        it is free so many seconds after its holder's death; >= 0.5
+    owner        the name of this holder that others see; None: HOST:PROCESS
+    on_lost      called when it is lost: in a thread, or in asyncio's loop
+    table        number of the table that holds it; a key needs rw for it
+    timeout_ms   a call without an answer for so long raises TableTimeout
+    key          path of this client's CURVE key, NAME.key_secret; None: none
+    server_keys  the servers' public keys by url, or one key of all servers
+
+    acquire(timeout_s)   takes it; False: not within timeout_s seconds
+    release()            gives it back; the next one has it at once
+    check()              raises LockLost unless it is held
+    holders()            who holds it, then who waits, in order
+    close()              gives it back and closes the connections
+    held, token          whether it is held; its last fencing token
+    session, name        its session, for Batch.when_alive(); its name
+
+    `with` takes one of its places, gives it back and closes. Loss is as of
+    kelek.Lock: `held` is false then, release() and `with` raise LockLost.
     """
 
 
+@public()
 class Election(ElectionOperations, SessionDriver):
     """Of all objects with this name one leads; the others wait in order.
 
-        with kelek.Election("tcp://127.0.0.1:7100", "scheduler", owner="host-1") as election:
-            while election.held:
-                work(election.token)
+        with kelek.Election("tcp://127.0.0.1:7100", "jobs", owner="a") as one:
+            print(one.leader(), "leads, with fencing token", one.token)
 
-    `with` waits until this object leads, and resigns at its end. The arguments are those of
-    kelek.Lock; `owner` is the name that leader() and observe() show.
+    urls         ZeroDB addresses of some nodes, a list or joined by commas
+    name         the election's name, at most 1024 bytes of UTF-8
+    ttl_s        it is free so many seconds after its holder's death; >= 0.5
+    owner        the name of this holder that others see; None: HOST:PROCESS
+    on_lost      called when it is lost: in a thread, or in asyncio's loop
+    table        number of the table that holds it; a key needs rw for it
+    timeout_ms   a call without an answer for so long raises TableTimeout
+    key          path of this client's CURVE key, NAME.key_secret; None: none
+    server_keys  the servers' public keys by url, or one key of all servers
+
+    campaign(timeout_s)      waits until this one leads; False: not in time
+    resign()                 the next candidate leads at once
+    proclaim(owner)          changes the leader's name that others see
+    leader() candidates()    the leader's name; also who waits, in order
+    observe()                its name now and at each change, for ever
+    check() close()          raises LockLost unless it leads; resigns
+    held, token, session, name    whether it leads; its last fencing token
+
+    `with` waits until this object leads, and resigns at its end. After a pause
+    longer than ttl_s, or so long without a server, another one leads: `held` is
+    false then, and resign() and the end of `with` raise LockLost.
     """

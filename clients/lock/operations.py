@@ -10,6 +10,7 @@ from ...protocols.failover.limits import NEVER_MS
 from ..errors import LockLost
 from ..io.keys import KeyPath
 from ..io.operations import Batches, Operation, items, operation
+from ..table.arguments import milliseconds_or_never
 from ..table.operations import TIMEOUT_MS
 from .limits import LOCK_TABLE
 from .session import KeptSession
@@ -60,6 +61,7 @@ class SessionHolder:
 
     @property
     def name(self) -> str:
+        """The name that it was made with."""
         return self._name
 
 
@@ -111,16 +113,12 @@ class SlotHolder(SessionHolder):
 
     @property
     def token(self) -> int:
-        """The fencing token of the last time that it was taken; 0: never. It grows each time.
-
-        Send it along to another system, and let that refuse a smaller one than it has seen.
-        """
+        """Its last fencing token; 0: none. Other systems refuse smaller ones."""
         return self._slots.token
 
     @property
     def session(self) -> int:
-        """The session under which it is held; 0: none. A batch with when_alive(session) changes
-        tables only while it is held."""
+        """Its session, for when_alive() of a batch; 0: it is not held."""
         return self._slots.session if self._slots.slot else 0
 
     def check(self) -> None:
@@ -132,8 +130,8 @@ class SlotHolder(SessionHolder):
         if self._slots.slot:
             self.check()
             raise RuntimeError(f"this object holds {self._kind}/{self._name} already")
-        timeout_ms = NEVER_MS - monotonic_ms() if timeout_s is None else int(timeout_s * 1000)
-        return (yield from self._slots.acquire(timeout_ms))
+        timeout_ms = milliseconds_or_never("timeout_s", timeout_s)
+        return (yield from self._slots.acquire(min(timeout_ms, NEVER_MS - monotonic_ms())))
 
     def _release(self) -> Operation[None]:
         if not self._slots.slot:
@@ -154,20 +152,15 @@ class LockOperations(SlotHolder):
 
     @operation
     def acquire(self, timeout_s: float | None = None) -> Operation[bool]:
-        """Takes it, after all that came before; False: not within timeout_s.
-
-        timeout_s   None: wait for ever; 0: do not wait
-
-        Raises RuntimeError when this object holds it already.
+        """Takes it, after all that came before; False: not within timeout_s
+        (None: wait for ever; 0: do not wait). Raises RuntimeError when this
+        object holds it already.
         """
         return (yield from self._acquire(timeout_s))
 
     @operation
     def release(self) -> Operation[None]:
-        """Gives it back; the next one has it at once.
-
-        Raises LockLost when it was not held any more: its session had ended.
-        """
+        """Gives it back. Raises LockLost when it was lost before."""
         yield from self._release()
 
     @operation
@@ -181,9 +174,32 @@ class SemaphoreOperations(LockOperations):
 
     _kind = "semaphore"
 
-    def __init__(self, urls: str | Iterable[str], name: str, limit: int, **settings: Any) -> None:
+    def __init__(
+        self,
+        urls: str | Iterable[str],
+        name: str,
+        limit: int,
+        *,
+        ttl_s: float = TTL_S,
+        owner: str | None = None,
+        on_lost: Callable[[], object] | None = None,
+        table: int = LOCK_TABLE,
+        timeout_ms: int = TIMEOUT_MS,
+        key: KeyPath | None = None,
+        server_keys: ServerKeys | None = None,
+    ) -> None:
         self._most = limit
-        super().__init__(urls, name, **settings)
+        super().__init__(
+            urls,
+            name,
+            ttl_s=ttl_s,
+            owner=owner,
+            on_lost=on_lost,
+            table=table,
+            timeout_ms=timeout_ms,
+            key=key,
+            server_keys=server_keys,
+        )
 
     def _limit(self) -> int:
         return self._most
@@ -196,23 +212,19 @@ class ElectionOperations(SlotHolder):
 
     @operation
     def campaign(self, timeout_s: float | None = None) -> Operation[bool]:
-        """Waits until this object leads; False: not within timeout_s (None: wait for ever).
-
-        Raises RuntimeError when this object leads already.
+        """Waits until this object leads; False: not within timeout_s (None:
+        wait for ever). Raises RuntimeError when it leads already.
         """
         return (yield from self._acquire(timeout_s))
 
     @operation
     def resign(self) -> Operation[None]:
-        """Ends the leadership; the next candidate leads at once.
-
-        Raises LockLost when this object did not lead any more: its session had ended.
-        """
+        """Ends the leadership. Raises LockLost when it had ended before."""
         yield from self._release()
 
     @operation
     def proclaim(self, owner: str) -> Operation[None]:
-        """Changes the name of the leader that others see. Raises LockLost when it does not lead."""
+        """Changes the leader's name that others see. Raises LockLost."""
         self.check()
         yield from self._slots.rename(checked_owner(owner))
 
@@ -229,5 +241,5 @@ class ElectionOperations(SlotHolder):
 
     @items
     def observe(self) -> Batches[str | None]:
-        """The name of the leader, now and after each change, without end; None: none leads."""
+        """The leader's name now and after each change, for ever; None: none."""
         return self._slots.observe()

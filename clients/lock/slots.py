@@ -14,7 +14,6 @@ fencing tokens M. Kleppmann, "How to do distributed locking" (2016).
 
 import os
 import random
-import socket
 from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
@@ -55,7 +54,7 @@ class Holder(NamedTuple):
 
 
 def default_owner() -> str:
-    return f"{socket.gethostname()}:{os.getpid()}"
+    return f"{os.uname().nodename}:{os.getpid()}"
 
 
 def prefix_of(kind: str, name: str) -> bytes:

@@ -13,7 +13,9 @@ from ..errors import LogRefused
 from ..io.async_driver import AsyncDriver, each
 from ..io.coalescer import Pack, RequestCoalescer, RequestLimits
 from ..io.operations import Operation
+from ..io.public import public
 from ..io.reqids import new_reqids
+from .log import Log
 from .operations import PACK_BYTES, PACK_UPDATES, Data, LogOperations, checked, reqids_of
 
 PACKS_AHEAD_MAX = 16  # Uncommitted packs of one append_many().
@@ -29,18 +31,13 @@ class _Slice(NamedTuple):
     length: int
 
 
+@public(like=Log)
 class AsyncLog(LogOperations, AsyncDriver):
-    """A client of a replicated log for asyncio, with the arguments and methods of kelek.Log.
+    """kelek.Log for asyncio. Any number of tasks of one loop may share it.
 
-        async with kelek.AsyncLog("tcp://127.0.0.1:7201") as log:
-            index = await log.append(b"one")
-            await log.append_many(lines)
-            async for entry in log.entries(after=index): ...
-
-    Any number of tasks of one loop may share an AsyncLog; one message carries the values of
-    several tasks. The cluster appends the values in the order in which the calls began and each
-    exactly once, also across failovers. Cancelling a task does not withdraw its append. The first
-    call connects.
+    async with kelek.AsyncLog("tcp://127.0.0.1:7201") as log:
+        index = await log.append(b"one")
+        print([entry.data async for entry in log.entries(after=index - 1)])
     """
 
     @cached_property
@@ -63,7 +60,8 @@ class AsyncLog(LogOperations, AsyncDriver):
         return pending
 
     async def append(self, data: Data) -> int:
-        """Appends a value; returns its LOG INDEX once it is committed; see kelek.Log.append()."""
+        """Appends a value; returns its LOG INDEX once it is committed; see
+        kelek.Log.append()."""
         part = self._join(checked(data))
         return (await self._indexes(part, 0))[0]
 
@@ -74,9 +72,11 @@ class AsyncLog(LogOperations, AsyncDriver):
         *,
         reqids: Iterable[bytes] | None = None,
     ) -> int:
-        """Appends values in order, pipelined; returns their count once all are committed.
+        """Appends values in order, pipelined; returns their count once all are
+        committed.
 
-        progress and reqids: see kelek.Log.append_many(). Raises as append() does.
+        progress and reqids: see kelek.Log.append_many(). Raises as append()
+        does.
         """
         count = 0
         async for indexes in self._committed(values, reqids):
@@ -88,9 +88,11 @@ class AsyncLog(LogOperations, AsyncDriver):
     async def append_each(
         self, values: Iterable[Data] | AsyncIterable[Data]
     ) -> AsyncGenerator[int, None]:
-        """Appends values in order, pipelined; yields the LOG INDEX of each in that order.
+        """Appends values in order, pipelined; yields the LOG INDEX of each in
+        that order.
 
-        It sends nothing before the caller asks for the first index. Raises as append() does.
+        It sends nothing before the caller asks for the first index. Raises as
+        append() does.
         """
         async for indexes in self._committed(values):
             for index in indexes:
@@ -142,6 +144,7 @@ class AsyncLog(LogOperations, AsyncDriver):
     update_each = old_name("update_each", append_each)
 
     async def aclose(self) -> None:
-        """Closes the client. Sent values may still commit; tasks that wait get a LogError."""
+        """Closes the client. Sent values may still commit; tasks that wait get
+        a LogError."""
         await super().aclose()
         await asyncio.gather(*self._appends.tasks, return_exceptions=True)

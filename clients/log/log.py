@@ -7,41 +7,57 @@ from ...protocols.zmqraft.client.client import PendingUpdates
 from ..aliases import old_name
 from ..io.driver import BlockingDriver
 from ..io.operations import Batches, Operation, Sleep, Wait, items, operation
+from ..io.public import public
 from ..io.reqids import new_reqids
 from .operations import Data, LogOperations, checked, packs, reqids_of
 
 
+@public()
 class Log(LogOperations, BlockingDriver):
-    """A client of a replicated log. It has no thread: its calls do all work.
+    """A client of a replicated log. It has no thread of its own.
 
         with kelek.Log("tcp://127.0.0.1:7201,tcp://127.0.0.1:7202") as log:
             index = log.append(b"one")
-            log.append_many(lines)
-            for entry in log.entries(after=index): ...
+            print([entry.data for entry in log.entries(after=index - 1)])
 
-    urls         addresses of some peers, as a list or joined by commas; the client learns the
-                 others. zre://CLUSTER looks them up by discovery
+    urls         addresses of some peers, a list or joined by commas
     cluster      the cluster's ident
-    timeout_ms   a call that makes no progress for so long raises LogTimeout or LogNoLeader
-    form         the layout of requests: "auto" (packed where the peer supports it, else node's
-                 form), "node" or "text" (one value a message: no order across a failover)
-    tuning       limits of the window, and timeouts of the search for a leader
-    key          the file of this client's key, NAME.key_secret; needs server_keys. None: without
-                 CURVE, the encryption of ZeroMQ (docs/security.md)
-    server_keys  the servers' public keys by url, 40 characters of Z85; None for a server without
-                 CURVE. Or one key of all servers, or with zre:// a list of the nodes' keys. A
-                 server without a key here is never used
+    timeout_ms   a call without progress for so long raises LogTimeout
+    form         the layout of requests: "auto", "node" or "text" (one value a
+                 message: no order across a failover)
+    tuning       limits of the window, times of the search for a leader
+    key          path of this client's CURVE key, NAME.key_secret; None: none
+    server_keys  the servers' public keys by url, or one key of all servers
 
-    The cluster appends the values of one Log in the order of the calls and each exactly once, also
-    across failovers. Use a Log in one thread at a time.
+    append(data)                  appends a value; returns its LOG INDEX
+    append_many() append_each()   pipelined; returns the count; yields indexes
+    entries(after)                the entries that are committed
+    watch() watch_lists()         the same, then each new one, without end
+    to_arrow()                    the entries as Arrow record batches
+    read_index()                  an index above all acknowledged appends
+    info() config() state()       indexes; the leader and members; a snapshot
+    members() set_members() add_member() remove_member()    the membership
+    transfer(to) make_snapshot()  moves the leadership; orders a snapshot
+    backup(after) broadcast_url() what restores the log; where it broadcasts
+    reach() counters, close()     waits for a peer; counts events; closes
+
+    The client learns the other peers; zre://CLUSTER looks them up by discovery.
+    "auto" packs requests where the peer supports it. server_keys are 40
+    characters of Z85, None for a server without CURVE; with zre:// a list of
+    the nodes' keys. A server without a key here is never used
+    (docs/security.md).
+
+    The cluster appends the values of one Log in the order of the calls and each
+    exactly once, also across failovers. Use a Log in one thread at a time.
     """
 
     @operation
     def append(self, data: Data) -> Operation[int]:
-        """Appends a value of 1 byte to 10 MiB; returns its LOG INDEX once it is committed.
+        """Appends a value of 1 byte to 10 MiB; returns its LOG INDEX once it is
+        committed.
 
-        Raises LogTooLarge (nothing was sent), LogRefused, LogExpired, LogNotAllowed, LogTimeout,
-        LogNoLeader, LogUnavailable.
+        Raises LogTooLarge (nothing was sent), LogRefused, LogExpired,
+        LogNotAllowed, LogTimeout, LogNoLeader, LogUnavailable.
         """
         pending = PendingUpdates(new_reqids(1), [checked(data)])
         yield from self._add(pending)
@@ -56,14 +72,17 @@ class Log(LogOperations, BlockingDriver):
         *,
         reqids: Iterable[bytes] | None = None,
     ) -> Operation[int]:
-        """Appends values in order, pipelined; returns their count once all are committed.
+        """Appends values in order, pipelined; returns their count once all are
+        committed.
 
-        The call collects values up to a pack (1024 values or 256 KiB) while it waits for the next
-        item of the iterable. Use append() for a source that pauses.
+        The call collects values up to a pack (1024 values or 256 KiB) while it
+        waits for the next item of the iterable. Use append() for a source that
+        pauses.
 
         progress   called with the count committed so far
-        reqids     a unique request id of 12 bytes for each value. The cluster counts a value whose
-                   id it knows as committed and does not append it again. Default: new ids
+        reqids     a unique request id of 12 bytes for each value. The cluster
+                   counts a value whose id it knows as committed and does not
+                   append it again. Default: new ids
 
         Raises as append() does.
         """
@@ -79,9 +98,11 @@ class Log(LogOperations, BlockingDriver):
 
     @items
     def append_each(self, values: Iterable[Data]) -> Batches[int]:
-        """Appends values in order, pipelined; yields the LOG INDEX of each in that order.
+        """Appends values in order, pipelined; yields the LOG INDEX of each in
+        that order.
 
-        It sends nothing before the caller asks for the first index. Raises as append() does.
+        It sends nothing before the caller asks for the first index. Raises as
+        append() does.
         """
         for step in self._appended(values):
             if isinstance(step, list):

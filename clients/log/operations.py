@@ -18,6 +18,7 @@ from ...protocols.failover.servers import Failover
 from ...protocols.limits import NUMBER_MAX
 from ...protocols.raft.messages import EntryBatch
 from ...protocols.record import RECORD_BYTES_MAX
+from ...protocols.reqids import REQID_BYTES
 from ...protocols.zmqraft.client.client import (
     BackupStream,
     EntryRun,
@@ -43,7 +44,6 @@ from ...protocols.zmqraft.wire.client_codec import (
 from ...protocols.zmqraft.wire.entry import Entry
 from ...protocols.zmqraft.wire.snapshot_codec import MakeSnapshot, SnapshotMade
 from ...protocols.zmqraft.wire.transfer_codec import RequestTransfer, TransferAnswer
-from ...protocols.zmqraft.wire.values import REQID_BYTES
 from ...protocols.zre import services
 from ...version import __version__
 from ..aliases import old_name
@@ -66,8 +66,7 @@ from ..io.keys import KeyArguments, KeyPath
 from ..io.links import DEFAULTS, Links
 from ..io.operations import Batches, Operation, Sleep, Wait, batches, items, operation
 from ..io.reqids import new_reqid
-from ..io.urls import check_url
-from ..node.discovery import cluster_of, resolve_urls
+from ..io.urls import check_url, cluster_of, resolve_urls
 from .members import ask_members, index_of, news_of, with_member, without_member
 
 if TYPE_CHECKING:
@@ -168,9 +167,11 @@ class LogOperations(ClientBase):
 
     @operation
     def reach(self, timeout_ms: int = REACH_MS) -> Operation[None]:
-        """Waits until a peer of the cluster has answered, with or without a leader.
+        """Waits until a peer of the cluster has answered, with or without a
+        leader.
 
-        Raises LogUnavailable after timeout_ms. Other calls wait self.timeout_ms for peers.
+        Raises LogUnavailable after timeout_ms. Other calls wait self.timeout_ms
+        for peers.
         """
         client = self._client
         give_up_ms = monotonic_ms() + timeout_ms
@@ -202,17 +203,19 @@ class LogOperations(ClientBase):
     def entries(
         self, after: int = 0, count: int | None = None, *, url: str | None = None
     ) -> Batches[Entry]:
-        """The entries after LOG INDEX after: all that are committed, or count of them.
+        """The entries after LOG INDEX after: all that are committed, or count
+        of them.
 
-        They include every entry that was acknowledged to any client before the call, and every
-        entry that this Log has read.
+        They include every entry that was acknowledged to any client before the
+        call, and every entry that this Log has read.
 
-        url   a peer that need not lead. It serves what it knows to be committed, at least up to
-              what this Log has read. If it does not answer, lags behind that, or no longer stores
-              the entries, the leader serves them
+        url   a peer that need not lead. It serves what it knows to be
+              committed, at least up to what this Log has read. If it does not
+              answer, lags behind that, or no longer stores the entries, the
+              leader serves them
 
-        Raises LogCompacted when a snapshot has replaced the first of them, LogTimeout,
-        LogNoLeader, LogUnavailable.
+        Raises LogCompacted when a snapshot has replaced the first of them,
+        LogTimeout, LogNoLeader, LogUnavailable.
         """
         return self._entries(after, count, url, decoded)
 
@@ -225,7 +228,8 @@ class LogOperations(ClientBase):
         index, term   int64
         type          int8: 0 state, 1 config, 2 checkpoint, 3 table
         reqid         binary; null: the cluster appended the entry
-        time          timestamp of the request id, to the second, UTC; null without one
+        time          timestamp of the request id, to the second, UTC; null
+                      without one
         data          binary
 
         Raises LogError when pyarrow is not installed, else as entries() does.
@@ -269,16 +273,19 @@ class LogOperations(ClientBase):
     def backup(
         self, after: int = 0, *, url: str | None = None
     ) -> Batches[SnapshotPiece | EntryBatch]:
-        """What restores the log: the entries after LOG INDEX after, as blocks that peers store.
+        """What restores the log: the entries after LOG INDEX after, as blocks
+        that peers store.
 
-        They include every entry that was acknowledged to any client before the call. If the peer no
-        longer stores all, and after is 0, the pieces of its newest snapshot come first. A piece at
-        offset 0 may come at any time: it replaces all that came before.
+        They include every entry that was acknowledged to any client before the
+        call. If the peer no longer stores all, and after is 0, the pieces of
+        its newest snapshot come first. A piece at offset 0 may come at any
+        time: it replaces all that came before.
 
         url   as for entries()
 
-        Raises LogCompacted when a snapshot has replaced the entries after `after`, LogError when
-        the leader serves no backups, and as read_index() does.
+        Raises LogCompacted when a snapshot has replaced the entries after
+        `after`, LogError when the leader serves no backups, and as read_index()
+        does.
         """
         check_range("after", after)
         if url is not None:
@@ -329,19 +336,22 @@ class LogOperations(ClientBase):
 
     @items
     def watch(self, after: int | None = 0) -> Batches[Entry]:
-        """The entries after LOG INDEX after (None: from now on), then each new one once committed.
+        """The entries after LOG INDEX after (None: from now on), then each new
+        one once committed.
 
-        The iterator never ends by itself. It yields every entry once and in order, whichever peer
-        leads and however slowly the caller reads. To go on after a pause, or in another process,
-        pass the index of the last entry. Without a leader it waits. A kelek leader broadcasts
-        entries, and the client requests only those that the broadcasts lack; it polls any other
-        leader. Raises LogCompacted as entries() does.
+        The iterator never ends by itself. It yields every entry once and in
+        order, whichever peer leads and however slowly the caller reads. To go
+        on after a pause, or in another process, pass the index of the last
+        entry. Without a leader it waits. A kelek leader broadcasts entries, and
+        the client requests only those that the broadcasts lack; it polls any
+        other leader. Raises LogCompacted as entries() does.
         """
         return LogOperations.watch_lists(self, after)
 
     @batches
     def watch_lists(self, after: int | None = 0) -> Batches[Entry]:
-        """As watch(): one list, never empty, of all entries that arrived together."""
+        """As watch(): one list, never empty, of all entries that arrived
+        together."""
         if after is None:
             after = (yield from LogOperations.info(self)).applied_index
         check_range("after", after)
@@ -361,17 +371,20 @@ class LogOperations(ClientBase):
 
     @operation
     def read_index(self, *, applied: bool = True) -> Operation[int]:
-        """A linearizable read: a LOG INDEX at or above every append acknowledged before the call.
+        """A linearizable read: a LOG INDEX at or above every append
+        acknowledged before the call.
 
-        A majority confirms during the call that the leader still leads, so a deposed leader never
-        answers. A reader that has applied the log up to the index sees the effect of every append
-        that any client had acknowledged before the call.
+        A majority confirms during the call that the leader still leads, so a
+        deposed leader never answers. A reader that has applied the log up to
+        the index sees the effect of every append that any client had
+        acknowledged before the call.
 
-        applied   True: the leader has applied the index, so entries() of this Log reaches it.
-                  False: return once the index is confirmed, for state that the caller keeps
+        applied   True: the leader has applied the index, so entries() of this
+                  Log reaches it. False: return once the index is confirmed, for
+                  state that the caller keeps
 
-        Raises LogError when the leader does not support such reads or form is not "auto",
-        LogNoLeader, LogTimeout.
+        Raises LogError when the leader does not support such reads or form is
+        not "auto", LogNoLeader, LogTimeout.
         """
         if self._client.setup.form is not None:
             raise LogError("linearizable reads are an extension: they need form='auto'")
@@ -398,10 +411,12 @@ class LogOperations(ClientBase):
 
     @operation
     def make_snapshot(self, url: str | None = None) -> Operation[SnapshotMade]:
-        """Orders a snapshot from the leader, or from the peer at url; returns once it is durable.
+        """Orders a snapshot from the leader, or from the peer at url; returns
+        once it is durable.
 
-        The peer then drops the entries that the snapshot covers. Raises SnapshotRefused with the
-        reason, SnapshotUnsupported when the peer is not kelek.
+        The peer then drops the entries that the snapshot covers. Raises
+        SnapshotRefused with the reason, SnapshotUnsupported when the peer is
+        not kelek.
         """
         if url is not None:
             check_url(url)
@@ -414,7 +429,8 @@ class LogOperations(ClientBase):
 
     @operation
     def state(self) -> Operation[tuple[int, bytes]]:
-        """The leader's snapshot: the last LOG INDEX in it, and the state up to there.
+        """The leader's snapshot: the last LOG INDEX in it, and the state up to
+        there.
 
         (0, b"") when the leader still stores every entry.
         """
@@ -437,18 +453,21 @@ class LogOperations(ClientBase):
 
     @operation
     def members(self) -> Operation[dict[str, str]]:
-        """PEER ID -> url of each member; during a change, of the members of both sets."""
+        """PEER ID -> url of each member; during a change, of the members of
+        both sets."""
         return dict((yield from LogOperations.config(self)).members or ())
 
     @operation
     def set_members(self, members: Mapping[str, str]) -> Operation[int]:
-        """Replaces the members of the cluster, PEER ID -> url; returns the change's LOG INDEX.
+        """Replaces the members of the cluster, PEER ID -> url; returns the
+        change's LOG INDEX.
 
-        It returns when the change is complete: new members have caught up, and removed members no
-        longer count. This may take long; timeout_ms bounds the time without news from the leader.
+        It returns when the change is complete: new members have caught up, and
+        removed members no longer count. This may take long; timeout_ms bounds
+        the time without news from the leader.
 
-        Raises MembersRefused with the reason, MembersConflict, LogNoLeader, LogTimeout. After the
-        last two the change may still happen.
+        Raises MembersRefused with the reason, MembersConflict, LogNoLeader,
+        LogTimeout. After the last two the change may still happen.
         """
         ask = self._client.query(ask_members(members))
         try:
@@ -473,18 +492,21 @@ class LogOperations(ClientBase):
 
     @operation
     def broadcast_url(self) -> Operation[str | None]:
-        """The address at which the leader's state machine broadcasts; None: it does not."""
+        """The address at which the leader's state machine broadcasts; None: it
+        does not."""
         answer = yield from self._ask(Query(RequestBroadcastStateUrl(new_reqid())))
         assert answer is None or isinstance(answer, str)
         return answer
 
     @operation
     def transfer(self, to: str | None = None) -> Operation[str]:
-        """Moves the leadership to the member `to`, by default to the most advanced follower.
+        """Moves the leadership to the member `to`, by default to the most
+        advanced follower.
 
-        Returns the PEER ID of the new leader once it leads. Appends wait some milliseconds; none is
-        lost or refused. Raises TransferRefused with the reason (`to` is no voter, is not reachable,
-        does not support transfers, or did not take over within an election timeout), LogNoLeader,
+        Returns the PEER ID of the new leader once it leads. Appends wait some
+        milliseconds; none is lost or refused. Raises TransferRefused with the
+        reason (`to` is no voter, is not reachable, does not support transfers,
+        or did not take over within an election timeout), LogNoLeader,
         LogTimeout.
         """
         if to is not None and not isinstance(to, str):
@@ -511,7 +533,8 @@ class LogOperations(ClientBase):
 
     @property
     def counters(self) -> dict[str, int]:
-        """Counts of events: searches, leaders, refused, gaps, silent, junk, strays."""
+        """Counts of events: searches, leaders, refused, gaps, silent, junk,
+        strays."""
         return dict(self._client.counters)
 
     def _closed_error(self) -> LogError:

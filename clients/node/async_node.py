@@ -7,16 +7,19 @@ from contextlib import suppress
 from ...protocols.zre.peers import Event
 from ..broker.body import Content
 from ..io.operations import Asynchronous, Step, Wait
+from ..io.public import public
 from ..io.resources import ASYNC_WITH
 from .base import BaseNode, Target
+from .node import Node
 
 
+@public(like=Node)
 class AsyncNode(BaseNode, Asynchronous):
-    """A node for the tasks of one asyncio loop; see kelek.Node.
+    """kelek.Node for the tasks of one asyncio loop.
 
     async with kelek.AsyncNode("lamp") as node:
         node.join("lights")
-        async for event in node.events(): ...
+        print(await node.shout("lights", b"on"), "others heard it")
     """
 
     _closing = ASYNC_WITH

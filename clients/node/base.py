@@ -153,6 +153,7 @@ class BaseNode:
 
     @property
     def name(self) -> str:
+        """The node's name for peers."""
         return self._machine.setup.name
 
     @property
@@ -162,7 +163,8 @@ class BaseNode:
 
     @property
     def public_key(self) -> str:
-        """The node's CURVE key in Z85, for `allow` of other nodes; "": without CURVE."""
+        """The node's CURVE key in Z85, for `allow` of other nodes; "": without
+        CURVE."""
         key = self._machine.setup.public_key
         return encode_key(key) if key else ""
 
@@ -196,16 +198,17 @@ class BaseNode:
 
     @property
     def counters(self) -> dict[str, int]:
-        """Counts of events and of discarded input (docs/guides/discovery.md, "What is counted"):
-        peers, unready, groups, dead, gaps, beacon_malformed, message_oversize and others."""
+        """Counts of events and of discarded input (docs/guides/discovery.md,
+        "What is counted"): peers, unready, groups, dead, gaps,
+        beacon_malformed, message_oversize and others."""
         with self._locked():
             return {**self._machine.status(), **self._reactor.dropped(self._reactor_node)}
 
     # ---- groups ----
 
     def join(self, group: str) -> None:
-        """Joins a group and notifies all peers. Raises ValueError: not a name of 1 to 255
-        octets."""
+        """Joins a group and notifies all peers. Raises ValueError: not a name
+        of 1 to 255 octets."""
         self._change(self._machine.join, group)
 
     def leave(self, group: str) -> None:
@@ -213,8 +216,8 @@ class BaseNode:
         self._change(self._machine.leave, group)
 
     def elect(self, group: str) -> None:
-        """Makes this node a candidate in the elections of a group: it gets LEADER events, and
-        leader() answers."""
+        """Makes this node a candidate in the elections of a group: it gets
+        LEADER events, and leader() answers."""
         self._change(self._machine.elect, group)
 
     def _change(self, command: Callable[[str], None], group: str) -> None:
@@ -227,8 +230,9 @@ class BaseNode:
             self._reactor.flush(self._reactor_node)
 
     def leader(self, group: str) -> bytes | None:
-        """The UUID of the group's leader in this node's view, possibly its own; None: no leader, or
-        elect() was not called. A partitioned network may have a leader on each side."""
+        """The UUID of the group's leader in this node's view, possibly its own;
+        None: no leader, or elect() was not called. A partitioned network may
+        have a leader on each side."""
         with self._locked():
             return self._machine.leader(group)
 
@@ -236,8 +240,8 @@ class BaseNode:
 
     @operation
     def whisper_many(self, peer: Target, contents: Iterable[Content]) -> Operation[bool]:
-        """Like whisper(), for many messages. False: no such peer, or it was lost before the
-        last."""
+        """Like whisper(), for many messages. False: no such peer, or it was
+        lost before the last."""
         left = [self._frames(content) for content in contents]
         while left:
             yield from self._wait_for_room()
@@ -249,7 +253,8 @@ class BaseNode:
 
     @operation
     def shout_many(self, group: str, contents: Iterable[Content]) -> Operation[int]:
-        """Like shout(), for many messages; returns the number of receivers of the last one."""
+        """Like shout(), for many messages; returns the number of receivers of
+        the last one."""
         left, peers = [self._frames(content) for content in contents], 0
         while left:
             yield from self._wait_for_room()
@@ -277,6 +282,7 @@ class BaseNode:
 
     @property
     def closed(self) -> bool:
+        """Whether it is closed."""
         return self._reactor_node.closed
 
     def _locked(self) -> AbstractContextManager[bool]:

@@ -156,38 +156,19 @@ def _search(
     return sorted(found.values(), key=lambda one: (one.cluster, one.node, one.uuid)), counters
 
 
-def resolve_urls(
-    urls: str | Iterable[str], service: str, keys: "KeyArguments | None" = None
+def discovered_urls(
+    urls: Iterable[str], service: str, keys: "KeyArguments | None"
 ) -> tuple[str, ...]:
-    """The urls, each zre://NAME replaced by the urls that the cluster's nodes offer for the service
-    (protocols/zre/services.py). A search takes 3 s at most, 0.3 s after the first match.
-
-    keys   with a key of the client the search finds only nodes that have proven one of the pinned
-           server keys, and adds their urls to keys. No key is learnt from the network: what a node
-           says selects one of those that the caller has given.
-
-    Raises NodeError: no node offers the service; ValueError, OSError, KeyUnusable.
-    """
-    known = tuple(urls.split(",")) if isinstance(urls, str) else tuple(urls)
-    if not any(isinstance(url, str) and url.startswith(SCHEME) for url in known):
-        return known
+    """resolve_urls() of urls with a zre:// among them."""
     if keys is None or keys.key is None:
         keys = None
     places: dict[str, None] = {}
-    for url in known:
+    for url in urls:
         if url.startswith(SCHEME):
             places.update(dict.fromkeys(_discover_urls(url, service, keys)))
         else:
             places[url] = None
     return tuple(places)
-
-
-def cluster_of(urls: str | Iterable[str]) -> str:
-    """The ident of the first zre:// url; "": there is none."""
-    for url in urls.split(",") if isinstance(urls, str) else urls:
-        if isinstance(url, str) and url.startswith(SCHEME):
-            return parse_zre_url(url).cluster
-    return ""
 
 
 def _discover_urls(url: str, service: str, keys: "KeyArguments | None") -> list[str]:

@@ -9,24 +9,23 @@ from ...net.clock import monotonic_ms
 from ..errors import Timeout
 from ..io.catch_errors import CatchErrors
 from ..io.operations import Asynchronous, Step
+from ..io.public import public
 from ..table.async_table import AsyncTable
 from .job import AsyncJob, BaseJob
 from .operations import QueueOperations
+from .queue import Queue
 from .worker import Claim, JobOutcome, JobWorker
 
 RETRY_S = 1.0
 
 
+@public(like=Queue)
 class AsyncQueue(QueueOperations, Asynchronous):
-    """kelek.Queue for asyncio, with its arguments. The worker is a coroutine.
+    """kelek.Queue for asyncio. The worker is a coroutine and gets AsyncJobs.
 
-    async with kelek.AsyncQueue("tcp://127.0.0.1:7100", "thumbnails") as queue:
-        @queue.worker(concurrency=10)
-        async def thumbnail(job: kelek.AsyncJob) -> str: ...
-
-        job = await queue.put("a.jpg")
-        await queue.run(idle_s=1)
-        print(await queue.result(job))
+    async with kelek.AsyncQueue("tcp://127.0.0.1:7100", "small") as queue:
+        job = await queue.put({"name": "a.jpg"})
+        print((await queue.get(job)).state)
     """
 
     _table: AsyncTable
@@ -48,11 +47,12 @@ class AsyncQueue(QueueOperations, Asynchronous):
         idle_s: float | None = None,
         on_error: Callable[[Exception], object] = lambda error: None,
     ) -> None:
-        """Works until stop(), which lets the coroutines finish, or until it is cancelled, which
-        cancels them. It handles no signals.
+        """Works until stop(), which lets the coroutines finish, or until it is
+        cancelled, which cancels them. It handles no signals.
 
         idle_s     end also when there was nothing to do for so long
-        on_error   called with what the coroutines raise, and with a cluster that is away
+        on_error   called with what the coroutines raise, and with a cluster
+                   that is away
         """
         await AsyncWorkLoop(self, self._new_worker(on_error), on_error).run(idle_s)
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 from ..errors import ClaimLost, TableTooLarge
+from ..io.public import PublicType, public
 from ..table.arguments import Data
 from ..table.batch import Branch
 from . import records
@@ -67,7 +68,7 @@ def info_of(found: FoundJob, decode: Callable[[bytes], Any], now_ms: int) -> Job
     )
 
 
-class BaseJob:
+class BaseJob(metaclass=PublicType):
     """What a job is for its function, besides its progress.
 
     id, body   as of put()
@@ -84,10 +85,12 @@ class BaseJob:
         self.priority = records.level_of(claim.job)
 
     def put(self, table: int | str, key: Data, value: Data) -> None:
-        """Stores a value in a table with the end of the job, in one transaction: if the job fails,
-        is cancelled or runs twice, the value of one success is stored, or none.
+        """Stores a value in a table with the end of the job, in one
+        transaction: if the job fails, is cancelled or runs twice, the value of
+        one success is stored, or none.
 
-        The table must be of the same table worker as the queue's. At most 500 puts and deletes.
+        The table must be of the same table worker as the queue's. At most 500
+        puts and deletes.
         """
         self._check_room()
         self._changes.put(key, value, table=table)
@@ -106,18 +109,26 @@ class BaseJob:
         return ClaimLost(f"the job {self.id} was cancelled, or its worker has lost it")
 
 
+@public()
 class Job(BaseJob):
-    """A job, for its function: id, body, attempt and priority.
+    """A job, for the function of a queue's worker.
 
-    @queue.worker
-    def thumbnail(job: kelek.Job) -> str:
-        job.progress(0.5, "half of it")
-        job.put("thumbnails", job.body["name"], b"...")  # Stored with the end of the job.
-        return "done"
+        @queue.worker
+        def thumbnail(job: kelek.Job) -> str:
+            return f"small {job.body['name']}"
+
+    id, body     as of Queue.put()
+    attempt      1 for the first try
+    priority     0 to 9, the highest first
+
+    progress(fraction, text)    tells others how far it is: 0 to 1, and a text
+    put(table, key, value)      stores a value with the end of the job
+    delete(table, *keys)        deletes keys with the end of the job
     """
 
     def progress(self, fraction: float, text: str = "") -> None:
-        """Tells others how far the job is: 0 to 1, and a text. It writes to the cluster.
+        """Tells others how far the job is: 0 to 1, and a text. It writes to the
+        cluster.
 
         Raises ClaimLost when the job was cancelled, or this worker has lost it.
         """
@@ -126,11 +137,18 @@ class Job(BaseJob):
             raise self._lost()
 
 
+@public(like=Job)
 class AsyncJob(BaseJob):
-    """kelek.Job for the coroutine of a kelek.AsyncQueue."""
+    """A job, for the coroutine of a kelek.AsyncQueue's worker.
+
+    @queue.worker
+    async def thumbnail(job: kelek.AsyncJob) -> str:
+        return f"small {job.body['name']}"
+    """
 
     async def progress(self, fraction: float, text: str = "") -> None:
-        """Tells others how far the job is: 0 to 1, and a text. It writes to the cluster.
+        """Tells others how far the job is: 0 to 1, and a text. It writes to the
+        cluster.
 
         Raises ClaimLost when the job was cancelled, or this worker has lost it.
         """

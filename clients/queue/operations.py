@@ -14,7 +14,7 @@ from ..io.operations import Operation, operation
 from ..lock.limits import TTL_S_MIN
 from ..lock.operations import TTL_S
 from ..lock.slots import default_owner
-from ..table.arguments import checked_number, milliseconds
+from ..table.arguments import checked_number, checked_seconds, milliseconds, milliseconds_or_never
 from ..table.codecs import codec_of
 from ..table.operations import TIMEOUT_MS
 from . import records
@@ -113,13 +113,14 @@ class QueueOperations:
 
     @property
     def name(self) -> str:
+        """The queue's name."""
         return self._name
 
     @property
     def counters(self) -> dict[str, int]:
-        """What this object's worker did: jobs claimed, done, failed, dead, lost (they were
-        cancelled, or another worker had them), conflicts with other workers, and jobs taken over
-        from workers that had ended."""
+        """What this object's worker did: jobs claimed, done, failed, dead, lost
+        (they were cancelled, or another worker had them), conflicts with other
+        workers, and jobs taken over from workers that had ended."""
         return {} if self._worker is None else dict(self._worker.counters)
 
     # ---- producers ----
@@ -135,14 +136,15 @@ class QueueOperations:
         unique: str = "",
         tries: int = 0,
     ) -> Operation[str]:
-        """Puts a job; returns its id once a majority of the nodes has it on disk.
+        """Puts a job; returns its id once a majority of the nodes has it on
+        disk.
 
         delay_s    it is due so long from now, by this machine's clock
         at         or at this Unix time, in s
-        priority   0 to 9; of the jobs that are due a worker takes the highest first, and of equal
-                   ones the first that was due
-        unique     a key: while a job with it waits or runs, no second one is put, and put()
-                   returns the id of the first
+        priority   0 to 9; of the jobs that are due a worker takes the highest
+                   first, and of equal ones the first that was due
+        unique     a key: while a job with it waits or runs, no second one is
+                   put, and put() returns the id of the first
         tries      see QueueTuning
         """
         return (
@@ -162,8 +164,8 @@ class QueueOperations:
         unique: str = "",
         tries: int = 0,
     ) -> Operation[list[str]]:
-        """Puts jobs in order, pipelined; returns their ids. Several jobs share a request, which is
-        stored wholly or not at all."""
+        """Puts jobs in order, pipelined; returns their ids. Several jobs share
+        a request, which is stored wholly or not at all."""
         options = checked_options(delay_s, at, priority, unique, tries)
         ids = yield from self._store.put(self._new(body, options) for body in bodies)
         return [job.hex() for job in ids]
@@ -180,10 +182,11 @@ class QueueOperations:
     def result(self, job: str, *, timeout_s: float | None = None) -> Operation[Any]:
         """Waits for the end of a job; returns what its function returned.
 
-        Raises JobFailed when it is a dead letter or was cancelled, JobGone when there is no such
-        job or its result is not kept any more, TableTimeout after timeout_s.
+        Raises JobFailed when it is a dead letter or was cancelled, JobGone when
+        there is no such job or its result is not kept any more, TableTimeout
+        after timeout_s.
         """
-        timeout_ms = None if timeout_s is None else int(timeout_s * 1000)
+        timeout_ms = None if timeout_s is None else milliseconds_or_never("timeout_s", timeout_s)
         data = yield from self._store.result(checked_id(job), timeout_ms)
         return self._codec.decode(data) if data else None
 
@@ -191,7 +194,8 @@ class QueueOperations:
 
     @operation
     def get(self, job: str) -> Operation[JobInfo | None]:
-        """What is known of a job; None: there is none, or its result is not kept any more."""
+        """What is known of a job; None: there is none, or its result is not
+        kept any more."""
         found = yield from self._store.find(checked_id(job))
         if found is None:
             return None
@@ -200,7 +204,8 @@ class QueueOperations:
 
     @operation
     def jobs(self, state: str = "waiting", *, limit: int = 100) -> Operation[list[JobInfo]]:
-        """The first jobs that are "waiting" (also those not due), "running", "dead" or "ended"."""
+        """The first jobs that are "waiting" (also those not due), "running",
+        "dead" or "ended"."""
         if state not in STATES:
             raise ValueError(f"a state is {', '.join(STATES)}, not {state!r}")
         found = yield from self._store.listed(state, checked_number("limit", limit))
@@ -210,22 +215,25 @@ class QueueOperations:
 
     @operation
     def info(self) -> Operation[dict[str, int]]:
-        """How many jobs are waiting, delayed, running, dead and ended (with a result that is kept),
-        and how many workers there are. The server counts keys one by one."""
+        """How many jobs are waiting, delayed, running, dead and ended (with a
+        result that is kept), and how many workers there are. The server counts
+        keys one by one."""
         return (yield from self._store.counts())
 
     @operation
     def cancel(self, job: str) -> Operation[bool]:
-        """Ends a job that waits or runs, or removes a dead letter; False: it has ended.
+        """Ends a job that waits or runs, or removes a dead letter; False: it
+        has ended.
 
-        A function that runs is not interrupted: its result and what it puts are not stored, and
-        its progress() raises ClaimLost.
+        A function that runs is not interrupted: its result and what it puts are
+        not stored, and its progress() raises ClaimLost.
         """
         return (yield from self._store.cancel(checked_id(job)))
 
     @operation
     def retry(self, job: str) -> Operation[bool]:
-        """Makes a dead letter a waiting job with all its tries; False: it is none."""
+        """Makes a dead letter a waiting job with all its tries; False: it is
+        none."""
         return (yield from self._store.retry(checked_id(job)))
 
     def _decode(self, data: bytes) -> Any:
@@ -244,14 +252,16 @@ class QueueOperations:
     ) -> Callable[[Function], Function]: ...
     def worker(
         self, function: Function | None = None, /, *, batch: int = 1, concurrency: int = 1
-    ) -> Function | Callable[[Function], Function]:
-        """Makes a function the queue's worker: it gets a Job and returns the result.
+    ) -> Any:
+        """Makes a function the queue's worker: it gets a Job and returns the
+        result.
 
-        What it raises is a failure: the job is tried again. kelek.JobFailed makes it a dead letter
-        at once. It may run twice for one job, if its worker ends: see Job.put().
+        What it raises is a failure: the job is tried again. kelek.JobFailed
+        makes it a dead letter at once. It may run twice for one job, if its
+        worker ends: see Job.put().
 
-        batch         the function gets a list of up to so many jobs, and returns None or a list of
-                      as many results
+        batch         the function gets a list of up to so many jobs, and
+                      returns None or a list of as many results
         concurrency   of a kelek.AsyncQueue: calls of the coroutine at once
         """
         checked_number("batch", batch, 1, BATCH_MAX)
@@ -264,15 +274,18 @@ class QueueOperations:
         return declare if function is None else declare(function)
 
     def schedule(self, times: str, *, name: str = "") -> Callable[[Function], Function]:
-        """Makes a function put a job at the times of a schedule: it returns the body.
+        """Makes a function put a job at the times of a schedule: it returns the
+        body.
 
-            @queue.schedule("*/5 * * * *")  # Minute, hour, day, month, day of the week, in UTC.
+            # Minute, hour, day, month, day of the week, in UTC:
+            @queue.schedule("*/5 * * * *")
             def sweep() -> str:
                 return "sweep"
 
-        Workers do it while they run: each time one job, by whichever of them is first. Of times
-        that passed while none ran, the last one counts. Other fields: a-b, */n, a,b, mon, jan,
-        @hourly, @daily, @weekly, @monthly, @yearly.
+        Workers do it while they run: each time one job, by whichever of them is
+        first. Of times that passed while none ran, the last one counts. Other
+        fields: a-b, */n, a,b, mon, jan, @hourly, @daily, @weekly, @monthly,
+        @yearly.
 
         name   of the schedule in the queue; by default the function's
         """
@@ -367,9 +380,9 @@ def checked_options(
     delay_s: float, at: float | None, priority: int, unique: str, tries: int
 ) -> PutOptions:
     """Raises TypeError, ValueError."""
-    if not 0 <= delay_s <= records.TIME_MS_MAX / 1e6:
+    if not 0 <= checked_seconds("delay_s", delay_s) <= records.TIME_MS_MAX / 1e6:
         raise ValueError(f"delay_s is 0 or more seconds, not {delay_s}")
-    if at is not None and not 0 <= at <= records.TIME_MS_MAX / 1000:
+    if at is not None and not 0 <= checked_seconds("at", at) <= records.TIME_MS_MAX / 1000:
         raise ValueError(f"at is a Unix time in s, not {at}")
     if at is not None and delay_s:
         raise ValueError("give at or delay_s, not both")

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from ...net.clock import monotonic_ms
 from ..errors import Timeout
 from ..io.catch_errors import CatchErrors
+from ..io.public import public
 from ..lock.shared_table import SharedTable
 from ..table.table import Table
 from .job import BaseJob
@@ -35,28 +36,44 @@ class QueueDriver(SharedTable, QueueOperations):
             self._table.close()
 
 
+@public()
 class Queue(QueueDriver):
-    """A queue of jobs that survive any crash: each is on a majority of the nodes.
+    """A queue of jobs that survive any crash of a minority of the nodes.
 
-        queue = kelek.Queue("tcp://127.0.0.1:7100,tcp://127.0.0.1:7110", "thumbnails")
+        queue = kelek.Queue("tcp://127.0.0.1:7100", "thumbnails")
         job = queue.put({"name": "a.jpg"}, priority=7)
+        print(queue.get(job).state)
+
+    urls         ZeroDB addresses of some nodes, a list or joined by commas
+    name         the queue's name; its jobs are in the table queue.NAME
+    codec        of bodies and results: "msgpack", "json", "text", "bytes",
+                 or as of kelek.Table
+    tuning       tries, pauses in seconds, rate per second, times of results
+    owner        the name of a worker that others see; None: HOST:PROCESS
+    table        another table, by name or number
+    timeout_ms   a call without an answer for so long raises TableTimeout
+    key          path of this client's CURVE key, NAME.key_secret; None: none
+    server_keys  the servers' public keys by url, or one key of all servers
+
+    put(body) put_many(bodies)   stores jobs; returns their ids
+    result(job, timeout_s)       waits, and returns the function's result
+    get(job) jobs(state)         what is known of a job; the jobs of a state
+    cancel(job) retry(job)       ends a job; tries a dead letter again
+    @worker @schedule(times)     the function that works; one that puts jobs
+    run(idle_s) stop()           works until a signal, stop() or idle_s
+    info() counters, name        counts of jobs; of this worker; the name
+    close()                      closes the connections
+
+    A worker, in any number of processes (or in a shell: kelek worker run):
 
         @queue.worker
         def thumbnail(job: kelek.Job) -> str:
             return f"small {job.body['name']}"
 
-        queue.run()  # Or in a shell: kelek worker run MODULE:queue --processes 4
-        print(queue.result(job))
+        queue.run(idle_s=1)
 
-    urls     ZeroDB addresses of some nodes, as of kelek.Table
-    name     the queue's name; its jobs are in the table queue.NAME
-    codec    how bodies and results are stored: "msgpack", "json", "text", "bytes", or as of a Table
-    tuning   tries, pauses, rate and results
-    owner    the name of a worker that others see; by default HOST:PROCESS
-    table    another table, by name or number
-    timeout_ms, key, server_keys   as of kelek.Table
-
-    A job may run twice, if its worker dies or pauses; what Job.put() stores takes effect once.
+    A job may run twice, if its worker dies or pauses; what Job.put() stores
+    takes effect once.
     """
 
     def run(
@@ -65,11 +82,12 @@ class Queue(QueueDriver):
         idle_s: float | None = None,
         on_error: Callable[[Exception], object] = lambda error: None,
     ) -> None:
-        """Works until SIGTERM, SIGINT or stop(); functions that run are finished before. A second
-        signal raises KeyboardInterrupt.
+        """Works until SIGTERM, SIGINT or stop(); functions that run are
+        finished before. A second signal raises KeyboardInterrupt.
 
         idle_s     end also when there was nothing to do for so long
-        on_error   called with what the functions raise, and with a cluster that is away
+        on_error   called with what the functions raise, and with a cluster that
+                   is away
         """
         worker = self._new_worker(on_error)
         loop = WorkLoop(self, worker, on_error)

@@ -224,20 +224,21 @@ class JobStore:
         names = ("waiting", "delayed", "running", "dead", "ended", "workers")
         if not (yield from self._table._find()):
             return dict.fromkeys(names, 0)
-        count, table, now_ms = TableReads.count, self._table, wall_ms()
-        found = dict.fromkeys(names, 0)
-        for priority in range(records.PRIORITY_MAX + 1):
-            start, now, end = (
-                records.ready_bound(priority, at) for at in (0, now_ms + 1, (1 << 64) - 1)
-            )
-            found["waiting"] += yield from count(table, start=start, end=now)
-            found["delayed"] += yield from count(table, start=now, end=end)
-        for _, data in (yield from self._groups()):
-            found["running"] += len(Group.decode(data).jobs)
+        now_ms = wall_ms()
+        bounds = [
+            [records.ready_bound(priority, at) for at in (0, now_ms + 1, (1 << 64) - 1)]
+            for priority in range(records.PRIORITY_MAX + 1)
+        ]
+        ranges = [Range(start, now) for start, now, _ in bounds]
+        ranges += [Range(now, end) for _, now, end in bounds]
         kinds = records.DEAD, records.END, records.ALIVE
-        for name, kind in zip(names[3:], kinds, strict=True):
-            found[name] = yield from count(table, prefix=kind)
-        return found
+        ranges += [Range(kind, behind_prefix(kind)) for kind in kinds]
+        found = yield from self._table._count(ranges)
+        groups = yield from self._groups()
+        running = sum(len(Group.decode(data).jobs) for _, data in groups)
+        ready = len(bounds)
+        waiting, delayed = sum(found[:ready]), sum(found[ready : 2 * ready])
+        return dict(zip(names, (waiting, delayed, running, *found[2 * ready :]), strict=True))
 
     # ---- results ----
 

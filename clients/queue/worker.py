@@ -16,7 +16,6 @@ from zlib import crc32
 from ...net.clock import monotonic_ms, wall_ms
 from ...protocols.failover.limits import NEVER_MS
 from ...protocols.zerodb.wire.ops import Op
-from ...protocols.zerodb.wire.values import COMPARES_MAX
 from ..errors import SessionEnded, TableRefused, Timeout
 from ..io.catch_errors import CatchErrors
 from ..io.operations import Operation, Sleep
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 CLAIM_JOBS_MAX = 256  # At once,
 CLAIM_BYTES_MAX = 256 << 10  # and their records.
 SETTLE_JOBS_MAX = 128  # Ends of jobs in one transaction,
-SETTLE_OPS_MAX = COMPARES_MAX  # and operations:
+SETTLE_OPS_MAX = 1024  # and operations, as older servers take them:
 END_OPS = 8  # of each end, besides those of its function.
 CLAIM_TRIES_MAX = 4  # While other workers take the same jobs.
 # A job waits so long for the worker that is its first choice, and so long for each further one.

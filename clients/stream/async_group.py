@@ -2,18 +2,20 @@
 
 from collections.abc import AsyncGenerator
 
+from ..io.public import public
 from ..lock.async_lock import AsyncSessionDriver
+from .group import Group
 from .group_operations import GroupOperations
 from .layout import StreamRecord
 
 
+@public(like=Group)
 class AsyncGroup(GroupOperations, AsyncSessionDriver):
-    """A member of a consumer group for asyncio: kelek.AsyncStream.group() makes it. The arguments
-    are those of kelek.Stream's Group; on_lost is called in the loop.
+    """A member of a consumer group for asyncio: AsyncStream.group() makes it.
 
-        async with orders.group("billing") as billing:
-            async for record in billing:
-                await send_invoice(record.value)
+    async with stream.group("billing") as billing:
+        async for record in billing.records(timeout_s=1):
+            print(record.value)
     """
 
     def __aiter__(self) -> AsyncGenerator[StreamRecord, None]:

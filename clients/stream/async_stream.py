@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from ..io.async_driver import each
 from ..io.coalescer import RequestCoalescer, RequestLimits
 from ..io.operations import Asynchronous, Operation, Step
+from ..io.public import public
 from ..table.arguments import Data
 from ..table.async_table import AsyncTable
 from .appender import PendingAppend, ProducerLink
@@ -15,19 +16,18 @@ from .async_group import AsyncGroup
 from .core import BATCH_BYTES, BATCH_RECORDS, Appends, checked_body, divided
 from .layout import Headers, StreamRecord, pack_records
 from .operations import ProducerOperations, StreamOperations
+from .stream import Producer, Stream
 
 T = TypeVar("T")
 
 
+@public(like=Stream)
 class AsyncStream(StreamOperations["AsyncProducer"], Asynchronous):
-    """A named stream of records for asyncio, with the arguments and methods of kelek.Stream.
+    """kelek.Stream for asyncio. Any number of tasks of one loop may share it.
 
-        async with kelek.AsyncStream("tcp://127.0.0.1:7100", "orders") as orders:
-            await orders.append("new", key="order-1")
-            async for record in orders.tail(start="first"): ...
-
-    Any number of tasks of one loop may share it; one batch carries the records that several tasks
-    append. Cancelling a task does not withdraw its records.
+    async with kelek.AsyncStream("tcp://127.0.0.1:7100", "orders") as s:
+        offset = await s.append("new", key="order-1")
+        print([record.value async for record in s.read(start=offset)])
     """
 
     _table: AsyncTable
@@ -86,8 +86,9 @@ class AsyncStream(StreamOperations["AsyncProducer"], Asynchronous):
         batch: int = BATCH_RECORDS,
         progress: Callable[[int], object] | None = None,
     ) -> int:
-        """Appends records in order, pipelined; see kelek.Stream.append_many(). It sends a batch
-        when it is full or the source has ended; use append() for a source that pauses."""
+        """Appends records in order, pipelined; see kelek.Stream.append_many().
+        It sends a batch when it is full or the source has ended; use append()
+        for a source that pauses."""
         self._flush()
         return await self._append_many(records, batch, Appends(self._core, None, None, progress))
 
@@ -100,23 +101,25 @@ class AsyncStream(StreamOperations["AsyncProducer"], Asynchronous):
         return await self._run(appends.finish())
 
     def group(self, name: str, **settings: Any) -> AsyncGroup:
-        """A member of the consumer group of this name, with the settings of kelek.Stream's Group.
-        It joins at the begin of `async with`, or of iteration."""
+        """A member of the consumer group of this name, with the settings of
+        kelek.Stream's Group. It joins at the begin of `async with`, or of
+        iteration."""
         return AsyncGroup(self._urls, self.name, name, **{**self._settings, **settings})
 
     async def aclose(self) -> None:
-        """Closes the connections. Sent records may still be appended; tasks that wait get a
-        TableError."""
+        """Closes the connections. Sent records may still be appended; tasks
+        that wait get a TableError."""
         await self._table.aclose()
         await asyncio.gather(*self._records.tasks, return_exceptions=True)
 
 
+@public(like=Producer)
 class AsyncProducer(ProducerOperations, Asynchronous):
-    """Appends to a stream, each record once: kelek.AsyncStream.producer() makes it. Its methods are
-    those of kelek.Stream's Producer.
+    """Appends to a stream, each record once: AsyncStream.producer() makes it.
 
-        producer = await orders.producer("import")
-        await producer.append(line)
+    async with kelek.AsyncStream("tcp://127.0.0.1:7100", "orders") as s:
+        producer = await s.producer("import")
+        await producer.append(b"one")
     """
 
     def __init__(self, stream: AsyncStream, link: ProducerLink) -> None:

@@ -129,7 +129,8 @@ class StreamClient:
         return (yield from self.appender.find()).first
 
     def open_producer(self, producer_id: str) -> Operation[ProducerLink]:
-        """Opens a producer, so that those opened before under its id append no more."""
+        """Opens a producer, so that those opened before under its id append no
+        more."""
         key = self.stream.keys.producer(producer_id)
         while True:
             data = (yield from TableReads._get(self.client, [key]))[0]
@@ -149,7 +150,8 @@ class StreamClient:
         yield from TableWrites.delete_many(self.client, keys)
 
     def remove(self) -> Operation[bool]:
-        """Removes the stream with its groups and producers; False: there was none."""
+        """Removes the stream with its groups and producers; False: there was
+        none."""
         keys = self.stream.keys
         batch = Batch(self.stream.number).when_present(keys.head).delete(keys.head, keys.turn)
         for start, end in keys.ranges():

@@ -13,7 +13,7 @@ from ..io.operations import Batches, Operation, Sleep, Step, Wait, batches, item
 from ..lock.limits import TTL_S_MIN
 from ..lock.operations import TTL_S, SessionHolder
 from ..lock.slots import checked_owner, default_owner
-from ..table.arguments import milliseconds
+from ..table.arguments import milliseconds, milliseconds_or_never
 from ..table.codecs import codec_of
 from ..table.operations import TIMEOUT_MS, TableTuning
 from .assignment import GroupProgress
@@ -58,7 +58,7 @@ class GroupOperations(SessionHolder):
         checked_text("a group's name", name)
         codec = None if codec is None else codec_of(codec)
         self._start, self._skips_trimmed = checked_start(start), skip_trimmed
-        self._commit_ms = NEVER_MS if commit_s is None else int(commit_s * 1000)
+        self._commit_ms = milliseconds_or_never("commit_s", commit_s)
         owner = checked_owner(default_owner() if member is None else member)
         self._table = self._open(
             urls, table, timeout_ms=timeout_ms, tuning=tuning, key=key, server_keys=server_keys
@@ -87,27 +87,30 @@ class GroupOperations(SessionHolder):
 
     @items
     def records(self, *, timeout_s: float | None = None) -> Batches[StreamRecord]:
-        """The records of this member's partitions, without end, as iteration over the group does.
+        """The records of this member's partitions, without end, as iteration
+        over the group does.
 
-        A record is done when the caller asks for the next one. What is done is committed each
-        commit_s, and when the group is closed.
+        A record is done when the caller asks for the next one. What is done is
+        committed each commit_s, and when the group is closed.
 
         timeout_s   end after so long without a record
 
-        Raises StreamTrimmed when retention has removed records that were not done.
+        Raises StreamTrimmed when retention has removed records that were not
+        done.
         """
         return self._lists(True, timeout_s)
 
     @batches
     def record_lists(self, *, timeout_s: float | None = None) -> Batches[StreamRecord]:
-        """As records(): a list, never empty, of the records at hand. They are done when the caller
-        asks for the next list."""
+        """As records(): a list, never empty, of the records at hand. They are
+        done when the caller asks for the next list."""
         return self._lists(False, timeout_s)
 
     @operation
     def commit(self) -> Operation[bool]:
-        """Commits now that all records which the caller has got are done; False: other members have
-        some of their partitions meanwhile, and get those records, too."""
+        """Commits now that all records which the caller has got are done;
+        False: other members have some of their partitions meanwhile, and get
+        those records, too."""
         self._progress.advance(self._handed)
         return (yield from self._commit())
 
@@ -132,7 +135,7 @@ class GroupOperations(SessionHolder):
         self._commit_at_ms = monotonic_ms() + self._commit_ms
 
     def _lists(self, is_single: bool, timeout_s: float | None) -> Batches[StreamRecord]:
-        quiet_ms = NEVER_MS if timeout_s is None else int(timeout_s * 1000)
+        quiet_ms = milliseconds_or_never("timeout_s", timeout_s)
         heard_ms = monotonic_ms()
         self._stop_reading()
         try:

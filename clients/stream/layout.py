@@ -262,16 +262,23 @@ def unpack_columns(data: bytes) -> BatchColumns:
 def unpack_records(data: bytes, codec: Codec | None = None, start: int = 0) -> list[StreamRecord]:
     """The records of a batch from an offset on.
 
-    Raises RemoteProtocolError, and what the codec raises.
+    Raises RemoteProtocolError, and what the codec raises, with a note of the record.
     """
     first, time_ms, _, length = batch_info(data)
     values, keys, headers = unpack_columns(data)
     found = []
     for at in range(max(start - first, 0), length):
-        value = values[at] if codec is None else codec.decode(values[at])
+        value: Any = values[at]
         key: Any = None if keys is None else keys[at]
-        if codec is not None and key is not None:
-            key = key.decode()
+        if codec is not None:
+            try:
+                value, key = codec.decode(value), None if key is None else key.decode()
+            except ValueError as error:
+                error.add_note(
+                    f"kelek: record {first + at} does not fit the reader's codec; without a codec "
+                    "it is bytes"
+                )
+                raise
         more = (headers[at] if headers is not None else None) or {}
         found.append(StreamRecord(value, key, more, first + at, time_ms))
     return found

@@ -5,16 +5,14 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ...net.client_keys import ServerKeys
-from ...protocols.failover.limits import NEVER_MS
 from ..io.keys import KeyPath
 from ..io.operations import Batches, Operation, batches, items, operation
-from ..table.arguments import Data, Range, behind_prefix, checked_number
+from ..table.arguments import Data, Range, behind_prefix, checked_number, milliseconds_or_never
 from ..table.codecs import codec_of
 from ..table.operations import TIMEOUT_MS, TableTuning, decoded
 from ..table.pages import ScanQuery, pairs_of
 from .appender import PendingAppend, ProducerLink
 from .core import StreamClient, StreamInfo, checked_body, info_of, pending_append
-from .group_admin import GroupInfo, delete_group, list_groups, reset_group
 from .layout import (
     HEADS,
     OFFSET_MAX,
@@ -33,6 +31,7 @@ from .retention import Creation, RetentionChange, Trim, checked_retention
 
 if TYPE_CHECKING:
     from ..lock.session import AnyTable
+    from .group_admin import GroupInfo
 
 ProducerT = TypeVar("ProducerT")
 
@@ -86,6 +85,7 @@ class StreamOperations(Generic[ProducerT]):
 
     @property
     def name(self) -> str:
+        """The stream's name."""
         return self._core.name
 
     # ---- the stream ----
@@ -99,9 +99,11 @@ class StreamOperations(Generic[ProducerT]):
         max_bytes: int | None = None,
         max_records: int | None = None,
     ) -> Operation[bool]:
-        """Makes the stream; False: it exists and stays as it is. The first append makes one, too.
+        """Makes the stream; False: it exists and stays as it is. The first
+        append makes one, too.
 
-        partitions   into which consumer groups divide the records, for ever: 1 to 512
+        partitions   into which consumer groups divide the records, for ever: 1
+                     to 512
         max_...      what it keeps, as of retain()
         """
         checked_number("partitions", partitions, 1, PARTITIONS_MAX)
@@ -120,8 +122,8 @@ class StreamOperations(Generic[ProducerT]):
     ) -> Operation[None]:
         """Sets what the stream keeps; None: no limit.
 
-        Appends remove the oldest batches, as a whole, once they are an eighth above a limit. trim()
-        does it at once.
+        Appends remove the oldest batches, as a whole, once they are an eighth
+        above a limit. trim() does it at once.
         """
         kept = checked_retention(max_age_s, max_bytes, max_records)
         yield from self._core.write(RetentionChange(kept))
@@ -148,7 +150,8 @@ class StreamOperations(Generic[ProducerT]):
 
     @operation
     def trim(self, before: int | None = None) -> Operation[int]:
-        """Removes the batches that the stream need not keep; returns the first offset that is kept.
+        """Removes the batches that the stream need not keep; returns the first
+        offset that is kept.
 
         before   removes those whose records are all below this offset instead
         """
@@ -163,31 +166,40 @@ class StreamOperations(Generic[ProducerT]):
 
     @operation
     def delete(self) -> Operation[bool]:
-        """Removes the stream with its groups and producers; False: there was none.
+        """Removes the stream with its groups and producers; False: there was
+        none.
 
         Stop its producers before: an append makes it anew, with offsets from 0.
         """
         self._flush()
         return (yield from self._core.remove())
 
-    # ---- groups ----
+    # ---- groups: what they need is imported when it is used ----
 
     @operation
-    def groups(self) -> Operation[list[GroupInfo]]:
+    def groups(self) -> Operation[list["GroupInfo"]]:
         """The consumer groups of the stream, by name."""
+        from .group_admin import list_groups
+
         return list_groups(self._core)
 
     @operation
     def reset_group(self, name: str, start: Start) -> Operation[int]:
-        """Sets where a group goes on, as of read(); returns that offset. A new group is made.
+        """Sets where a group goes on, as of read(); returns that offset. A new
+        group is made.
 
         Raises StreamConflict while the group has members, StreamTrimmed.
         """
+        from .group_admin import reset_group
+
         return reset_group(self._core, name, checked_start(start))
 
     @operation
     def delete_group(self, name: str) -> Operation[bool]:
-        """Forgets a group; False: there was none. Raises StreamConflict while it has members."""
+        """Forgets a group; False: there was none. Raises StreamConflict while
+        it has members."""
+        from .group_admin import delete_group
+
         return delete_group(self._core, name)
 
     # ---- appending ----
@@ -196,22 +208,26 @@ class StreamOperations(Generic[ProducerT]):
     def append(
         self, value: Any, *, key: Data | None = None, headers: Headers | None = None
     ) -> Operation[int]:
-        """Appends a record, and returns its offset once a majority of the nodes has it on disk.
+        """Appends a record, and returns its offset once a majority of the nodes
+        has it on disk.
 
         value     bytes or a str; with a codec, what that takes
-        key       records with the same key stay in order, also in consumer groups
+        key       records with the same key stay in order, also in consumer
+                  groups
         headers   names and values, str or bytes
 
-        Raises TableTooLarge when it exceeds 8 MiB, TableTimeout when it may have been appended, or
-        not: a producer() repeats it safely.
+        Raises TableTooLarge when it exceeds 8 MiB, TableTimeout when it may
+        have been appended, or not: a producer() repeats it safely.
         """
         return self._append([StreamRecord(value, key, headers or {})])
 
     @operation
     def append_batch(self, records: Iterable[Any]) -> Operation[int]:
-        """Appends records in one atomic step; returns the offset of the first one.
+        """Appends records in one atomic step; returns the offset of the first
+        one.
 
-        records   values, or StreamRecords with keys and headers: 1 to 65,536, at most 8 MiB
+        records   values, or StreamRecords with keys and headers: 1 to 65,536,
+                  at most 8 MiB
 
         Raises as append() does.
         """
@@ -227,10 +243,11 @@ class StreamOperations(Generic[ProducerT]):
 
     @operation
     def producer(self, producer_id: str) -> Operation[ProducerT]:
-        """A producer, whose appends count once even if it repeats them after a timeout, or another
-        process with the same id does after a crash.
+        """A producer, whose appends count once even if it repeats them after a
+        timeout, or another process with the same id does after a crash.
 
-        Producers opened before with this id append no more: they get StreamConflict.
+        Producers opened before with this id append no more: they get
+        StreamConflict.
         """
         return self._producer((yield from self._core.open_producer(producer_id)))
 
@@ -240,8 +257,9 @@ class StreamOperations(Generic[ProducerT]):
     def read(self, start: Start = "first", *, limit: int | None = None) -> Batches[StreamRecord]:
         """The records from a position on, up to the last one as of now.
 
-        start   an offset; "first", the first one kept; "last", the last one; "end", behind it; or a
-                datetime: the first record that was appended then or later
+        start   an offset; "first", the first one kept; "last", the last one;
+                "end", behind it; or a datetime: the first record that was
+                appended then or later
         limit   at most so many
 
         Raises StreamTrimmed when retention has removed records from start on.
@@ -255,12 +273,15 @@ class StreamOperations(Generic[ProducerT]):
     def tail(
         self, start: Start = "end", *, timeout_s: float | None = None
     ) -> Batches[StreamRecord]:
-        """The records from a position on (by default, new ones), and each new one, without end.
+        """The records from a position on (by default, new ones), and each new
+        one, without end.
 
-        start       as of read(); to go on after a pause, the offset of the last record + 1
+        start       as of read(); to go on after a pause, the offset of the last
+                    record + 1
         timeout_s   end after so long without a record
 
-        Raises StreamTrimmed when retention removes records faster than they are read.
+        Raises StreamTrimmed when retention removes records faster than they are
+        read.
         """
         return self._tail(start, timeout_s)
 
@@ -273,7 +294,7 @@ class StreamOperations(Generic[ProducerT]):
 
     def _tail(self, start: Start, timeout_s: float | None) -> Batches[StreamRecord]:
         checked_start(start)
-        quiet_ms = NEVER_MS if timeout_s is None else int(timeout_s * 1000)
+        quiet_ms = milliseconds_or_never("timeout_s", timeout_s)
         return self._core.reader.tail(start, quiet_ms)
 
 
@@ -285,11 +306,13 @@ class ProducerOperations:
 
     @property
     def id(self) -> str:
+        """The id that it was opened with."""
         return self._link.id
 
     @property
     def sequence(self) -> int:
-        """The number of the last record that is known to be appended; 0: none was."""
+        """The number of the last record that is known to be appended; 0: none
+        was."""
         return self._link.durable.sequence
 
     @operation
@@ -301,13 +324,16 @@ class ProducerOperations:
         headers: Headers | None = None,
         sequence: int | None = None,
     ) -> Operation[int | None]:
-        """Appends a record once, and returns its offset; None: it was appended long before.
+        """Appends a record once, and returns its offset; None: it was appended
+        long before.
 
-        sequence   the record's number, which grows from record to record; None: the next one. A
-                   number that is not above `sequence` was appended already
+        sequence   the record's number, which grows from record to record; None:
+                   the next one. A number that is not above `sequence` was
+                   appended already
 
-        After a TableTimeout call it again with the same record. Raises StreamConflict when another
-        producer was opened with this id, or when without sequence the record is not the same.
+        After a TableTimeout call it again with the same record. Raises
+        StreamConflict when another producer was opened with this id, or when
+        without sequence the record is not the same.
         """
         return self._append([StreamRecord(value, key, headers or {})], sequence)
 
@@ -315,8 +341,8 @@ class ProducerOperations:
     def append_batch(
         self, records: Iterable[Any], *, sequence: int | None = None
     ) -> Operation[int | None]:
-        """Appends records in one atomic step, and returns the offset of the first one. Those whose
-        numbers were appended already are left out.
+        """Appends records in one atomic step, and returns the offset of the
+        first one. Those whose numbers were appended already are left out.
 
         sequence   the number of the first record
         """

@@ -1,37 +1,52 @@
 """kelek.Stream, a named stream of records, and its producers, which block."""
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..io.operations import Blocking, Operation, Step
+from ..io.public import public
 from ..table.table import Table
 from .appender import ProducerLink
 from .core import BATCH_RECORDS, Appends, bodies
-from .group import Group
 from .operations import ProducerOperations, StreamOperations
+
+if TYPE_CHECKING:
+    from .group import Group
 
 T = TypeVar("T")
 
 
+@public()
 class Stream(StreamOperations["Producer"], Blocking):
-    """A named stream of records, which clients append to and read from any place.
+    """A named stream of records, to append to and to read from any place.
 
-        with kelek.Stream("tcp://127.0.0.1:7100,tcp://127.0.0.1:7110", "orders") as orders:
-            offset = orders.append("new", key="order-1")
-            for record in orders.read(start=offset): ...
-            for record in orders.tail(): ...
+        with kelek.Stream("tcp://127.0.0.1:7100", "orders", codec="text") as s:
+            offset = s.append("new", key="order-1")
+            print([record.value for record in s.read(start=offset)])
 
-    urls         ZeroDB addresses of some nodes, as of kelek.Table
+    urls         ZeroDB addresses of some nodes, a list or joined by commas
     name         the stream's name, at most 1024 bytes of UTF-8
-    codec        how values are stored and come back, as of kelek.Table: "text", "json", "msgpack",
-                 a model, or an object. Keys come back as str then. None: both are bytes
-    table        the number of the table that holds the stream; a key needs rw for it
-    timeout_ms, tuning, key, server_keys   as of kelek.Table
+    codec        of the values: "text", "json", "msgpack", a model, or an
+                 object, as of kelek.Table. Keys are str then; None: both bytes
+    table        number of the table that holds it; a key needs rw for it
+    timeout_ms   a call without an answer for so long raises TableTimeout
+    tuning       limits of outstanding requests, times of the search
+    key          path of this client's CURVE key, NAME.key_secret; None: none
+    server_keys  the servers' public keys by url, or one key of all servers
 
-    A record has an offset, from 0 without gaps, a time, a value, and maybe a key and headers. The
-    first append makes the stream; create() does it with other settings, retain() limits what it
-    keeps. Consumers share the work of a stream in a group(). Records of one Stream are in the order
-    of the calls, and those of one batch follow one another. Use a Stream in one thread at a time.
+    append(value, key)            appends a record; returns its offset
+    append_many() append_batch()  pipelined; in one atomic step
+    read(start, limit)            the records up to the last one as of now
+    tail() tail_lists()           the same, then each new one, without end
+    group(name)                   a member of a consumer group
+    groups() reset_group() delete_group()   the groups, and their positions
+    producer(id)                  appends that count once, even if repeated
+    create() delete()             makes it with settings; removes it
+    retain() trim(before)         what it keeps; removes what it need not keep
+    info() streams() name close() what it holds; all streams; its name
+
+    A record has an offset, from 0 without gaps, and a time. Records are in the
+    order of the calls. Use a Stream in one thread at a time.
     """
 
     _table: Table
@@ -56,7 +71,8 @@ class Stream(StreamOperations["Producer"], Blocking):
         batch: int = BATCH_RECORDS,
         progress: Callable[[int], object] | None = None,
     ) -> int:
-        """Appends records in order, pipelined; returns their count once all are appended.
+        """Appends records in order, pipelined; returns their count once all are
+        appended.
 
         records    values, or StreamRecords with keys and headers
         batch      at most so many in each atomic step; large records are fewer
@@ -73,9 +89,11 @@ class Stream(StreamOperations["Producer"], Blocking):
             yield from appends.add(body)
         return (yield from appends.finish())
 
-    def group(self, name: str, **settings: Any) -> Group:
-        """A member of the consumer group of this name, with the settings of Group; see there. It
-        joins at the begin of `with`, or of iteration."""
+    def group(self, name: str, **settings: Any) -> "Group":
+        """A member of the consumer group of this name, with the settings of
+        Group; see there. It joins at the begin of `with`, or of iteration."""
+        from .group import Group  # Few programs have groups.
+
         return Group(self._urls, self.name, name, **{**self._settings, **settings})
 
     def close(self) -> None:
@@ -83,14 +101,21 @@ class Stream(StreamOperations["Producer"], Blocking):
         self._table.close()
 
 
+@public()
 class Producer(ProducerOperations, Blocking):
-    """Appends to a stream, each record once: kelek.Stream.producer() makes it.
+    """Appends to a stream, each record once: Stream.producer() makes it.
 
-        producer = orders.producer("import")
-        producer.append_many(itertools.islice(lines, producer.sequence, None))
+        with kelek.Stream("tcp://127.0.0.1:7100", "orders") as orders:
+            producer = orders.producer("import")
+            producer.append_many([b"one", b"two"][producer.sequence :])
 
-    Its records are numbered from 1. `sequence` is the number of the last one appended under its id,
-    by this process or one before. It uses the connections of its Stream.
+    append(value, key)    appends a record; returns its offset
+    append_many(records)  pipelined; leaves out those that are there already
+    append_batch(records) in one atomic step; returns the first one's offset
+    sequence, id          number of its last record, by any process; its id
+    close()               has nothing to close
+
+    Its records are numbered from 1. It uses the connections of its Stream.
     """
 
     def __init__(self, stream: Stream, link: ProducerLink) -> None:
@@ -108,8 +133,8 @@ class Producer(ProducerOperations, Blocking):
         batch: int = BATCH_RECORDS,
         progress: Callable[[int], object] | None = None,
     ) -> int:
-        """As kelek.Stream.append_many(). Records whose numbers were appended already are left out,
-        and do not count.
+        """As kelek.Stream.append_many(). Records whose numbers were appended
+        already are left out, and do not count.
 
         sequence   the number of the first record; None: the next one
         """

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from ...protocols.failover.limits import NEVER_MS
 from ...protocols.zerodb.wire.catalogue import is_table_name
 from ...protocols.zerodb.wire.values import (
     FULLSYNC,
@@ -26,7 +27,7 @@ Pair = tuple[bytes, bytes]
 SYNC_FLAGS = {"async": 0, "partsync": PARTSYNC, "fullsync": FULLSYNC}
 
 
-_BEYOND = 10**NUMBER_DIGITS_MAX
+_BEYOND: int = 10**NUMBER_DIGITS_MAX
 
 
 class Range(NamedTuple):
@@ -137,13 +138,23 @@ def checked_keys(keys: Iterable[Data]) -> list[bytes]:
     return [checked_key(key) for key in keys]
 
 
-def checked_digits(number: int) -> bytes:
-    """A number as increments have it. Raises TypeError, ValueError."""
+def is_step(number: int) -> bool:
+    """Whether an increment may have so many digits."""
+    return -_BEYOND < number < _BEYOND
+
+
+def checked_step(number: int) -> int:
+    """The number of an increment. Raises TypeError, ValueError."""
     if not isinstance(number, int):
         raise TypeError(f"an increment is a whole number, not {type(number).__name__}")
-    if not -_BEYOND < number < _BEYOND:
+    if not is_step(number):
         raise ValueError(f"an increment has at most {NUMBER_DIGITS_MAX} digits")
-    return b"%d" % number
+    return number
+
+
+def checked_digits(number: int) -> bytes:
+    """A number as increments have it. Raises TypeError, ValueError."""
+    return b"%d" % checked_step(number)
 
 
 def checked_bound(bound: Data) -> bytes:
@@ -180,12 +191,25 @@ def sync_flags(sync: str) -> int:
 
 
 def milliseconds(seconds: float | None) -> int:
-    """A time to live in milliseconds. Raises ValueError."""
+    """A time to live in milliseconds. Raises TypeError, ValueError."""
     if seconds is None:
         return 0
+    checked_seconds("a time to live", seconds)
     if not 0.001 <= seconds <= TTL_MS_MAX / 1000:  # Nor is NaN.
         raise ValueError(f"a time to live is a millisecond to ten years, not {seconds} s")
     return round(seconds * 1000)
+
+
+def milliseconds_or_never(what: str, seconds: float | None) -> int:
+    """A time to wait in milliseconds; NEVER_MS: no end. Raises TypeError."""
+    return NEVER_MS if seconds is None else int(checked_seconds(what, seconds) * 1000)
+
+
+def checked_seconds(what: str, seconds: float) -> float:
+    """Raises TypeError."""
+    if not isinstance(seconds, int | float):
+        raise TypeError(f"{what} is a number of seconds, not {type(seconds).__name__}")
+    return seconds
 
 
 def _bytes(what: str, data: Data) -> bytes:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Self, TypeVar, cast
 
 from ...protocols.zerodb.wire import ops
+from ..io.public import PublicType, public
 from .arguments import (
     Data,
     checked_digits,
@@ -19,22 +20,41 @@ T = TypeVar("T", bound=Any)
 Ops = list[ops.Op]
 
 
-class BatchResult(NamedTuple):
-    """The result of commit().
-
-    succeeded   all conditions held; always True without conditions
-    token       a fencing token: it grows with each batch that succeeds, across tables
-    values      the values of the gets in the executed branch, the pairs of its ranges, the sums of
-                its increments and the sizes of its appends, in order
-    """
+class BatchOutcome(NamedTuple):
+    """A BatchResult as a tuple."""
 
     succeeded: bool
     token: int
     values: list[Any]
 
 
-class Branch:
-    """The operations of a batch in one of its two cases, in the order of the calls."""
+class BatchResult(BatchOutcome):
+    """The result of commit().
+
+    succeeded   all conditions held; always True without conditions
+    token       a fencing token: it grows with each batch that succeeds, across tables
+    values      the values of the gets in the executed branch, the pairs of its ranges, the sums of
+                its increments and the sizes of its appends, in order
+    index       LOG INDEX of the batch, the same when the client sent it again, for watch(after=);
+                None: the table is local, or the server is of a version that does not tell.
+                No item of the tuple
+    """
+
+    index: int | None = None  # type: ignore[assignment]  # Hides tuple.index.
+
+
+@public()
+class Branch(metaclass=PublicType):
+    """The operations of a batch in one of its two cases, in order of the calls.
+
+        batch = table.batch().when_absent(b"balance")
+        batch.put(b"balance", b"0")
+        batch.otherwise.get(b"balance")
+
+    put() put_many() delete() delete_range()     writes
+    increment() append()      changes of a value
+    get() get_range()         what the result has, as of this batch
+    """
 
     def __init__(self, table: int | str, codec: Codec | None = None) -> None:
         self.table = table
@@ -58,14 +78,14 @@ class Branch:
         return self
 
     def increment(self, key: Data, by: int = 1, *, table: int | str | None = None) -> Self:
-        """Adds to a whole number; no key is 0. The sum is among the values of the result, as a
-        number. See Table.increment()."""
+        """Adds to a whole number; no key is 0. The sum is among the values of
+        the result, as a number. See Table.increment()."""
         self.ops.append(ops.Increment(self._of(table), [checked_key(key)], [checked_digits(by)]))
         return self
 
     def append(self, key: Data, data: Data, *, table: int | str | None = None) -> Self:
-        """Adds bytes to the end of a value; no key is an empty one. The size is among the values of
-        the result. See Table.append()."""
+        """Adds bytes to the end of a value; no key is an empty one. The size is
+        among the values of the result. See Table.append()."""
         self.ops.append(ops.Append(self._of(table), [checked_key(key)], [checked_value(data)]))
         return self
 
@@ -82,8 +102,8 @@ class Branch:
         prefix: Data | None = None,
         table: int | str | None = None,
     ) -> Self:
-        """Deletes the keys that begin with prefix, or lie in start <= key < end. An empty start is
-        the first key, an empty end is behind the last.
+        """Deletes the keys that begin with prefix, or lie in start <= key <
+        end. An empty start is the first key, an empty end is behind the last.
         """
         asked = checked_range(prefix, start, end)
         self.ops.append(ops.DeleteRange(self._of(table), *asked))
@@ -103,9 +123,9 @@ class Branch:
         limit: int = 0,
         table: int | str | None = None,
     ) -> Self:
-        """Adds a list of pairs to the result, as of this batch: the first ones that begin with
-        prefix, or lie in start <= key < end; limit 0 is all. All values of a result have 1 MiB at
-        most."""
+        """Adds a list of pairs to the result, as of this batch: the first ones
+        that begin with prefix, or lie in start <= key < end; limit 0 is all.
+        All values of a result have 1 MiB at most."""
         asked = checked_range(prefix, start, end)
         number = checked_number("a limit", limit)
         self.ops.append(ops.GetRange(self._of(table), *asked, number))
@@ -119,16 +139,29 @@ class Branch:
         return cast(int, self.table if table is None else checked_table(table))
 
 
+@public(hidden=("compares_versions", "is_gated", "names", "parts", "reads"))
 class Batch(Branch):
-    """A small transaction: conditions, operations if they hold, and operations otherwise.
+    """A small transaction: conditions, operations if they hold, and others.
 
-        batch = table.batch()
-        batch.when_equal(b"balance", b"10").put(b"balance", b"7").put(b"log/1", b"-3")
+        batch = table.batch().when_equal(b"balance", b"10")
+        batch.put(b"balance", b"7").put(b"log/1", b"-3")
         batch.otherwise.get(b"balance")
-        result = table.commit(batch)
 
-    It is one atomic step of the log, across tables too. ttl_s and session limit the life of the
-    keys that it puts, as in Table.put(). Values have the codec of the table that made it.
+    ttl_s     the table deletes the keys that it puts after so many seconds
+    session   and when this session ends
+    table     of operations that name none; Table.batch() gives it, and codec
+    codec     of the values
+
+    when_equal() when_not_equal() when_less() when_greater()    of a value
+    when_present() when_absent() when_alive()    of keys; of a session
+    when_index() when_changes()                  of a key's version
+    put() put_many() delete() delete_range()     writes
+    increment() append()      changes of a value
+    get() get_range()         what the result has, as of this batch
+    otherwise                 a Branch with the operations of the other case
+
+    It is one atomic step of the log, across tables too. Values have the codec
+    of the table that made it.
     """
 
     def __init__(
@@ -173,6 +206,18 @@ class Batch(Branch):
             self._when(ops.PRESENT, key, b"", table)
         return self
 
+    def when_index(self, key: Data, index: int, *, table: int | str | None = None) -> Self:
+        """Condition: the LOG INDEX of the key's last change is this one; 0: it
+        does not exist. The table must keep versions, see Table.open()."""
+        number = checked_number("an index", index).to_bytes(ops.NUMBER_BYTES, "little")
+        return self._when(ops.VERSION_INDEX, key, number, table)
+
+    def when_changes(self, key: Data, changes: int, *, table: int | str | None = None) -> Self:
+        """Condition: so many puts, increments and appends have changed the key
+        since it was made; 0: it does not exist. As when_index()."""
+        number = checked_number("changes", changes).to_bytes(ops.NUMBER_BYTES, "little")
+        return self._when(ops.VERSION_CHANGES, key, number, table)
+
     def when_alive(self, session: int) -> Self:
         """Condition: the session has not ended."""
         return self._when(
@@ -186,8 +231,14 @@ class Batch(Branch):
 
     @property
     def is_gated(self) -> bool:
-        """Whether it increments, appends or reads ranges, which older servers do not know."""
-        return ops.is_gated([*self.ops, *self.otherwise.ops])
+        """Whether it increments, appends, reads ranges or compares versions,
+        which older servers do not know."""
+        return self.compares_versions or ops.is_gated([*self.ops, *self.otherwise.ops])
+
+    @property
+    def compares_versions(self) -> bool:
+        """Whether it has conditions of versions."""
+        return ops.compares_versions(self.compares)
 
     def names(self) -> set[str]:
         """The names of tables that it uses."""
@@ -196,7 +247,8 @@ class Batch(Branch):
         return {table for table in tables if isinstance(table, str)}
 
     def parts(self, numbers: Mapping[str, int]) -> tuple[list[ops.Compare], Ops, Ops]:
-        """Its conditions and branches with the numbers of the tables that it names."""
+        """Its conditions and branches with the numbers of the tables that it
+        names."""
 
         def numbered(found: list[T]) -> list[T]:
             return [

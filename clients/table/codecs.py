@@ -17,7 +17,10 @@ class Codec(Protocol):
 
 class _Json:
     def encode(self, value: Any) -> bytes:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+        try:
+            return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+        except (TypeError, ValueError) as error:
+            raise _unstorable("json", value, error) from error
 
     def decode(self, data: bytes) -> Any:
         return json.loads(data)
@@ -25,7 +28,10 @@ class _Json:
 
 class _Msgpack:
     def encode(self, value: Any) -> bytes:
-        data: bytes = msgpack.packb(value)
+        try:
+            data: bytes = msgpack.packb(value)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise _unstorable("msgpack", value, error) from error
         return data
 
     def decode(self, data: bytes) -> Any:
@@ -81,6 +87,11 @@ class _Msgspec:
 
     def decode(self, data: bytes) -> Any:
         return self._decode(data)
+
+
+def _unstorable(codec: str, value: Any, error: Exception) -> TypeError:
+    kind = type(value).__name__
+    return TypeError(f"codec {codec} cannot store this {kind}: {error}; choose another codec")
 
 
 def _check_model(value: Any, model: Any) -> None:

@@ -83,8 +83,8 @@ class TableJobs(TableOperations):
         """Makes the node take a snapshot of a range and serve it in chunks.
 
         chunk_pairs   pairs of a chunk; None: the server decides
-        lease         0: keep the snapshot for other jobs; RangeJob.lease names it. A number: use
-                      the snapshot of this lease
+        lease         0: keep the snapshot for other jobs; RangeJob.lease names
+                      it. A number: use the snapshot of this lease
         keys_only     the values are empty
         """
         asked = ScanQuery(checked_range(prefix, start, end), keys_only=keys_only)
@@ -113,7 +113,8 @@ class TableJobs(TableOperations):
 
     @batches
     def chunks(self, job: RangeJob) -> Batches[Pair]:
-        """The chunks of a job. The server gives each chunk to one reader, in any process.
+        """The chunks of a job. The server gives each chunk to one reader, in
+        any process.
 
         Raises TableJobLost; the remaining chunks are then lost for all readers.
         """
@@ -121,11 +122,14 @@ class TableJobs(TableOperations):
 
     @items
     def chunks_arrow(self, job: RangeJob, *, packed: bool = True) -> Batches["pyarrow.RecordBatch"]:
-        """As chunks(), each as an Arrow record batch with the binary columns key and value.
+        """As chunks(), each as an Arrow record batch with the binary columns
+        key and value.
 
-        It requests some chunks ahead, so use it only if no other reader shares the job.
+        It requests some chunks ahead, so use it only if no other reader shares
+        the job.
 
-        packed   False: in the specification's framing, which foreign servers use
+        packed   False: in the specification's framing, which foreign servers
+                 use
 
         Raises TableError when pyarrow is not installed.
         """
@@ -177,11 +181,12 @@ class TableJobs(TableOperations):
 
     @operation
     def open_snapshot(self) -> Operation[ClusterSnapshot]:
-        """Takes a snapshot of a replicated table on all nodes, at the same entry of the log.
+        """Takes a snapshot of a replicated table on all nodes, at the same
+        entry of the log.
 
-        It contains every write acknowledged before the call. It lasts until release(), or
-        `job_idle_s` (topology) after the last read or renew(). Read it with snapshot_chunks() or
-        range_job(lease=...).
+        It contains every write acknowledged before the call. It lasts until
+        release(), or `job_idle_s` (topology) after the last read or renew().
+        Read it with snapshot_chunks() or range_job(lease=...).
 
         Raises TableRefused, TableUnsupported.
         """
@@ -205,17 +210,18 @@ class TableJobs(TableOperations):
         chunk_pairs: int | None = None,
         keys_only: bool = False,
     ) -> Batches[Pair]:
-        """A range of a cluster snapshot (open_snapshot()), in lists of pairs, in order.
+        """A range of a cluster snapshot (open_snapshot()), in lists of pairs,
+        in order.
 
-        When a node is lost, the client continues on another one after the last pair: each pair
-        comes once.
+        When a node is lost, the client continues on another one after the last
+        pair: each pair comes once.
 
         lease         ClusterSnapshot.number
         chunk_pairs   pairs in a list, at most
         keys_only     the values are empty
 
-        Raises TableRefused when the snapshot has ended, TableTimeout when no reachable server has
-        it.
+        Raises TableRefused when the snapshot has ended, TableTimeout when no
+        reachable server has it.
         """
         asked = ScanQuery(checked_range(prefix, start, end), keys_only=keys_only)
         return self._lease_chunks(lease, asked, chunk_pairs, pairs_of)
@@ -232,8 +238,8 @@ class TableJobs(TableOperations):
         keys_only: bool = False,
         packed: bool = True,
     ) -> Batches["pyarrow.RecordBatch"]:
-        """As snapshot_chunks(), each as an Arrow record batch with the binary columns key and
-        value.
+        """As snapshot_chunks(), each as an Arrow record batch with the binary
+        columns key and value.
 
         packed   as for chunks_arrow()
 
@@ -279,7 +285,8 @@ class TableJobs(TableOperations):
 
     @operation
     def release(self, lease: int) -> Operation[None]:
-        """Releases a snapshot. Otherwise it ends `job_idle_s` after its last use."""
+        """Releases a snapshot. Otherwise it ends `job_idle_s` after its last
+        use."""
         asked = requests.Lease(checked_number("a lease", lease), requests.LEASE_RELEASE)
         yield from self._ask(asked)
 
@@ -293,7 +300,8 @@ class TableJobs(TableOperations):
     def copy_into(
         self, target: int | str, *, prefix: Data | None = None, start: Data = b"", end: Data = b""
     ) -> Operation[int]:
-        """Starts a job that copies a snapshot of a range into table target; returns its APID."""
+        """Starts a job that copies a snapshot of a range into table target;
+        returns its APID."""
         asked = checked_range(prefix, start, end)
         yield from self._find()
         number = yield from self._number_of(checked_table(target))
@@ -310,7 +318,8 @@ class TableJobs(TableOperations):
         parameters: Iterable[tuple[Data, Data]] = (),
         threads: int = 1,
     ) -> Operation[int]:
-        """Starts a job that maps the table into table target by a mapper; returns its APID."""
+        """Starts a job that maps the table into table target by a mapper;
+        returns its APID."""
         checked_table(target)
         checked_number("threads", threads, 1, values.THREADS_MAX)
         if not isinstance(mapper, bytes):
@@ -337,8 +346,9 @@ class TableJobs(TableOperations):
     def job_status(self, apid: int) -> Operation[dict[str, str]]:
         """Statistics of a job by name: state, rows, bytes, started, ended.
 
-        A job that another Table started is unknown unless this Table uses the same server. Raises
-        TableRefused when the APID is unknown, and TableJobLost when the job's server was lost.
+        A job that another Table started is unknown unless this Table uses the
+        same server. Raises TableRefused when the APID is unknown, and
+        TableJobLost when the job's server was lost.
         """
         return self._status(apid, self._own_jobs.get(apid, ""))
 
@@ -352,8 +362,8 @@ class TableJobs(TableOperations):
     ) -> Operation[dict[str, str]]:
         """Waits until a job has ended; returns its statistics.
 
-        Their state is done, failed with a reason, expired or cancelled. progress is called with the
-        statistics of a running job.
+        Their state is done, failed with a reason, expired or cancelled.
+        progress is called with the statistics of a running job.
         """
         pause_ms, longest_ms = JOB_PAUSES_MS
         while True:
@@ -378,6 +388,7 @@ class TableJobs(TableOperations):
 
     @operation
     def end_job(self, apid: int) -> Operation[None]:
-        """Cancels a running job; its output stays. Raises TableRefused when no such job runs."""
+        """Cancels a running job; its output stays. Raises TableRefused when no
+        such job runs."""
         request = requests.EndJob(checked_number("a job", apid))
         yield from self._ask(request, self._own_jobs.get(apid, ""))

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING
 from ...protocols.zerodb.wire import answers, requests
 from ...protocols.zerodb.wire.catalogue import (
     COUNTER,
+    CatalogueChange,
     NameChange,
-    SchemaChange,
+    NameExchange,
     decode_number,
     name_key,
 )
 from ...protocols.zerodb.wire.values import (
     CATALOGUE_TABLE,
+    FEATURE_EXCHANGE,
     FEATURE_NAMES,
     NAMED_FIRST,
     NAMED_LAST,
@@ -62,17 +64,18 @@ def make_number(client: "TableOperations", name: str) -> Operation[int]:
             return number
 
 
-def change_names(client: "TableOperations", change: NameChange) -> Operation[bool]:
+def change_names(client: "TableOperations", change: NameChange | NameExchange) -> Operation[bool]:
     """Changes names; False: they are not as the change expects. Raises TableUnsupported."""
     server = yield from client._served()
-    if not server.features & FEATURE_NAMES:
-        raise TableUnsupported(f"the server at {server.url} does not support names of tables")
+    feature, what = FEATURE_NAMES, "support names of tables"
+    if isinstance(change, NameExchange):
+        feature, what = FEATURE_EXCHANGE, "exchange names of tables"
+    if not server.features & feature:
+        raise TableUnsupported(f"the server at {server.url} does not {what}")
     return (yield from change_catalogue(client, change))
 
 
-def change_catalogue(
-    client: "TableOperations", change: NameChange | SchemaChange
-) -> Operation[bool]:
+def change_catalogue(client: "TableOperations", change: CatalogueChange) -> Operation[bool]:
     """Changes the catalogue; False: it is not as the change expects."""
     flags = client._write_flags or PARTSYNC
     asked = requests.Transaction(change.compares(), change.operations(), [], flags)

@@ -26,8 +26,10 @@ from ...protocols.zerodb.wire.answers import Answer, AnswerLayout
 from ...protocols.zerodb.wire.catalogue import (
     NAME_KEYS,
     NameChange,
+    NameExchange,
     SchemaChange,
     decode_names,
+    decode_number,
     name_key,
     number_key,
     schema_key,
@@ -58,10 +60,9 @@ from ..errors import (
 from ..io.driver import ClientBase
 from ..io.keys import KeyArguments, KeyPath
 from ..io.links import Links, LinkSettings
-from ..io.operations import Operation, Wait, operation
+from ..io.operations import Operation, Sleep, Wait, operation
 from ..io.reqids import new_reqid
-from ..io.urls import check_url
-from ..node.discovery import resolve_urls
+from ..io.urls import check_url, resolve_urls
 from .arguments import (
     Data,
     behind_prefix,
@@ -87,6 +88,8 @@ REFUSALS: Mapping[int, type[TableRefused]] = {
     values.NOT_ALLOWED: TableNotAllowed,
 }
 TIMEOUT_MS = 30_000
+# What not all members may know yet is tried so long while they say what they know.
+OPENING_MS, OPENING_POLL_MS = 2000, 50
 NAMES_A_PAGE = 1000
 NAMES_END = behind_prefix(NAME_KEYS)
 # The largest response that a topology allows, and any number of small values.
@@ -170,21 +173,47 @@ class TableOperations(ClientBase):
     # ---- the table ----
 
     @operation
-    def open(self, options: TableOptions = DEFAULT_OPTIONS) -> Operation[None]:
-        """Creates the table with these options. An existing table keeps its own."""
+    def open(
+        self, options: TableOptions = DEFAULT_OPTIONS, *, versions: bool = False
+    ) -> Operation[None]:
+        """Creates the table with these options. An existing table keeps its
+        own.
+
+        versions   the table keeps of each key the LOG INDEX of its last change
+                   and the number of its changes: get_entry() reads them, and
+                   conditions of a batch compare them. It has no keys yet
+
+        Raises TableRefused when the table has keys and keeps no versions, and
+        TableUnsupported when not all nodes know versions. In a cluster that has
+        just begun all soon do, so it is tried for 2 s.
+        """
+        checked_options(options)
         yield from self._ensure()
-        yield from self._ask(requests.open_table(self._number, checked_options(options)))
+        until_ms = monotonic_ms() + OPENING_MS
+        while True:
+            if versions:
+                yield from self._check_feature(values.FEATURE_VERSIONS, "keep versions of keys")
+            try:
+                yield from self._ask(requests.open_table(self._number, options, versions))
+                return
+            except TableRefused as error:
+                if values.VERSIONS_UNKNOWN not in error.text:
+                    raise
+                if monotonic_ms() >= until_ms:
+                    raise TableUnsupported(error.text) from None
+            yield Sleep(OPENING_POLL_MS)
 
     @operation
     def unload(self) -> Operation[None]:
-        """Makes the node write the table's memory to disk. The next request reopens the table."""
+        """Makes the node write the table's memory to disk. The next request
+        reopens the table."""
         if (yield from self._find()):
             yield from self._ask(requests.CloseTable(self._number))
 
     @operation
     def truncate(self) -> Operation[None]:
-        """Deletes all pairs and the table's options; its schema stays. The next open() or put()
-        creates it anew."""
+        """Deletes all pairs and the table's options; its schema stays. The next
+        open() or put() creates it anew."""
         self._flush()
         if (yield from self._find()):
             yield from self._ask(requests.TruncateTable(self._number))
@@ -193,7 +222,8 @@ class TableOperations(ClientBase):
     def compact(
         self, *, prefix: Data | None = None, start: Data = b"", end: Data = b""
     ) -> Operation[None]:
-        """Makes the node that answers rewrite a range, which frees the space of deleted keys."""
+        """Makes the node that answers rewrite a range, which frees the space of
+        deleted keys."""
         asked = checked_range(prefix, start, end)
         if not asked.empty and (yield from self._find()):
             yield from self._ask(requests.CompactTable(self._number, asked.start, asked.last))
@@ -207,13 +237,16 @@ class TableOperations(ClientBase):
         start: Data = b"",
         end: Data = b"",
     ) -> Operation[dict[str, Any] | None]:
-        """Properties of the table on the node that answers, by name; None: it does not exist.
+        """Properties of the table on the node that answers, by name; None: it
+        does not exist.
 
-        content   include a hash of all keys and values, for which the node reads them all. Nodes
-                  that have applied the same entries have the same hash
-        prefix, start, end   include `range_keys` and `range_bytes`: how many keys a range has, and
-                  their bytes with the values. In a table above 64 MiB no row is read for that: it
-                  is an estimate, and the bytes are those on the disk
+        content   include a hash of all keys and values, for which the node
+                  reads them all. Nodes that have applied the same entries have
+                  the same hash
+        prefix, start, end   include `range_keys` and `range_bytes`: how many
+                             keys a range has, and their bytes with the values.
+                             In a table above 64 MiB no row is read for that: it
+                             is an estimate, and the bytes are those on the disk
 
         Raises TableUnsupported when the server does not know ranges.
         """
@@ -229,7 +262,8 @@ class TableOperations(ClientBase):
 
     @operation
     def tables(self) -> Operation[dict[int, dict[str, Any]]]:
-        """As info(), for all tables, by number; the name, too, if this client may read names."""
+        """As info(), for all tables, by number; the name, too, if this client
+        may read names."""
         stale = Extension(self._read_flags & STALE)
         found = yield from self._fetch(requests.TableInfo(extension=stale), answers.TABLE_INFO)
         with suppress(TableNotAllowed):
@@ -242,7 +276,8 @@ class TableOperations(ClientBase):
     def split_points(
         self, parts: int, *, prefix: Data | None = None, start: Data = b"", end: Data = b""
     ) -> Operation[list[bytes]]:
-        """At most parts - 1 keys that divide a range into parts of about equal size."""
+        """At most parts - 1 keys that divide a range into parts of about equal
+        size."""
         asked = checked_range(prefix, start, end)
         checked_number("parts", parts, 1, values.SPLIT_POINTS_MAX)
         yield from self._find()
@@ -270,8 +305,8 @@ class TableOperations(ClientBase):
 
     @property
     def number(self) -> int:
-        """The table's number. Raises TableError while that of a name is not known: locate() finds
-        it, as every other method does."""
+        """The table's number. Raises TableError while that of a name is not
+        known: locate() finds it, as every other method does."""
         if self._number == NO_TABLE:
             raise TableError(f"the number of table {self._name} is not known yet")
         return self._number
@@ -309,10 +344,11 @@ class TableOperations(ClientBase):
 
     @operation
     def rename(self, name: str) -> Operation[None]:
-        """Gives the table another name, or a numbered one its first. Its number stays, so those who
-        have it open are not disturbed.
+        """Gives the table another name, or a numbered one its first. Its number
+        stays, so those who have it open are not disturbed.
 
-        Raises TableNameConflict when another table has the name, or none has this one's.
+        Raises TableNameConflict when another table has the name, or none has
+        this one's.
         """
         after = checked_name(name)
         if not (yield from self._find()):
@@ -330,11 +366,36 @@ class TableOperations(ClientBase):
                 return
 
     @operation
-    def drop(self) -> Operation[bool]:
-        """Deletes all pairs, the options, the schema and the name; False: no table has the name.
+    def exchange(self, name: str) -> Operation[None]:
+        """Gives the table the name of another table, and that one this one's,
+        in one step. Schemas stay with the rows.
 
-        The number is never used for another name. Stop the writers before: one that has the table
-        open would fill a table without a name.
+        Clients that have a table open keep its rows, under whatever name: they
+        open it again to follow the name. Raises TableNameConflict when one of
+        the names has no table, or changes meanwhile, and TableUnsupported.
+        """
+        after = checked_name(name)
+        if not (yield from self._find()):
+            raise TableNameConflict(f"no table has the name {self._name}")
+        number = self._number
+        keys = [number_key(number), name_key(after)]
+        before, data = yield from catalogue_values(self, keys)
+        other = decode_number(data)
+        if not before or other is None or other == number:
+            which = after if before else number
+            raise TableNameConflict(f"no other table has the name {which}")
+        change = NameExchange(number, before.decode(), other, after)
+        if not (yield from change_names(self, change)):
+            raise TableNameConflict(f"the name {after} or {before.decode()} has moved")
+        self._name = after
+
+    @operation
+    def drop(self) -> Operation[bool]:
+        """Deletes all pairs, the options, the schema and the name; False: no
+        table has the name.
+
+        The number is never used for another name. Stop the writers before: one
+        that has the table open would fill a table without a name.
         """
         self._flush()
         if not (yield from self._find()):
@@ -393,34 +454,43 @@ class TableOperations(ClientBase):
         """Applies a batch, and returns the values of its gets as they are stored. Raises
         TableUnsupported: nothing was done, as it increments or appends and not all nodes know it.
         """
+        return (yield from self._finish_transaction((yield from self._begin_commit(batch))))
+
+    def _begin_commit(self, batch: Batch, flags: int = 0) -> Operation[Exchange]:
+        """Sends a batch, with these flags of the extension."""
         if batch.is_gated:
             yield from self._check_sums()
+        if batch.compares_versions:
+            yield from self._check_feature(values.FEATURE_VERSIONS, "keep versions of keys")
         lease = checked_number("a session", batch.session)
-        extension = Extension(ttl_ms=milliseconds(batch.ttl_s), lease=lease)
-        flags = self._write_flags or PARTSYNC
+        extension = Extension(flags, ttl_ms=milliseconds(batch.ttl_s), lease=lease)
         numbers = {}
         for name in batch.names():
             numbers[name] = yield from self._number_of(name)
-        request = requests.Transaction(*batch.parts(numbers), flags, extension)
+        parts = batch.parts(numbers)
+        request = requests.Transaction(*parts, self._write_flags or PARTSYNC, extension)
         self._flush()
-        exchange = self._begin(request)
-        return (yield from self._finish_transaction(exchange))
+        return self._begin(request)
 
     def _finish_transaction(self, exchange: Exchange) -> Operation[answers.TransactionResult]:
         """Waits for the answer. Raises TableUnsupported as _commit() does."""
         try:
             answer = yield from self._finish(exchange)
         except TableRefused as error:
-            if values.SUMS_UNKNOWN not in error.text:
+            if not any(it in error.text for it in (values.SUMS_UNKNOWN, values.VERSIONS_UNKNOWN)):
                 raise
             raise TableUnsupported(error.text) from None
         return decoded(answers.TRANSACTION.decode, answer, exchange.sent)
 
     def _check_sums(self) -> Operation[None]:
         """Raises TableUnsupported when the server does not know increments and appends."""
+        return self._check_feature(values.FEATURE_SUMS, "increment or append")
+
+    def _check_feature(self, feature: int, what: str) -> Operation[None]:
+        """Raises TableUnsupported when the server does not know it."""
         server = yield from self._served()
-        if not self._knows_sums:
-            raise TableUnsupported(f"the server at {server.url} does not increment or append")
+        if not server.features & feature:
+            raise TableUnsupported(f"the server at {server.url} does not {what}")
 
     @property
     def _knows_sums(self) -> bool:

@@ -1,7 +1,7 @@
 """The methods of kelek.Table and kelek.AsyncTable that read."""
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...net.clock import monotonic_ms
 from ...protocols.failover.limits import NEVER_MS
@@ -14,12 +14,22 @@ from ...protocols.zerodb.wire.values import (
     PACKED,
     REVERSE,
     STALE,
+    WITH_INDEX,
     WITH_TIMES,
+    WITH_VERSIONS,
     Extension,
 )
-from ..errors import TableCompacted, TableRefused
+from ..errors import TableCompacted, TableRefused, TableUnsupported
 from ..io.operations import Batches, Operation, Sleep, batches, items, operation
-from .arguments import Data, Range, checked_keys, checked_number, checked_range
+from .arguments import (
+    Data,
+    Range,
+    checked_key,
+    checked_keys,
+    checked_number,
+    checked_range,
+    milliseconds_or_never,
+)
 from .changes import Change, KnownChange, WatchedRange, changes_of, first_index
 from .operations import TableOperations, decoded
 from .pages import Page, ScanQuery, after, has_more, keys_of, pairs_of
@@ -30,8 +40,59 @@ KEYS_MAX = 4096  # In one request.
 WATCH_MS = 10_000  # The server answers by then, with or without changes.
 
 
+class KeyVersion(NamedTuple):
+    """The version of a key, in a table that keeps versions.
+
+    index     LOG INDEX of its last change; 0: no key
+    changes   how many puts, increments and appends it had since it was made;
+              0: no key
+    """
+
+    index: int  # type: ignore[assignment]  # Hides tuple.index, as that of a Change.
+    changes: int
+
+
+class KeyEntry(NamedTuple):
+    """A key, as it was read.
+
+    value     None: the key did not exist
+    index     LOG INDEX at which it was read: it is older than what
+              watch(after=index) yields, and misses nothing before that
+    version   a KeyVersion; None: the table keeps none, see Table.open()
+    """
+
+    value: Any
+    index: int  # type: ignore[assignment]
+    version: KeyVersion | None = None
+
+
 class TableReads(TableOperations):
     """Gets, scans and changes."""
+
+    @operation
+    def get_entry(self, key: Data) -> Operation[KeyEntry]:
+        """The value of a key, the LOG INDEX at which it was read, from which a
+        watch(after=) misses nothing, and the key's version.
+
+        Raises TableUnsupported when the server is of a version that does not
+        tell indexes, and for a local table, which has none.
+        """
+        yield from self._find()
+        asked = Extension(self._read_flags | WITH_INDEX | WITH_VERSIONS)
+        exchange, answer = yield from self._ask(
+            requests.Read(self._number, [checked_key(key)], asked)
+        )
+        if answer.log_index is None:
+            raise TableUnsupported(f"the server at {exchange.url} does not tell indexes")
+        if not answer.log_index:
+            raise TableUnsupported(f"table {self._number} is local: its keys have no LOG INDEX")
+        value = decoded(answers.VALUES.decode, answer, exchange.sent)[0]
+        version = None
+        if exchange.sent.extension.flags & WITH_VERSIONS:
+            version = KeyVersion(*decoded(answers.decode_versions, answer, 1)[0])
+        if value is not None and version == (0, 0):
+            version = None  # The table keeps none.
+        return KeyEntry(self._value(value), answer.log_index, version)
 
     @operation
     def get_many(self, keys: Iterable[Data]) -> Operation[list[Any]]:
@@ -93,14 +154,26 @@ class TableReads(TableOperations):
     def count(
         self, *, prefix: Data | None = None, start: Data = b"", end: Data = b""
     ) -> Operation[int]:
-        """The number of keys that begin with prefix, or lie in start <= key < end."""
+        """The number of keys that begin with prefix, or lie in start <= key <
+        end."""
         asked = checked_range(prefix, start, end)
-        if asked.empty:
-            return 0
+        return (yield from self._count([asked]))[0] if not asked.empty else 0
+
+    def _count(self, ranges: Iterable[Range]) -> Operation[list[int]]:
+        """The number of keys in each range, none of them empty; all are asked for at once."""
         yield from self._find()
         stale = Extension(self._read_flags & STALE)
-        request = requests.Count(self._number, asked.start, asked.last, stale)
-        return (yield from self._fetch(request, answers.COUNT))
+        asked = [requests.Count(self._number, one.start, one.last, stale) for one in ranges]
+        exchanges = [self._begin(request) for request in asked]
+        found = []
+        try:
+            for exchange in exchanges:
+                answer = yield from self._finish(exchange)
+                found.append(decoded(answers.COUNT.decode, answer, exchange.sent))
+        finally:
+            for exchange in exchanges:
+                self._client.drop(exchange)
+        return found
 
     # ---- scans ----
 
@@ -114,11 +187,11 @@ class TableReads(TableOperations):
         reverse: bool = False,
         limit: int | None = None,
     ) -> Batches[tuple[Any, Any]]:
-        """The (key, value) pairs whose keys begin with prefix, or lie in start <= key < end, in
-        order.
+        """The (key, value) pairs whose keys begin with prefix, or lie in start
+        <= key < end, in order.
 
-        The client reads page by page, so later pages may show later writes. For a consistent view
-        use open_snapshot() or range_job().
+        The client reads page by page, so later pages may show later writes. For
+        a consistent view use snapshot().
 
         reverse   descending keys
         limit     at most so many pairs
@@ -219,23 +292,26 @@ class TableReads(TableOperations):
         snapshot: bool = False,
         timeout_s: float | None = None,
     ) -> Batches[Change]:
-        """The changes of a range after LOG INDEX after (None: from now on), in order, without end.
+        """The changes of a range after LOG INDEX after (None: from now on), in
+        order, without end.
 
-        To go on after a pause, pass the index of the last change: no change is missing or repeated,
-        whichever node answers. Of a write above 1 MiB the iterator yields the values that its keys
-        hold when the node reads them, so a value may come twice and an overwritten one not at all.
+        To go on after a pause, pass the index of the last change: no change is
+        missing or repeated, whichever node answers. Of a write above 1 MiB the
+        iterator yields the values that its keys hold when the node reads them,
+        so a value may come twice and an overwritten one not at all.
 
         index      deprecated: as after = index - 1
-        snapshot   first the pairs of the range as of one index, then a Change of the kind "live",
-                   then the changes behind it with the previous values. The client holds the range
-                   in memory, at most 256 MiB
+        snapshot   first the pairs of the range as of one index, then a Change
+                   of the kind "live", then the changes behind it with the
+                   previous values. The client holds the range in memory, at
+                   most 256 MiB
         timeout_s  end after so long without a change
 
         Raises TableCompacted when the node no longer keeps the changes.
         """
         asked = checked_range(prefix, start, end)
         first = checked_number("index", first_index(after, index))
-        quiet_ms = NEVER_MS if timeout_s is None else int(timeout_s * 1000)
+        quiet_ms = milliseconds_or_never("timeout_s", timeout_s)
         if not snapshot:
             return self._changes(asked, first, quiet_ms)
         if after is not None or index is not None:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from ...net.clock import monotonic_ms
 from ...protocols.zerodb.client.client import Exchange
 from ...protocols.zerodb.wire import answers, ops, requests
-from ...protocols.zerodb.wire.values import PACKED, PARTSYNC, Extension
+from ...protocols.zerodb.wire.values import PACKED, PARTSYNC, WITH_INDEX, Extension
 from ..errors import TableRefused, TableUnsupported
 from ..io.driver import BlockingDriver
 from ..io.operations import Operation, Sleep, operation
+from ..io.public import public
 from .arguments import (
     Data,
     Pair,
@@ -26,18 +27,17 @@ from .arguments import (
 )
 from .batch import Batch, BatchResult
 from .jobs import TableJobs
-from .operations import decoded
+from .operations import OPENING_MS, OPENING_POLL_MS, decoded
 from .pages import arrow, typed
 from .typed.operations import TypedTable
 from .updates import TableUpdates
+from .views.view import TableView
 
 if TYPE_CHECKING:
     import pyarrow
 
 PACK_PAIRS = 1024  # In one put of put_many().
 PACK_BYTES = 256 << 10
-# A batch with increments is tried so long while members say what they know.
-OPENING_MS, OPENING_POLL_MS = 2000, 50
 COLLECT_S_MAX = 0.002  # A pack waits no longer for the next pair of a slow source.
 Columns = tuple[Sequence[bytes], Sequence[bytes]]  # Keys and their values.
 Progress = Callable[[int], object]
@@ -55,7 +55,8 @@ class TableWrites(TypedTable):
         bytes_max: int = PACK_BYTES,
         progress: Callable[[int], object] | None = None,
     ) -> Operation[int]:
-        """As put_many(), from the binary or text columns key and value of record batches.
+        """As put_many(), from the binary or text columns key and value of
+        record batches.
 
         It makes no Python object for a row.
 
@@ -74,14 +75,16 @@ class TableWrites(TypedTable):
         bytes_max: int = PACK_BYTES,
         progress: Progress | None = None,
     ) -> Operation[int]:
-        """Stores rows of a table with a schema, pipelined; returns their count once all are
-        acknowledged.
+        """Stores rows of a table with a schema, pipelined; returns their count
+        once all are acknowledged.
 
-        rows   dicts by column, or a table, record batches or a reader of pyarrow, and so of Polars
-               and DuckDB. A column that is left out is null
+        rows   dicts by column, or a table, record batches or a reader of
+               pyarrow, and so of Polars and DuckDB. A column that is left out
+               is null
 
-        A row replaces the one with the same key. Raises TableSchemaError with the row, the column
-        and the value that does not fit; the rows of the batches before it may be stored.
+        A row replaces the one with the same key. Raises TableSchemaError with
+        the row, the column and the value that does not fit; the rows of the
+        batches before it may be stored.
         """
         convert = typed()
         schema = yield from self._current_schema()
@@ -98,61 +101,79 @@ class TableWrites(TypedTable):
 
     def _put_pairs(
         self, pairs: Sequence[Pair], ttl_s: float | None = None, session: int = 0
-    ) -> Operation[None]:
-        """Stores pairs with one request."""
+    ) -> Operation[int | None]:
+        """Stores pairs with one request. Returns its LOG INDEX, if it is told."""
         yield from self._ensure()
         self._flush()
-        yield from self._finish(self._begin_put(*columns_of(pairs), ttl_s, session))
+        extension = self._put_extension(ttl_s, session, WITH_INDEX)
+        exchange = self._begin_put(*columns_of(pairs), extension)
+        return (yield from self._finish(exchange)).log_index or None
 
     def _begin_put(
         self,
         keys: Sequence[bytes],
         data: Sequence[bytes],
-        ttl_s: float | None = None,
-        session: int = 0,
+        extension: Extension,
     ) -> Exchange:
         """Sends keys and their values in one request."""
-        lease = checked_number("a session", session)
-        extension = Extension(PACKED, ttl_ms=milliseconds(ttl_s), lease=lease)
         return self._begin(requests.Put(self._number, keys, data, self._write_flags, extension))
 
-    @operation
-    def delete(self, key: Data) -> Operation[None]:
-        """Deletes a key, if it exists."""
-        yield from TableWrites.delete_many(self, [key])
+    @staticmethod
+    def _put_extension(ttl_s: float | None = None, session: int = 0, flags: int = 0) -> Extension:
+        lease = checked_number("a session", session)
+        return Extension(PACKED | flags, ttl_ms=milliseconds(ttl_s), lease=lease)
 
     @operation
-    def delete_many(self, keys: Iterable[Data]) -> Operation[None]:
-        """Deletes the keys that exist, in one atomic write."""
+    def delete(self, key: Data) -> Operation[int | None]:
+        """Deletes a key, if it exists. Returns the LOG INDEX, as put()."""
+        return (yield from TableWrites.delete_many(self, [key]))
+
+    @operation
+    def delete_many(self, keys: Iterable[Data]) -> Operation[int | None]:
+        """Deletes the keys that exist, in one atomic write. Returns its LOG
+        INDEX, as put()."""
         asked = checked_keys(keys)
-        if asked and (yield from self._find()):
-            yield from self._write(
-                requests.Delete(self._number, asked, self._write_flags, Extension(PACKED))
-            )
+        if not asked or not (yield from self._find()):
+            return None
+        packed = Extension(PACKED)
+        return (
+            yield from self._write(requests.Delete(self._number, asked, self._write_flags, packed))
+        )
 
     @operation
     def delete_range(
         self, *, prefix: Data | None = None, start: Data = b"", end: Data = b""
-    ) -> Operation[None]:
-        """Deletes the keys that begin with prefix, or lie in start <= key < end, atomically."""
+    ) -> Operation[int | None]:
+        """Deletes the keys that begin with prefix, or lie in start <= key <
+        end, atomically. Returns the LOG INDEX, as put()."""
         asked = checked_range(prefix, start, end)
-        if not asked.empty and (yield from self._find()):
+        if asked.empty or not (yield from self._find()):
+            return None
+        return (
             yield from self._write(requests.DeleteRange(self._number, *asked, self._write_flags))
+        )
 
     @operation
-    def delete_limited(self, limit: int, *, start: Data = b"") -> Operation[None]:
-        """Deletes the first limit keys from start on."""
+    def delete_limited(self, limit: int, *, start: Data = b"") -> Operation[int | None]:
+        """Deletes the first limit keys from start on. Returns the LOG INDEX, as
+        put()."""
         checked_number("limit", limit)
         first = checked_bound(start)
-        if (yield from self._find()):
+        if not (yield from self._find()):
+            return None
+        return (
             yield from self._write(
                 requests.DeleteLimited(self._number, first, limit, self._write_flags)
             )
+        )
 
-    def _write(self, request: requests.Request) -> Operation[object]:
-        """Asks, behind the writes that were collected before."""
+    def _write(self, request: requests.WriteRequest) -> Operation[int | None]:
+        """Asks, behind the writes that were collected before. Returns the LOG INDEX, if told."""
         self._flush()
-        return self._ask(request)
+        flags = request.extension.flags | WITH_INDEX
+        extension = request.extension._replace(flags=flags)
+        _, answer = yield from self._ask(request._replace(extension=extension))
+        return answer.log_index or None
 
     # ---- several at once ----
 
@@ -165,15 +186,17 @@ class TableWrites(TypedTable):
     def commit(self, batch: Batch) -> Operation[BatchResult]:
         """Applies a batch atomically: the branch that its conditions select.
 
-        Raises SessionEnded when the batch has a session that has ended; it changes nothing then.
-        Raises TableUnsupported when it increments, appends or reads a range and the server does not
-        know that, or another member of the cluster may not know it yet. In a cluster that has just
-        begun all members soon do, so it is tried for 2 s.
+        Raises SessionEnded when the batch has a session that has ended; it
+        changes nothing then. Raises TableUnsupported when it increments,
+        appends, reads a range or compares versions and the server does not know
+        that, or another member of the cluster may not know it yet. In a cluster
+        that has just begun all members soon do, so it is tried for 2 s.
         """
         until_ms = monotonic_ms() + OPENING_MS
         while True:
             try:
-                succeeded, token, found = yield from self._commit(batch)
+                exchange = yield from self._begin_commit(batch, WITH_INDEX)
+                succeeded, token, found = yield from self._finish_transaction(exchange)
                 break
             except TableUnsupported:
                 opens = batch.is_gated and self._knows_sums
@@ -187,14 +210,18 @@ class TableWrites(TypedTable):
                 results.append([(self._key(key), self._value(value)) for key, value in pairs])
             else:
                 results.append(self._value(data) if kind is ops.Get else int(data or b"0"))
-        return BatchResult(succeeded, token, results)
+        assert exchange.answer is not None
+        result = BatchResult(succeeded, token, results)
+        result.index = exchange.answer.log_index or None
+        return result
 
     @operation
     def compare_and_put(self, key: Data, expected: Any, value: Any) -> Operation[bool]:
-        """Stores a value if the key's present value is expected (None: no key); returns whether it
-        did.
+        """Stores a value if the key's present value is expected (None: no key);
+        returns whether it did.
 
-        It is one atomic step: of several callers with the same expectation, one succeeds.
+        It is one atomic step: of several callers with the same expectation, one
+        succeeds.
         """
         batch = self.batch().put(key, value)
         if expected is None:
@@ -207,10 +234,11 @@ class TableWrites(TypedTable):
 
     @operation
     def open_session(self, ttl_s: float) -> Operation[int]:
-        """Opens a session and returns its number. Keys that are put under it are deleted when it
-        ends.
+        """Opens a session and returns its number. Keys that are put under it
+        are deleted when it ends.
 
-        A session ends by end_session(), or ttl_s seconds after the last keep_session().
+        A session ends by end_session(), or ttl_s seconds after the last
+        keep_session().
         """
         return self._session(requests.SESSION_OPEN, 0, milliseconds(ttl_s))
 
@@ -260,7 +288,7 @@ class Puts:
 
     def __init__(self, table: TableWrites, ttl_s: float | None, progress: Progress | None) -> None:
         self._table = table
-        self._ttl_s = ttl_s
+        self._extension = table._put_extension(ttl_s)
         self._progress = progress
         self._written = 0  # Acknowledged pairs.
         self._sent: deque[tuple[Exchange, int]] = deque()
@@ -272,7 +300,7 @@ class Puts:
         while self._sent and (self._sent[0][0].done or not client.has_room):
             yield from self._settle()
         self._table._flush()
-        self._sent.append((self._table._begin_put(keys, data, self._ttl_s), len(keys)))
+        self._sent.append((self._table._begin_put(keys, data, self._extension), len(keys)))
         yield Sleep(0)  # Sends it now.
         self._report()
 
@@ -307,37 +335,50 @@ def columns_of(pairs: Sequence[Pair]) -> Columns:
     return [key for key, _ in pairs], [value for _, value in pairs]
 
 
+@public()
 class Table(TableUpdates, TableWrites, TableJobs, BlockingDriver):
-    """A client of one table of a cluster. It has no thread: its calls do all work.
+    """A client of one table of a cluster. It has no thread of its own.
 
-        with kelek.Table("tcp://127.0.0.1:7100,tcp://127.0.0.1:7110", "users") as table:
-            table.put("key", "value")
-            table.put_many(pairs)
-            for key, value in table.scan(prefix="k"): ...
+        with kelek.Table("tcp://127.0.0.1:7100", "users", codec="json") as t:
+            t.put("user/1", {"name": "Ann"})
+            print([*t.scan(prefix="user/")], t.count())
 
-    urls         ZeroDB addresses of some nodes, as a list or joined by commas. The client uses one
-                 and switches to another when that is lost. Each node has a local table (topology)
-                 of its own: give the url of one node. zre://CLUSTER looks them up by discovery
-    number       the table's number, or its name: the first write gives it a number
-    timeout_ms   a call without an answer for so long raises TableTimeout or TableUnavailable
-    sync         when a write is acknowledged. "partsync": a majority has it on disk and it is
-                 applied, so every reader sees it. "fullsync": it is also on stable storage in the
-                 table. "async": on receipt, unchecked; it may be lost
-    codec        how values are stored and come back: "text" (UTF-8), "json", "msgpack", a model of
-                 pydantic or a Struct of msgspec (as JSON), or an object with encode(value) and
-                 decode(bytes), whose errors reach the caller. Keys come back as str then. None:
-                 keys and values are bytes, as those of jobs, snapshots and Arrow always are
-    stale        reads may be served from the node's copy, without asking the leader
-    tuning       limits of outstanding requests, and timeouts of the search for a server
-    key          the file of this client's key, NAME.key_secret; needs server_keys. None: without
-                 CURVE, the encryption of ZeroMQ (docs/security.md)
-    server_keys  the servers' public keys by url, 40 characters of Z85; None for a server without
-                 CURVE. Or one key of all servers, or with zre:// a list of the nodes' keys. A
-                 server without a key here is never used
+    urls         ZeroDB addresses of some nodes, a list or joined by commas
+    number       the table's number, or its name: the first write numbers it
+    timeout_ms   a call without an answer for so long raises TableTimeout
+    sync         a write is acknowledged: "partsync" a majority has it and it is
+                 applied, "fullsync" also in stable storage, "async" unchecked
+    stale        reads may come from the node's copy, without the leader
+    codec        of the values: "text", "json", "msgpack", a model of pydantic,
+                 a Struct of msgspec, or an object; None: bytes
+    tuning       limits of outstanding requests, times of the search
+    key          path of this client's CURVE key, NAME.key_secret; None: none
+    server_keys  the servers' public keys by url, or one key of all servers
 
-    A replicated write takes effect once, even if the client sends it again after a node was lost.
-    The writes of one Table take effect in the order of the calls. Use a Table in one thread at a
-    time. All errors are TableErrors.
+    read     get get_many get_entry exists exists_many keys scan scan_pages
+             count watch
+    write    put put_many delete delete_many delete_range delete_limited
+    change   increment append swap pop update compare_and_put batch commit
+    lives    truncate set_ttl lifetime open_session keep_session end_session
+    rows     declare schema rows get_row put_rows delete_row
+    Arrow    put_arrow to_arrow chunks_arrow snapshot_chunks_arrow
+    jobs     copy_into map_into jobs job_status wait_job end_job chunks
+    views    snapshot open_snapshot snapshot_chunks renew release range_job
+    names    name number names locate rename exchange drop open
+    server   server info tables counters compact unload split_points close
+
+    Each node has a local table (topology) of its own: give the url of one node.
+    zre://CLUSTER looks the nodes up by discovery. The client uses one node, and
+    switches to another when that is lost.
+
+    With a codec keys come back as str, and the codec's errors reach the caller.
+    Jobs, snapshots and Arrow always have bytes. server_keys are 40 characters
+    of Z85, None for a server without CURVE; with zre:// a list of the nodes'
+    keys. A server without a key here is never used (docs/security.md).
+
+    A replicated write takes effect once, even if the client sends it again
+    after a node was lost. The writes of one Table take effect in the order of
+    the calls. Use a Table in one thread at a time. All errors are TableErrors.
     """
 
     @operation
@@ -348,13 +389,17 @@ class Table(TableUpdates, TableWrites, TableJobs, BlockingDriver):
     @operation
     def put(
         self, key: Data, value: Any, *, ttl_s: float | None = None, session: int = 0
-    ) -> Operation[None]:
-        """Stores a value.
+    ) -> Operation[int | None]:
+        """Stores a value. Returns the LOG INDEX of the write, for watch(after=);
+        None: the table is local, sync is "async", or the server is of a version
+        that does not tell.
 
         ttl_s     the table deletes the key after so many seconds
-        session   the table deletes the key when this session ends (open_session())
+        session   the table deletes the key when this session ends
+                  (open_session())
 
-        Raises SessionEnded, and stores nothing, when the session has ended already.
+        Raises SessionEnded, and stores nothing, when the session has ended
+        already.
         """
         return self._put_pairs([(checked_key(key), self._stored(value))], ttl_s, session)
 
@@ -366,9 +411,16 @@ class Table(TableUpdates, TableWrites, TableJobs, BlockingDriver):
         ttl_s: float | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> Operation[int]:
-        """Stores pairs in order, pipelined; returns their count once all are acknowledged.
+        """Stores pairs in order, pipelined; returns their count once all are
+        acknowledged.
 
-        progress is called with the count acknowledged so far. Raises TableRefused, whose `written`
-        is the number of pairs stored before.
+        progress is called with the count acknowledged so far. Raises
+        TableRefused, whose `written` is the number of pairs stored before.
         """
         return self._put_packs(map(columns_of, packs(pairs, self._stored)), ttl_s, progress)
+
+    def snapshot(self) -> TableView:
+        """The table as it is now, for reads in a `with` statement that all see
+        this state; see TableView. It contains every write acknowledged before.
+        """
+        return TableView(self)

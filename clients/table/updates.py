@@ -44,7 +44,8 @@ class TableUpdates(TypedTable):
 
     @operation
     def swap(self, key: Data, value: Any, *, ttl_s: float | None = None) -> Operation[Any]:
-        """Stores a value, and returns the value before; None: the key did not exist."""
+        """Stores a value, and returns the value before; None: the key did not
+        exist."""
         batch = Batch(self._name or self._number, ttl_s=ttl_s).get(key)
         batch.put(key, self._stored(value))
         return self._value((yield from self._commit(batch)).values[0])
@@ -59,11 +60,12 @@ class TableUpdates(TypedTable):
     def update(
         self, key: Data, change: Callable[[Any], Any], *, ttl_s: float | None = None
     ) -> Operation[Any]:
-        """Stores change(value) in place of a value, None for no key, and returns it.
+        """Stores change(value) in place of a value, None for no key, and
+        returns it.
 
-        change is called again when another client has changed the key meanwhile, so it must have no
-        other effect. A result of None changes nothing. The key has no time to live or session then,
-        but ttl_s.
+        change is called again when another client has changed the key
+        meanwhile, so it must have no other effect. A result of None changes
+        nothing. The key has no time to live or session then, but ttl_s.
 
         Raises TableTimeout when others were faster for timeout_ms.
         """
@@ -78,10 +80,11 @@ class TableUpdates(TypedTable):
     def increment(self, key: Data, by: int = 1, *, ttl_s: float | None = None) -> Operation[int]:
         """Adds to a whole number, and returns the sum. No key is 0.
 
-        The number is stored as decimal digits, as JSON has it, whatever the table's codec is. The
-        key has no time to live or session then, but ttl_s. The nodes add, in one write. While one
-        of them is of a version that can't, it takes a read and a write, and more of both while
-        other clients change the key.
+        The number is stored as decimal digits, as JSON has it, whatever the
+        table's codec is. The key has no time to live or session then, but
+        ttl_s. The nodes add, in one write. While one of them is of a version
+        that can't, it takes a read and a write, and more of both while other
+        clients change the key.
 
         Raises ValueError when the value is no such number.
         """
@@ -111,11 +114,13 @@ class TableUpdates(TypedTable):
 
     @operation
     def append(self, key: Data, data: Data, *, ttl_s: float | None = None) -> Operation[int]:
-        """Adds bytes to the end of a value, and returns its size. No key is an empty value.
+        """Adds bytes to the end of a value, and returns its size. No key is an
+        empty value.
 
-        The key has no time to live or session then, but ttl_s. The nodes append, in one write. For
-        more than 256 KiB, and while a node is of a version that can't, the client reads the value
-        and sends it again, twice.
+        The key has no time to live or session then, but ttl_s. The nodes
+        append, in one write. For more than 256 KiB, and while a node is of a
+        version that can't, the client reads the value and sends it again,
+        twice.
         """
         more = checked_value(data)
         if len(more) <= APPEND_BYTES_MAX:
@@ -137,8 +142,9 @@ class TableUpdates(TypedTable):
 
     @operation
     def set_ttl(self, key: Data, ttl_s: float | None) -> Operation[bool]:
-        """Makes the table delete an existing key after ttl_s seconds from now; None: never. False:
-        there is no such key. A session of the key does not end it any more.
+        """Makes the table delete an existing key after ttl_s seconds from now;
+        None: never. False: there is no such key. A session of the key does not
+        end it any more.
         """
         kept = yield from self._update(checked_key(key), lambda data: data, ttl_s)
         return kept is not None
@@ -147,7 +153,8 @@ class TableUpdates(TypedTable):
     def lifetime(self, key: Data) -> Operation[KeyLifetime | None]:
         """How long a key lives; None: there is no such key.
 
-        Raises TableUnsupported when the server is of a version that does not tell.
+        Raises TableUnsupported when the server is of a version that does not
+        tell.
         """
         yield from self._find()
         stale = Extension(self._read_flags & STALE)

@@ -167,6 +167,23 @@ def test_calls_repeat_and_wait_anew() -> None:
                 assert monotonic() - begin_s >= reach_ms / 1000 - 0.01
 
 
+def test_a_call_takes_no_longer_than_its_timeout() -> None:
+    """The time in which a server may still be found is a part of it."""
+    url, timeout_ms = f"tcp://127.0.0.1:{free_port()}", 1000
+    logging.getLogger("kelek").handlers.clear()
+
+    async def ask() -> None:
+        async with kelek.AsyncTable(url, timeout_ms=timeout_ms) as table:
+            await table.tables()
+
+    with kelek.Table(url, timeout_ms=timeout_ms) as table:
+        for call in (table.tables, lambda: asyncio.run(ask())):
+            begin_s = monotonic()
+            with pytest.raises(kelek.Unavailable):
+                call()
+            assert 0.99 <= monotonic() - begin_s < 1.8
+
+
 def test_a_client_that_starts_before_its_cluster(tmp_path: Path) -> None:
     """It waits, with a warning."""
     logging.getLogger("kelek").handlers.clear()

@@ -10,21 +10,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from kelek.clients.io.public import short, split_arguments
+
 ROOT = Path(__file__).resolve().parents[2]
 SIGNATURE_COLUMNS = 88
 TESTING = ("testing.cluster", "testing.LocalCluster")
 CLIENTS = ("Log", "Table", "Broker", "Worker", "Node", "Farm")
-# Spelled out by inspect; the sources have these names for them.
-SHORT = (
-    ("bytes | bytearray | memoryview | str", "Data"),
-    ("bytes | bytearray | memoryview", "Data"),
-    ("collections.abc.", ""),
-    ("typing.", ""),
-    ("NoneType", "None"),
-)
-QUOTED = re.compile(r"ForwardRef\('([^']+)'\)|(: |-> )'([^']+)'")  # Annotations, not defaults.
-DEFAULTS = re.compile(r"= ([A-Z]\w+)\((?:[^()]|\([^()]*\))*\)")  # Of a tuning: its name will do.
-MODULES = re.compile(r"\bkelek\.[a-z_.]+\.(?=[A-Z])")
 
 
 def public_names() -> list[str]:
@@ -43,28 +34,14 @@ def value_of(name: str) -> Any:
 
 def signature(name: str, function: Callable[..., object]) -> str:
     """A call as text, on several lines when it is long."""
-    text = str(inspect.signature(function)).replace("(self, ", "(").replace("(self)", "()")
-    text = MODULES.sub("", text)
-    text = QUOTED.sub(lambda found: found[1] or f"{found[2]}{found[3]}", text)
-    text = DEFAULTS.sub(r"= \1()", text)
-    for long, short in SHORT:
-        text = text.replace(long, short)
+    text = " ".join(short(str(inspect.signature(function))).split())
+    text = text.replace("(self, ", "(").replace("(self)", "()")
     if len(name) + len(text) <= SIGNATURE_COLUMNS:
         return f"{name}{text}"
-    arguments, _, result = text.rpartition(" -> ") if " -> " in text else (text, "", "")
-    inner = "\n".join(f"    {each}," for each in split_arguments(arguments[1:-1]))
-    return f"{name}(\n{inner}\n)" + (f" -> {result}" if result else "")
-
-
-def split_arguments(text: str) -> Iterator[str]:
-    """The arguments of a signature: splits at commas outside brackets."""
-    depth, start = 0, 0
-    for at, letter in enumerate(text):
-        depth += (letter in "([{") - (letter in ")]}")
-        if letter == "," and depth == 0:
-            yield text[start:at].strip()
-            start = at + 1
-    yield text[start:].strip()
+    arguments, arrow, result = text.partition(") -> ")
+    parts = split_arguments(arguments if arrow else arguments[:-1])
+    inner = "\n".join(f"    {each.strip(', (')}," for each in parts)
+    return f"{name}(\n{inner}\n)" + (f" -> {result}" if arrow else "")
 
 
 def block(kind: str, text: str) -> list[str]:
@@ -142,5 +119,6 @@ def is_error(name: str) -> bool:
 INTRODUCTION = """
     All public names of `kelek`, with signatures and docstrings. [Public names](api.md) groups them
     and lists the old ones. `Data` stands for `bytes | bytearray | memoryview`, and for
-    `str`, too, where tables and the log take it.
+    `str`, too, where tables and the log take it. `Urls` is a str or an iterable of str, `Path` a
+    str or a path, `ServerKeys` a mapping of urls to keys, a list of keys or one key.
 """

@@ -27,7 +27,8 @@ class TypedTable(TableReads):
 
     @operation
     def schema(self) -> Operation["TableSchema | None"]:
-        """The schema of the table; None: it has none, and rows are keys and values in bytes.
+        """The schema of the table; None: it has none, and rows are keys and
+        values in bytes.
 
         Raises TableSchemaError for a schema of a newer version.
         """
@@ -38,13 +39,16 @@ class TypedTable(TableReads):
     def declare(
         self, columns: "str | pyarrow.Schema | TableSchema", key: Sequence[str] = ()
     ) -> Operation["TableSchema"]:
-        """Gives a named table a schema, or adds columns behind those that it has; returns it.
+        """Gives a named table a schema, or adds columns behind those that it
+        has; returns it.
 
-            table.declare("day date32, id int64, price decimal(12, 2)", key=["day", "id"])
+            table.declare("day date32, id int64, n int32", key=["day", "id"])
 
-        Of several callers with the same columns all succeed. It creates the table.
+        Of several callers with the same columns all succeed. It creates the
+        table.
 
-        Raises TableSchemaError when the table has other columns, or has keys without a schema.
+        Raises TableSchemaError when the table has other columns, or has keys
+        without a schema.
         """
         typed()
         from .schema import TableSchema
@@ -89,7 +93,8 @@ class TypedTable(TableReads):
 
     @operation
     def get_row(self, *key: Any) -> Operation[dict[str, Any] | None]:
-        """The row with these values of the key columns, as a dict; None: there is none.
+        """The row with these values of the key columns, as a dict; None: there
+        is none.
 
         Raises TableSchemaError.
         """
@@ -167,16 +172,18 @@ class TypedTable(TableReads):
         end: "Data | Key" = b"",
         raw: bool = False,
     ) -> Batches["pyarrow.RecordBatch"]:
-        """The range as Arrow record batches: the columns of the table's schema, or without one the
-        binary columns key and value. A table that was opened by its number has those two, too,
-        unless columns or a list of values asks for others.
+        """The range as Arrow record batches: the columns of the table's schema,
+        or without one the binary columns key and value. A table that was opened
+        by its number has those two, too, unless columns or a list of values
+        asks for others.
 
-        columns   of a table with a schema: these alone. The server sends no values if all are of
-                  the key
+        columns   of a table with a schema: these alone. The server sends no
+                  values if all are of the key
         raw       key and value in bytes, whether the table has a schema or not
 
-        prefix, start and end are bytes, or of a table with a schema lists of values of the first
-        key columns. Raises TableError when pyarrow is not installed, TableSchemaError.
+        prefix, start and end are bytes, or of a table with a schema lists of
+        values of the first key columns. Raises TableError when pyarrow is not
+        installed, TableSchemaError.
         """
         arrow()
         is_typed = bool(self._name) or columns is not None or _has_values(prefix, start, end)

@@ -7,7 +7,7 @@ maps are Python objects on the way.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
 
 import msgpack
@@ -473,13 +473,23 @@ def encode_key(schema: TableSchema, values: Key) -> bytes:
         raise TableSchemaError(
             f"the key is {', '.join(schema.keys)}: give a list of the first of these values"
         )
-    cells = []
+    columns = []
     for field, value in zip(schema.key_fields, values, strict=False):
         if value is None:
             raise TableSchemaError(f"column {field.name} of a key is never null")
-        cells.append(_cells(_array([value], field, 0)))
-    if not cells:
-        return b""
-    if len(cells) < len(schema.keys):  # What stands before other columns has an end of its own.
-        cells.append(Cells(native.BINARY, None, b"", bytes(8), 0))
-    return bytes(native.encode_keys(cells, 1).data)
+        columns.append(_array([value], field, 0))
+    return key_parts(columns, is_whole=len(columns) == len(schema.keys))[0] if columns else b""
+
+
+def key_parts(columns: Sequence[pa.Array], *, is_whole: bool) -> list[bytes]:
+    """Consecutive columns of keys in bytes, an item a row.
+
+    is_whole   no other columns follow; else the last one here has an end of its own
+    """
+    rows = len(columns[0])
+    cells = [_cells(column) for column in columns]
+    if not is_whole:
+        cells.append(Cells(native.BINARY, None, b"", bytes(4 * (rows + 1)), 0))
+    found = native.encode_keys(cells, rows)
+    ends = memoryview(found.offsets).cast("i")
+    return [bytes(found.data[start:end]) for start, end in pairwise(ends)]

@@ -7,14 +7,15 @@ Columns are only ever added, behind the others, so rows that were written before
 import json
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Self
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, Self
 
 from ....protocols.zerodb.wire.catalogue import SCHEMA_BYTES_MAX
 from ...errors import TableSchemaError
 from ..arguments import Range, behind_key, behind_prefix
-from .types import fields_of, fields_text, is_nested, plain_type
+from ..pages import typed
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 COLUMNS_MAX = 1000
 Key = Sequence[Any]  # Values of the first key columns, in their order.
@@ -28,10 +29,16 @@ class TableSchema:
 
         schema = kelek.TableSchema("day date32, id int64, price decimal(12, 2)", key=["day", "id"])
 
-    Columns of the key are never null. Raises TableSchemaError for columns that a table can't have.
+    Columns of the key are never null. Raises TableSchemaError for columns that a table can't have,
+    and TableError without pyarrow.
     """
 
     def __init__(self, columns: "str | pa.Schema", key: Sequence[str]) -> None:
+        typed()
+        import pyarrow as pa
+
+        from .types import fields_of, fields_text, is_nested, plain_type
+
         names = [key] if isinstance(key, str) else [*key]
         try:
             fields = fields_of(columns) if isinstance(columns, str) else [*columns]
@@ -75,11 +82,11 @@ class TableSchema:
         return [*self.arrow.names]
 
     @cached_property
-    def key_fields(self) -> list[pa.Field]:
+    def key_fields(self) -> "list[pa.Field]":
         return [self.arrow.field(name) for name in self.keys]
 
     @cached_property
-    def value_fields(self) -> list[pa.Field]:
+    def value_fields(self) -> "list[pa.Field]":
         """The other columns, in the order in which a value has them."""
         return [field for field in self.arrow if field.name not in self.keys]
 
@@ -109,7 +116,10 @@ class TableSchema:
             ) from None
 
     def extended(self, wanted: "TableSchema") -> "TableSchema":
-        """The wanted schema, if it only adds columns that may be null. Raises TableSchemaError."""
+        """The wanted schema, if it only adds columns that may be null. Raises
+        TableSchemaError."""
+        from .types import fields_text
+
         before, after = [*self.arrow], [*wanted.arrow]
         if wanted.keys != self.keys:
             raise TableSchemaError(
@@ -156,7 +166,8 @@ class TableSchema:
         return encode_key(self, values)
 
     def range(self, prefix: Key | None, start: Key = (), end: Key = ()) -> Range:
-        """The keys whose first columns equal prefix, or that lie in start <= key < end.
+        """The keys whose first columns equal prefix, or that lie in start <=
+        key < end.
 
         Raises TableSchemaError, and ValueError when both are given.
         """

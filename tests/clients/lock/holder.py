@@ -1,14 +1,17 @@
 """A process that takes a lock again and again, and writes while it believes that it holds it.
 
-    python -m kelek.tests.clients.lock.holder URLS TABLE OWNER TTL_S [slow]
+    python -m kelek.tests.clients.lock.holder URLS TABLE OWNER TTL_S [slow | stops]
 
 Each turn prints `taken TOKEN`, then writes KIND/TOKEN/NUMBER a few times with each kind of guard in
 TABLE, where KIND is `alive` (a batch with when_alive), `fenced` (the store refuses a smaller token
 than it has seen) or `bare` (none). A write that a guard refuses prints `refused KIND TOKEN`.
 
 slow   its clock runs at half the speed, so it believes for too long that it holds the lock
+stops  it stops itself (SIGSTOP) when it holds the lock for the first time, before its first write
 """
 
+import os
+import signal
 import sys
 
 import kelek
@@ -36,10 +39,12 @@ def write(table: kelek.Table, kind: bytes, lock: kelek.Lock, session: int, numbe
     return table.commit(batch).succeeded
 
 
-def turn(table: kelek.Table, lock: kelek.Lock) -> None:
+def turn(table: kelek.Table, lock: kelek.Lock, stops: bool) -> None:
     """Writes as long as it believes that it holds the lock, checking before each round alone."""
     session = lock.session
     print("taken", lock.token, flush=True)
+    if stops:
+        os.kill(os.getpid(), signal.SIGSTOP)
     for number in range(WRITES):
         for kind in KINDS:
             if not write(table, kind, lock, session, number):
@@ -53,11 +58,13 @@ def main() -> None:
     if rest == ["slow"]:
         slow_down()
     lock = kelek.Lock(urls, NAME, ttl_s=float(ttl_s), owner=owner)
+    stops = rest == ["stops"]
     with kelek.Table(urls, int(number)) as table:
         while True:
             try:
                 lock.acquire()
-                turn(table, lock)
+                turn(table, lock, stops)
+                stops = False
                 lock.release()
             except (kelek.LockLost, kelek.Timeout):
                 print("lost", flush=True)

@@ -358,7 +358,7 @@ def test_a_cluster_that_was_killed(cluster: LocalCluster) -> None:
         (lambda urls: kelek.Lock(urls, "a", owner="x" * 70_000), "at most 65536 bytes"),
         (lambda urls: kelek.Lock(urls, "a", owner=cast(Any, b"x")), "a holder's name is a str"),
         (lambda urls: kelek.Semaphore(urls, "a", 0), "limit is 1 to 10000"),
-        (lambda urls: kelek.Semaphore(urls, "a", 2, ttl=3), "ttl"),
+        (lambda urls: cast(Any, kelek.Semaphore)(urls, "a", 2, ttl=3), "ttl"),
     ],
 )
 def test_arguments(make: Callable[[Any], object], text: str) -> None:

@@ -12,13 +12,12 @@ from kelek.bench.ports import free_ports
 from kelek.clients.farm.operations import Credentials
 from kelek.clients.farm.operations import make_client as farm_client
 from kelek.clients.io.keys import KeyArguments
+from kelek.clients.io.urls import cluster_of, resolve_urls
 from kelek.clients.log.operations import make_client as log_client
 from kelek.clients.node.discovery import (
-    cluster_of,
     discover_nodes,
     discovered_node,
     parse_zre_url,
-    resolve_urls,
 )
 from kelek.clients.table.operations import make_client as table_client
 from kelek.console.node.commands import name_of

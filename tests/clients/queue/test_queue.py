@@ -468,11 +468,15 @@ def test_the_asyncio_twin(cluster: LocalCluster) -> None:
         ({"at": 1.0, "delay_s": 1}, "not both"),
         ({"tries": 100_000}, "tries"),
         ({"unique": "k" * 2000}, "unique has at most"),
+        ({"delay_s": "1h"}, "delay_s is a number of seconds, not str"),
+        ({"at": "noon"}, "at is a number of seconds, not str"),
+        ({"body": object()}, "codec msgpack cannot store this object: can not serialize 'object'"),
+        ({"body": {"a": 1 << 64}}, "codec msgpack cannot store this dict: Integer value out of"),
     ],
 )
 def test_wrong_arguments(queue: kelek.Queue, arguments: dict[str, Any], error: str) -> None:
-    with pytest.raises(ValueError, match=error):
-        queue.put(1, **arguments)
+    with pytest.raises((ValueError, TypeError), match=error):
+        queue.put(**{"body": 1, **arguments})
 
 
 def test_wrong_queues(cluster: LocalCluster, queue: kelek.Queue) -> None:

@@ -64,7 +64,7 @@ def test_parts_fit_into_a_transaction(sizes: list[int]) -> None:
         assert len(part) <= SETTLE_JOBS_MAX
         # A group of its own for each job takes one operation more.
         size = sum(len(outcome.ops) + END_OPS for outcome in part)
-        assert size <= SETTLE_OPS_MAX == COMPARES_MAX
+        assert size <= SETTLE_OPS_MAX <= COMPARES_MAX
 
 
 @pytest.mark.parametrize(("seconds", "count"), [(0.0001, 128), (1.0, 1), (0.02, 4)])

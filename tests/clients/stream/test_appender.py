@@ -113,8 +113,11 @@ class TableOfNetwork:
     def _finish_get(self, keys: list[bytes]) -> Steps:
         return self._get(keys)
 
-    def _commit(self, batch: Batch) -> Steps:
-        exchange = self._begin(requests.Transaction(*batch.parts({})))
+    def _begin_commit(self, batch: Batch, _: int) -> Steps:
+        yield from ()
+        return self._begin(requests.Transaction(*batch.parts({})))
+
+    def _finish_transaction(self, exchange: Exchange) -> Steps:
         yield Wait(lambda: exchange.done)
         return answers.TRANSACTION.decode(self._answer(exchange))
 

@@ -84,6 +84,14 @@ def test_the_rest_of_a_batch_is_that_of_the_rest_of_its_records(
     assert rest.length == len(records) - count
 
 
+def test_a_record_of_another_codec_is_named() -> None:
+    data = encode_batch(pack_records([b"1", b"no json"], None), Head(next=5), 9)
+    with pytest.raises(ValueError) as caught:
+        unpack_records(data, codec_of("json"))
+    (note,) = caught.value.__notes__
+    assert "record 6 does not fit the reader's codec" in note
+
+
 def test_a_codec_takes_values_and_keys_come_back_as_text() -> None:
     codec = codec_of("json")
     body = pack_records([{"a": 1}, StreamRecord([2], "k", {"h": b"\0"})], codec)

@@ -7,12 +7,18 @@ from typing import Any
 from kelek.protocols.zerodb.tables import sums
 from kelek.protocols.zerodb.wire import answers, ops, requests, values
 from kelek.protocols.zerodb.wire.requests import Request, RequestError, decode_request
-from kelek.protocols.zerodb.wire.values import KEYS_ONLY, NO_EXTENSION, PACKED, REVERSE
+from kelek.protocols.zerodb.wire.values import (
+    KEYS_ONLY,
+    NO_EXTENSION,
+    PACKED,
+    REVERSE,
+    WITH_INDEX,
+)
 from kelek.tests.clients.curve_gate import CurveGate
 from kelek.tests.clients.router_thread import RouterThread
 from kelek.tests.protocols.zerodb.wire import messages
 
-FEATURES = 0x29FFFF
+FEATURES = 0x1A9FFFF  # Without increments and versions.
 CHUNK_PAIRS = 3
 
 
@@ -24,6 +30,7 @@ class TableStore:
         self.options: dict[int, values.TableOptions] = {}
         self.writes: list[Request] = []  # Each once, as in the log.
         self.answers: dict[bytes, list[bytes]] = {}  # Answers to writes, by reqid.
+        self.index_of: dict[bytes, int] = {}  # Of these writes.
         self.changes: list[tuple[int, bytes]] = []
         self.first_change = 1
         self.jobs: dict[int, list[tuple[bytes, bytes]]] = {}
@@ -125,6 +132,15 @@ class FakeTableServer:
             if self.error is not None:
                 return [answers.encode_error(request, *self.error)]
         answer = self._answer(request)
+        if (
+            answer
+            and self.features & values.FEATURE_INDEXES
+            and request.extension.flags & WITH_INDEX
+        ):
+            log_index = self.store.index_of.get(request.extension.reqid, len(self.store.changes))
+            answer = [answers.tell_index(answer[0], log_index), *answer[1:]]
+        else:
+            assert not answer or not answers.lacks_index(answer[0]), "the server does not know it"
         if self.mute and isinstance(request, requests.Put | requests.Transaction):
             self.mute -= 1
             self.silent = self.dies
@@ -275,6 +291,7 @@ class FakeTableServer:
                 self.store.apply(op.then if isinstance(op, ops.Transaction) else [op])
             answer = answers.encode_ok(request)
         self.store.answers[reqid] = answer
+        self.store.index_of[reqid] = len(self.store.changes)
         return answer
 
     def _session(self, request: requests.Session) -> list[bytes]:

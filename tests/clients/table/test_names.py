@@ -9,8 +9,10 @@ import pytest
 
 import kelek
 from kelek.protocols.zerodb.wire import requests
+from kelek.protocols.zerodb.wire.catalogue import NameExchange
 from kelek.protocols.zerodb.wire.values import (
     CATALOGUE_TABLE,
+    FEATURE_EXCHANGE,
     FEATURE_NAMES,
     NAMED_FIRST,
     NO_TABLE,
@@ -116,6 +118,39 @@ def test_a_name_changes_and_ends(cluster: TableServers) -> None:
     assert cluster.store.tables[NAMED_FIRST] == cluster.store.tables[7] == {}
 
 
+def test_two_tables_exchange_their_names(cluster: TableServers) -> None:
+    with named(cluster) as table, named(cluster, "fresh") as fresh, named(cluster, "no") as no:
+        table.put("k", "old")
+        fresh.put("k", "new")
+        for wrong in ("users", "no"):
+            with pytest.raises(
+                kelek.TableNameConflict, match=f"no other table has the name {wrong}"
+            ):
+                table.exchange(wrong)
+        with pytest.raises(kelek.TableNameConflict, match="no table has the name no"):
+            no.exchange("users")
+        fresh.exchange("users")
+        assert fresh.name == "users"
+        assert fresh.names() == {"fresh": NAMED_FIRST, "users": NAMED_FIRST + 1}
+        with named(cluster) as users, named(cluster, "fresh") as old:
+            assert [users.get("k"), old.get("k"), table.get("k")] == [b"new", b"old", b"old"]
+            assert old.drop()
+        assert table.names() == {"users": NAMED_FIRST + 1}
+
+
+def test_names_that_move_are_not_exchanged(cluster: TableServers) -> None:
+    """The exchange compares the names with those that it has read."""
+    with named(cluster) as table, named(cluster, "fresh") as fresh:
+        table.put("k", "v")
+        fresh.put("k", "v")
+        change = NameExchange(NAMED_FIRST + 1, "fresh", NAMED_FIRST, "users")
+        table.rename("people")
+        batch = kelek.Batch(CATALOGUE_TABLE)
+        batch.compares, batch.ops = change.compares(), change.operations()
+        assert not table.commit(batch).succeeded
+        assert table.names() == {"fresh": NAMED_FIRST + 1, "people": NAMED_FIRST}
+
+
 def test_a_write_through_a_server_without_names(tmp_path: Path) -> None:
     cluster = TableServers(tmp_path, features=FEATURES & ~FEATURE_NAMES)
     try:
@@ -124,6 +159,18 @@ def test_a_write_through_a_server_without_names(tmp_path: Path) -> None:
             with pytest.raises(kelek.TableUnsupported, match="does not support names of tables"):
                 table.put("k", "v")
             assert cluster.store.writes == []
+    finally:
+        cluster.close()
+
+
+def test_an_exchange_through_a_server_that_does_not_know_it(tmp_path: Path) -> None:
+    cluster = TableServers(tmp_path, features=FEATURES & ~FEATURE_EXCHANGE)
+    try:
+        with named(cluster) as table, named(cluster, "fresh") as fresh:
+            table.put("k", "v")
+            fresh.put("k", "v")
+            with pytest.raises(kelek.TableUnsupported, match="does not exchange names of tables"):
+                fresh.exchange("users")
     finally:
         cluster.close()
 

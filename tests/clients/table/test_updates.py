@@ -10,9 +10,14 @@ import pytest
 import kelek
 from kelek.clients.io.reqids import new_reqid
 from kelek.clients.table import operations, updates
-from kelek.clients.table.async_table import SUMS_MAX, SUMS_SENT
-from kelek.protocols.zerodb.wire import requests
-from kelek.protocols.zerodb.wire.values import FEATURE_SUMS, SUMS_UNKNOWN, VALUE_BYTES_MAX
+from kelek.clients.table.async_table import SUMS_MAX, SUMS_SENT, combined
+from kelek.protocols.zerodb.wire import ops, requests
+from kelek.protocols.zerodb.wire.values import (
+    FEATURE_SUMS,
+    NUMBER_DIGITS_MAX,
+    SUMS_UNKNOWN,
+    VALUE_BYTES_MAX,
+)
 from kelek.testing import LocalCluster
 from kelek.testing.fixtures import kelek_cluster as kelek_cluster
 from kelek.tests.clients.table.table_servers import FEATURES, TableServers
@@ -151,6 +156,33 @@ def test_many_tasks_begin_with_a_new_name(cluster: TableServers) -> None:
             assert sums == [*range(1, count + 1)]
 
     asyncio.run(asyncio.wait_for(main(), JOIN_S))
+
+
+def test_increments_of_one_key_by_several_tasks_are_one(cluster: TableServers) -> None:
+    steps = [("a", 1), ("b", 5), ("a", -3), ("a", 10), ("b", 1)]
+
+    async def main() -> None:
+        async with kelek.AsyncTable(cluster.urls, 7, timeout_ms=60_000) as table:
+            await table.put("b", "100")
+            found = await asyncio.gather(*(table.increment(*step) for step in steps))
+            if not cluster.servers[0].features & FEATURE_SUMS:
+                assert sorted(found)[-1] == 106
+                return
+            assert found == [1, 105, -2, 8, 106]
+            sent = [it for it in cluster.store.writes if isinstance(it, requests.Transaction)]
+            assert sent[-1].then == [
+                ops.Increment(7, [b"a"], [b"8"]), ops.Increment(7, [b"b"], [b"6"])
+            ]  # fmt: skip
+
+    asyncio.run(asyncio.wait_for(main(), JOIN_S))
+
+
+def test_a_combined_increment_has_no_more_digits_than_one_may_have() -> None:
+    most = 10**NUMBER_DIGITS_MAX - 1
+    items = [(b"a", most), (b"a", 1), (b"b", 2), (b"a", -1), (b"a", -most)]
+    totals, shares = combined(items)
+    assert totals == [(b"a", most), (b"a", -most), (b"b", 2)]
+    assert shares == [(0, most), (1, 1), (2, 2), (1, 0), (1, -most)]
 
 
 def test_a_number_of_another_task_may_be_wrong(cluster: TableServers) -> None:

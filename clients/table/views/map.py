@@ -4,30 +4,40 @@ from collections.abc import ItemsView as AbstractItems
 from collections.abc import Iterator, Mapping, MutableMapping, ValuesView
 from typing import Any
 
-from .arguments import checked_key, checked_value
-from .codecs import codec_of
-from .table import Table
+from ...io.public import PublicType, public
+from ..arguments import checked_key, checked_value
+from ..codecs import codec_of
+from ..table import Table
 
 _NONE = object()
 
 
-class Map(MutableMapping[str, Any]):
-    """A table, or the keys of it that begin with a prefix, as a dict of str.
+@public()
+class Map(MutableMapping[str, Any], metaclass=PublicType):
+    """A table, or its keys that begin with a prefix, as a dict of str.
 
-        with kelek.Table("tcp://127.0.0.1:7100", 20) as table:
-            settings = kelek.Map(table, prefix="settings/")
-            settings["colours"] = ["red", "blue"]
-            for name, value in settings.items(): ...
+        with kelek.Table("tcp://127.0.0.1:7100", "settings") as table:
+            colours = kelek.Map(table, prefix="colours/")
+            colours["sky"] = ["blue", "grey"]
 
     table    its thread, timeout and errors are those of this Map
     prefix   of the keys in the table; the Map's own keys are without it
-    codec    of the values: "json", "msgpack", "text" (UTF-8) or "bytes", a model of pydantic or a
-             Struct of msgspec (as JSON), or an object with encode(value) and decode(bytes)
+    codec    of the values: "json", "msgpack", "text" (UTF-8), "bytes", a model
+             of pydantic, a Struct of msgspec (both as JSON), or an object with
+             encode(value) and decode(bytes)
 
-    Each method reads and writes the cluster. pop(), popitem(), setdefault() and `del` are atomic,
-    update() and clear() write several keys; iteration is in the order of the keys' UTF-8, page by
-    page, and may show writes of others meanwhile. A value that the codec can't read raises its
-    error.
+    m[key], get(key, default)     the value of a key
+    m[key] = value, del m[key]    stores it; deletes it
+    key in m, len(m), iter(m)     of the keys, in the order of their UTF-8
+    keys() values() items()       all of them, in that order
+    pop(key) popitem()            removes a key, or the first one; returns it
+    setdefault(key, default)      its value; the first caller's is stored
+    update(other) clear()         stores pairs, pipelined; deletes all keys
+
+    Each method reads and writes the cluster. pop(), popitem(), setdefault() and
+    `del` are atomic, update() and clear() write several keys; iteration goes
+    page by page, and may show writes of others meanwhile. A value that the
+    codec can't read raises its error.
     """
 
     def __init__(self, table: Table, *, prefix: str = "", codec: Any = "json") -> None:
@@ -79,7 +89,8 @@ class Map(MutableMapping[str, Any]):
             yield self._name(key), self._codec.decode(data)
 
     def pop(self, key: str, default: Any = _NONE) -> Any:
-        """Removes a key and returns its value. Raises KeyError without a default."""
+        """Removes a key and returns its value. Raises KeyError without a
+        default."""
         name = self._key(key)
         while (data := self._table.get(name)) is not None:
             value = self._codec.decode(data)
@@ -90,7 +101,8 @@ class Map(MutableMapping[str, Any]):
         return default
 
     def popitem(self) -> tuple[str, Any]:
-        """Removes the first key and returns it with its value. Raises KeyError when empty."""
+        """Removes the first key and returns it with its value. Raises KeyError
+        when empty."""
         while first := next(iter(self._table.scan(prefix=self._prefix, limit=1)), None):
             value = self._codec.decode(first[1])
             if self._remove(*first):
@@ -102,7 +114,8 @@ class Map(MutableMapping[str, Any]):
         return self._table.commit(self._table.batch().when_equal(key, data).delete(key)).succeeded
 
     def setdefault(self, key: str, default: Any = None) -> Any:
-        """The value of a key; of several callers, the first one's default is stored."""
+        """The value of a key; of several callers, the first one's default is
+        stored."""
         name, data = self._key(key), self._codec.encode(default)
         while not self._table.compare_and_put(name, None, data):
             found = self._table.get(name)
