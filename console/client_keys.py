@@ -9,7 +9,7 @@ from click.core import ParameterSource
 from .cli_errors import CliError
 
 if TYPE_CHECKING:
-    from ..actors.topology.topology import Topology
+    from ..actors.topology.client_topology import ClientTopology
     from ..clients.io.keys import KeyArguments
     from ..net.client_keys import ClientKeys
     from ..net.sockets import CurveClient
@@ -92,19 +92,18 @@ def keep_found(keys: "KeyArguments") -> None:
         _checked({"key": keys.key, "server_keys": keys.server_keys})
 
 
-def of_topology(topology: "Topology") -> dict[str, Any]:
+def of_topology(topology: "ClientTopology") -> dict[str, Any]:
     """The same of a client of a topology's nodes. Raises CliError, OperatorError."""
     meta = _meta()
     if meta.get(SERVER_KEYS, ((), False))[0]:
         raise CliError("--server-key: it is for --url; a topology has the keys of its nodes")
     key_file, key_given = meta.get(KEY_FILE, (None, False))
-    if topology.security is None and key_given:
+    if topology.server_keys is None and key_given:
         problem = f"{topology.path} has no keys, so that no connection is encrypted"
         raise CliError(f"--own-key: {problem}; leave the option out")
-    if topology.security is None:
+    if topology.server_keys is None:
         return {}
-    if not key_file and topology.security.key_file:
-        key_file = topology.resolve(topology.security.key_file)
+    key_file = key_file or topology.key_file
     if not key_file:
         problem = f"{topology.path}: its nodes serve clients with a key only"
         way_out = f"--own-key FILE, {VARIABLE}, or `security: {{key_file: FILE}}` in the file"

@@ -61,7 +61,10 @@ queue = LazyGroup(
     "queue",
     "Queues of jobs: info, list, show, put, cancel, retry, dead; docs/guides/queues.md.\n\n"
     "NAME is the name of a kelek.Queue. Its workers: kelek worker run MODULE:QUEUE.",
-    {"queue.commands": "info list show put cancel retry dead"},
+    {
+        "queue.counts": "info",
+        "queue.commands": "list show put cancel retry dead",
+    },
 )
 worker = LazyGroup(
     "worker",
@@ -109,12 +112,14 @@ main = LazyGroup(
     'Shell completion: eval "$(_KELEK_COMPLETE=bash_source kelek)" (or zsh_source, fish_source) in '
     "the shell's start-up file.",
     {
+        "bench": "bench",
         "broker.commands": "call",
         "node.commands": "discover",
         "lock.commands": "lock elect",
         "admin.recovery": "recover",
         "admin.restore": "restore",
         "admin.doctor": "doctor",
+        "docs": "docs",
         "status.commands": "status",
         "top.commands": "top",
         "table.shell": "shell",

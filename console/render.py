@@ -1,6 +1,5 @@
 """Standard input, and the formats of output: JSON, aligned columns, keys and values, progress."""
 
-import base64
 import json
 import sys
 import time
@@ -52,6 +51,12 @@ def show_rows(
         show_table(heads or keys, [[row.get(key) for key in keys] for row in rows])
 
 
+def time_text(unix_ms: float) -> str:
+    """A time in UTC, to the millisecond."""
+    second_s, ms = divmod(round(unix_ms), 1000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(second_s))}.{ms:03}Z"
+
+
 def show_table(heads: Sequence[str], lines: Sequence[Sequence[object]]) -> None:
     """Prints aligned columns; None is a dash."""
     for line in table_lines(heads, lines):
@@ -83,6 +88,8 @@ def data_json(name: str, data: bytes | None) -> dict[str, object]:
     try:
         return {name: data.decode()}
     except UnicodeDecodeError:
+        import base64  # Few commands print such data.
+
         return {f"{name}_base64": base64.b64encode(data).decode()}
 
 

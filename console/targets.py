@@ -1,6 +1,6 @@
 """The topology or the urls that select what a command connects to, and errors of its client."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,6 +10,7 @@ from . import client_keys
 from .cli_errors import FAILED, CliError
 
 if TYPE_CHECKING:
+    from ..actors.topology.client_topology import ClientTopology
     from ..actors.topology.topology import Topology
 
 
@@ -18,7 +19,7 @@ class Target(NamedTuple):
 
     source: str  # The topology's path or the urls, for error messages.
     urls: dict[str, str]  # Node -> url; with --url each is its own name.
-    topology: "Topology | None" = None  # None: the urls are those of --url.
+    topology: "ClientTopology | None" = None  # None: the urls are those of --url.
     cluster: str = ""  # Of the log.
     keys: Mapping[str, Any] = MappingProxyType({})  # Arguments of its clients.
 
@@ -44,7 +45,11 @@ def resolve(
         urls = _discovered(urls, service)
         keys = client_keys.of_urls(urls)
         return Target(", ".join(urls), {url: url for url in urls}, keys=keys)
-    path, topology = load_topology(path)
+    from ..actors.runtime import run_dir
+    from ..actors.topology import client_topology
+
+    path = path or run_dir.default_path()
+    topology = client_topology.load(path)
     found = {name: url for name, node in topology.nodes.items() if (url := getattr(node, key))}
     if not found:
         raise CliError(f"{path}: {need} (docs/reference/topology.md)")
@@ -83,19 +88,37 @@ def load_topology(path: str | None) -> "tuple[str, Topology]":
     return path, topologies.load(path)
 
 
+def check_names(urls: Iterable[str]) -> None:
+    """Raises CliError if no url has a host with an address: libzmq would only not connect."""
+    import socket  # Imported here: few commands need it.
+
+    problem = ""
+    for url in urls:
+        host = url.partition("://")[2].rpartition(":")[0].strip("[]")
+        if not url.startswith("tcp://") or ":" in host or host.replace(".", "").isdigit():
+            return
+        try:
+            socket.getaddrinfo(host, None)
+        except (OSError, UnicodeError) as error:
+            said = error.strerror if isinstance(error, OSError) else error
+            problem = problem or f"--url {url}: the name {host} has no address: {said}"
+        else:
+            return
+    raise CliError(f"{problem}; write the address of the machine", FAILED)
+
+
 def _discovered(urls: tuple[str, ...], service: str) -> tuple[str, ...]:
     """The urls, each zre:// resolved to the nodes that offer a service. Raises CliError."""
-    from ..clients.io.urls import SCHEME, check_url
+    from ..clients.io.urls import SCHEME, check_url, resolve_urls
 
     try:
         if any(url.startswith(SCHEME) for url in urls):
-            from ..clients.node import discovery
-
             keys = client_keys.of_discovery()
-            urls = discovery.resolve_urls(urls, service, keys)
+            urls = resolve_urls(urls, service, keys)
             client_keys.keep_found(keys)
         for url in urls:
             check_url(url)
+        check_names(urls)
     except NodeError as error:
         raise CliError(f"--url: {error}; kelek discover lists the nodes", FAILED) from error
     except KeyUnusable as error:

@@ -13,6 +13,7 @@ from ..native.net.guard import MessageGuard
 from .errors import OperatorError
 
 HWM = 1000
+IN_USE = "is in use"  # Of an address, in an error.
 MESSAGE_BYTES_MAX = 64 << 20
 MESSAGE_FRAMES_MAX = 8192
 SUBSCRIPTION_BYTES_MAX = 1 << 10  # Of a message to a PUB or XPUB; libzmq stores each topic.
@@ -183,7 +184,7 @@ def bind_error(address: str, place: str, error: zmq.ZMQError) -> OperatorError:
     """The operator's error for a failed bind."""
     number = error.errno or 0
     problem, way_out = {
-        zmq.EADDRINUSE: ("is in use", "end the program that holds it, or choose another address"),
+        zmq.EADDRINUSE: (IN_USE, "end the program that holds it, or choose another address"),
         zmq.EADDRNOTAVAIL: ("is not an address of this machine", "write one of its own"),
         errno.ENODEV: ("is not an address of this machine", "write one of its own"),
         errno.EACCES: ("may not be bound by this user", "choose a port above 1023"),

@@ -330,6 +330,10 @@ class Actor(ProcessLoop):
     def _tick_ms(self) -> int:
         return min(self._report_ms, self._stop_ms) if self.stopping else self._report_ms
 
+    def report_soon(self) -> None:
+        """The next wake reports: what an operator asks for has changed."""
+        self._report_ms = 0
+
     def _report(self, now_ms: int) -> None:
         self._report_ms = now_ms + REPORT_MS
         self.reload_keys()

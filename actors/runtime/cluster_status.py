@@ -7,12 +7,15 @@ A row is a map. A supervisor reports one for each of its processes (`Supervisor.
 that runs elsewhere has one with the role `remote` or `foreign` and without a process id.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 Row = dict[str, Any]
 
-SILENT_MS = 2000  # A member without a message to its leader for this time is silent.
+LAG_MS = 2000  # A process lags that has not applied what was committed so long ago.
+SILENT_MS = 2000  # A member without a message to its leader for this time is silent,
+LOST_MS = 500  # or for this time if its connection has ended.
 ELSEWHERE = ("remote", "foreign")  # Roles of rows that no supervisor here reports.
 NO_LEADER = "no-leader"
 NEEDS_MAJORITY = "nothing is committed until a majority of its members runs and may vote"
@@ -112,15 +115,58 @@ class ClusterStatus(NamedTuple):
         return ", ".join(parts)
 
 
+class CommitHistory:
+    """How far each log was committed some time ago, by the rows of the seconds before."""
+
+    def __init__(self, age_ms: int = LAG_MS) -> None:
+        self._age_ms = age_ms
+        self._found: deque[tuple[int, dict[str, int]]] = deque()  # By the time of the report.
+
+    def add(self, rows: Iterable[Row], now_ms: int) -> None:
+        """These rows were reported now."""
+        self._found.append((now_ms, commits_of(rows)))
+        while self._found and self._found[0][0] < now_ms - 2 * self._age_ms:
+            self._found.popleft()
+
+    def known(self, now_ms: int) -> dict[str, int]:
+        """The highest commit index of each log that was reported between one and two times the age
+        ago."""
+        ages = self._age_ms, 2 * self._age_ms
+        return highest(found for ms, found in self._found if ages[0] <= now_ms - ms <= ages[1])
+
+
+def commits_of(rows: Iterable[Row]) -> dict[str, int]:
+    """The highest commit index of each log that rows tell."""
+    return highest(
+        {log: values.get("commit_index") or 0 for log, values in logs_of(row)} for row in rows
+    )
+
+
+def commits_before(rows: Iterable[Row]) -> dict[str, int]:
+    """How far each log was committed 2 s ago, by the supervisors of rows; nothing in their first
+    2 s."""
+    return highest(row.get("commits_before", {}) for row in rows)
+
+
+def highest(found: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """The highest index of each log."""
+    result: dict[str, int] = {}
+    for indexes in found:
+        for log, index in indexes.items():
+            result[log] = max(result.get(log, 0), index)
+    return result
+
+
 def cluster_status(
-    rows: Sequence[Row], before: Sequence[Row] = (), topology: str = ""
+    rows: Sequence[Row], committed: Mapping[str, int] | None = None, topology: str = ""
 ) -> ClusterStatus:
     """What rows say of their cluster.
 
-    before     rows of the same processes from about 2 s ago: a node that has not applied what was
-               committed then is lagging; without them, none is
+    committed  the commit index of each log about 2 s ago: a process that has not applied that is
+               lagging; None: what the supervisors tell in rows
     topology   its path, for the commands in the ways out
     """
+    committed = commits_before(rows) if committed is None else committed
     at = f" {topology}" if topology else ""
     names = list(dict.fromkeys(row["node"] for row in rows if row["node"]))
     problems = [
@@ -131,7 +177,7 @@ def cluster_status(
         own = [row for row in rows if row["node"] == name]
         found = [
             Problem(kind, name, text, PROBLEMS[kind].format(at=at, node=name, role=role))
-            for kind, role, text in _problems(own, _commits(before))
+            for kind, role, text in _problems(own, committed)
         ]
         found.sort(key=lambda problem: list(PROBLEMS).index(problem.kind))
         problems += found
@@ -144,7 +190,7 @@ def cluster_status(
     )
 
 
-def _problems(own: Sequence[Row], committed: dict[str, int]) -> Iterator[tuple[str, str, str]]:
+def _problems(own: Sequence[Row], committed: Mapping[str, int]) -> Iterator[tuple[str, str, str]]:
     """What is wrong with a node by its rows: kind, process, text."""
     states: dict[tuple[str, str], list[str]] = {}
     for row in own:
@@ -194,15 +240,6 @@ def logs_of(row: Row) -> Iterable[tuple[str, Row]]:
     return farms.items()
 
 
-def _commits(rows: Iterable[Row]) -> dict[str, int]:
-    """The highest known commit index of each log."""
-    found: dict[str, int] = {}
-    for row in rows:
-        for log, values in logs_of(row):
-            found[log] = max(found.get(log, 0), values.get("commit_index") or 0)
-    return found
-
-
 def _node_status(name: str, own: Sequence[Row], problem: str | None) -> NodeStatus:
     rows = [row for row in own if "farms" not in row]  # Farms have logs of their own.
     peer: Row = next((row for row in rows if row.get("raft_role")), {})
@@ -221,7 +258,7 @@ def _node_status(name: str, own: Sequence[Row], problem: str | None) -> NodeStat
         len(here) if here else None,
         sum(row["state"] == READY for row in here) if here else None,
         sum(restarts.values()) if here else None,
-        min((row["uptime"] for row in here), default=None),
+        min((row["uptime"] for row in here if row.get("pid")), default=None),
     )
 
 
@@ -265,10 +302,12 @@ def elsewhere_rows(rows: Sequence[Row]) -> list[Row]:
             row["raft_role"] = "follower"
             row["lag"] = max(0, best["commit_index"] - row["match_index"])
             row["state"] = READY
-            if silent_ms > SILENT_MS:
+            if silent_ms > (LOST_MS if known.get("lost") else SILENT_MS):
+                what = f"got nothing from it for {silent_ms / 1000:.0f} s"
+                if known.get("lost"):
+                    what = "has lost the connection to it"
                 row["state"] = "silent"
-                row["reason"] = f"{best['node']}, which leads, got nothing from it for "
-                row["reason"] += f"{silent_ms / 1000:.0f} s"
+                row["reason"] = f"{best['node']}, which leads, {what}"
         found.append(row)
     return found
 

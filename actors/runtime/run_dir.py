@@ -4,6 +4,8 @@ RUN/NODE/lock                locked by the supervisor and its children, which in
                              it is free when the last of them has ended
 RUN/NODE/supervisor.control  the supervisor's ROUTER
 RUN/NODE/ACTOR.json          the setup of an actor (0600)
+RUN/NODE/clients.json        what commands need of the topology (actors/topology/client_topology.py)
+RUN/NODE/raft_peer.lease     until when the node's peer surely leads (native/log/lease.py)
 RUN/NODE/ACTOR.SOCKET        pipes
 """
 
@@ -11,6 +13,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -111,6 +114,41 @@ class RunDir:
         self.lock_fd = -1
 
 
+def others(own: Path) -> list[str]:
+    """The topologies that other supervisors of this user run.
+
+    own   the run directory of a topology
+    """
+    bases = [base for base in _entries(own.parent) if base != own]
+    found = {held.get("topology", "") for base in bases for held in running(base).values()}
+    return sorted(found - {""})
+
+
+def users_of(fault: str, own: Path) -> list[tuple[int, str, str]]:
+    """This user's other running supervisors that hold what an error names, an address of their
+    topologies or the data of their processes: process id, topology and what it has.
+
+    own   the run directory of a topology
+    """
+    port = re.search(r":[0-9]+\b(?= is in use)", fault)
+    writer = re.search(r"process ([0-9]+) writes here already", fault)
+    if port is None and writer is None:
+        return []
+    found = {}
+    for base in _entries(own.parent):
+        for held in running(base).values() if base != own else ():
+            with contextlib.suppress(OSError, KeyError):
+                if writer is not None:
+                    is_user = int(writer[1]) in (held["pid"], *held.get("children", ()))
+                else:
+                    text = Path(held["topology"]).read_text("utf-8", "replace")
+                    is_user = port is not None and bool(re.search(rf"{port[0]}\b", text))
+                if is_user:
+                    what = "this data" if writer is not None else "this address"
+                    found[held["pid"]] = held["topology"], what
+    return [(pid, *found[pid]) for pid in sorted(found)]
+
+
 def sweep(base: Path) -> None:
     """Removes the run directories of killed supervisors.
 
@@ -188,7 +226,8 @@ def _holder_problem(node: str, found: dict[str, Any]) -> tuple[str, str]:
     if is_alive(pid):
         return (
             f"node {node} runs already: supervisor {pid} with {found.get('topology')}",
-            "see `supervisor status`, or end it with `supervisor stop`",
+            "see `supervisor status`; `supervisor reload` adopts a changed topology, "
+            "`supervisor stop` ends it",
         )
     left = " ".join(str(child) for child in found.get("children", ()) if is_alive(child))
     return (

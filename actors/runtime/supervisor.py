@@ -23,15 +23,16 @@ from ...net.sockets import SocketOptions, raise_nofile_limit, sockets_for_files
 from ...protocols.zerodb.wire.values import OWNER_BYTES
 from ...version import __version__
 from ..errors import OperatorError
+from ..topology import client_topology
 from . import data_dir, pipes
 from .children import Child, LogFile, ProcessChild, ThreadChild
-from .cluster_status import add_lag, cluster_status
+from .cluster_status import CommitHistory, add_lag, cluster_status
 from .fork_server import HAS_FORK_SERVER, Forked, ForkServer
 from .plan import LOG_ROLES, NodePlan, UnitPlan
 from .process_loop import STOP_SIGNALS, ProcessLoop, format_event, timestamp
 from .profiles import Profiles, decode_request
 from .reload import Reading, Step, TopologySource, has_changed
-from .run_dir import RunDir, sweep
+from .run_dir import RunDir, sweep, users_of
 from .setup import EXIT_BROKEN, EXIT_DAMAGED, EXIT_SETUP, EXIT_STOPPED, ActorSetup
 from .units import REMOVE, RESTART, STOP, STOP_KILL_MS, Member, Unit, stop_members
 
@@ -101,6 +102,7 @@ class Supervisor(ProcessLoop):
         self._forks: ForkServer | None = None
         self._notifier = ServiceNotifier(os.environ)
         self._notify_ms = 0  # When to notify next.
+        self._commits = CommitHistory()
         self._reload_ms: int | None = None  # When the last step of a reload began.
         self._pipes_dir = "inproc://kelek" if options.one_process else str(options.run_dir)
 
@@ -137,6 +139,7 @@ class Supervisor(ProcessLoop):
             self.run_dirs[node.name].acquire()
             self.run_dirs[node.name].write("secret", self._secret)
             self._note(node.name)
+        self._leave_topology()
         sweep(self.options.run_dir.parent)
         for node in self.nodes:
             try:
@@ -244,6 +247,12 @@ class Supervisor(ProcessLoop):
             pid=os.getpid(), topology=str(Path(self.options.topology).resolve()), children=children
         )
 
+    def _leave_topology(self) -> None:
+        """Leaves what commands need of the topology that runs."""
+        if self._source is not None:
+            for folder in self.run_dirs.values():
+                client_topology.leave(self._source.running.topology, folder)
+
     # ---- What arrives ----
 
     def on_signal(self, number: int) -> None:
@@ -293,6 +302,7 @@ class Supervisor(ProcessLoop):
             member.reported_ms = monotonic_ms()
             if kind == b"status":
                 member.status = msgpack.unpackb(rest[0])
+                self._commits.add([member.status], member.reported_ms)
             elif kind == b"ready" and member.state == "starting":
                 self._on_ready(member, member.reported_ms)
 
@@ -381,6 +391,7 @@ class Supervisor(ProcessLoop):
             return
         keys = [change.key for change in self._source.changes(reading)]
         self._source.adopt(reading)
+        self._leave_topology()
         self._end_reload()
         self.nodes = [reading.nodes.get(node.name, node) for node in self.nodes]
         for unit in self.units:
@@ -514,7 +525,7 @@ class Supervisor(ProcessLoop):
         self.unwatch(child.log_fd)
         child.close()
         member.child = None
-        member.state = "exited"
+        member.state = "stopping" if unit.order else "exited"  # Other actors of it may run yet.
         member.status = {}
         self.event("exited", **words, **_cause(code))
         if not (self.stopping or unit.failed or unit.order):
@@ -581,6 +592,9 @@ class Supervisor(ProcessLoop):
             if goes_on:
                 self._check_complete(monotonic_ms())
                 return
+        for pid, topology, what in users_of(unit.fault, self.options.run_dir):
+            way_out = f"end it: supervisor stop {shlex.quote(topology)}"
+            self._error(f"supervisor {pid} with {topology} has {what}; {way_out}")
         self.exit_code = code
         self.event("stopping", reason="start failed")
         self.request_stop()
@@ -628,7 +642,7 @@ class Supervisor(ProcessLoop):
             self._notify(now_ms)
         for unit in self.units:
             if unit.restart_ms is not None and now_ms >= unit.restart_ms:
-                unit.restarts += 1
+                unit.restarts += unit.failed  # Not those that an operator asked for.
                 unit.given_up = ""
                 self._start_unit(unit)
             elif unit.order and unit.children:
@@ -710,6 +724,7 @@ class Supervisor(ProcessLoop):
                 "state": "stopping" if self.stopping else "ready",
                 "restarts": 0,
                 "uptime": round((now_ms - self._start_ms) / 1000, 3),
+                "commits_before": self._commits.known(now_ms),
                 **({"topology": self._source.status()} if self._source else {}),
             }
         ]
@@ -730,6 +745,7 @@ class Supervisor(ProcessLoop):
             "pid": member.child.pid if member.child else None,
             "state": state,
             "restarts": unit.restarts,
+            "epoch": unit.epoch,  # It grows with each start.
             "uptime": round(uptime_ms / 1000, 3),
         }
         if unit.given_up:
@@ -738,14 +754,15 @@ class Supervisor(ProcessLoop):
 
     def event(self, event: str, **values: object) -> None:
         """Writes a lifecycle line to the supervisor log of its node, and to stdout unless it only
-        says how far the start is."""
+        says how far the start is, or the stop after a failed start."""
         line = format_event(event, values)
         stamped = f"{timestamp()} {line}\n".encode()
         node = values.get("node")
         for name, log in self._logs.items():
             if node in (None, name):
                 log.write(stamped)
-        if self._complete or self.options.verbose or event not in PROGRESS:
+        progress = event in PROGRESS or (self.stopping and event == "exited")
+        if self._complete or self.options.verbose or not progress:
             _write_if_writable(1, f"{line}\n")
 
     def _error(self, line: str) -> None:

@@ -43,6 +43,7 @@ class Topology(TopologyFile):
     """A topology with all defaults filled in."""
 
     path: str  # As the operator wrote it.
+    text: str  # Of the file.
     data_dir: Path
     places: Mapping[str, str]  # key.path -> FILE:LINE:COL
     renamed: tuple[str, ...]  # A line for the operator for each key given by its old name.
@@ -173,13 +174,15 @@ def _key_paths(section: type) -> Iterator[str]:
 def load(path: str) -> Topology:
     """Reads and checks a topology. Raises OperatorError with the first problem."""
     reader = SchemaReader(path)
-    tree = yaml_tree.load(path)
+    text = yaml_tree.read_text(path)
+    tree = yaml_tree.parse(path, text)
     if not isinstance(tree, YamlMapping):
         reader.fail(tree.mark, "", "a topology is a mapping", "write `cluster:` and `nodes:`")
     file = reader.section(tree, "", TopologyFile)
     topology = Topology(
         **{name: getattr(file, name) for name in keys_of(TopologyFile)},
         path=path,
+        text=text,
         data_dir=run_dir.home(path) / Path(file.data).expanduser(),
         places=reader.places,
         renamed=tuple(reader.renamed),

@@ -92,9 +92,8 @@ class _Builder:
         raise OperatorError(f"{self._name}:{mark.line}:{mark.column}", problem, way_out)
 
 
-def load(path: str) -> Node:
-    """Parses one file. Raises OperatorError if it cannot be read or is not in the accepted YAML."""
-    text = _text(path)
+def parse(path: str, text: str) -> Node:
+    """Parses the text of one file. Raises OperatorError if it is not in the accepted YAML."""
     if found := read_fast(path, text):
         return found
     try:
@@ -128,7 +127,8 @@ def read_fast(path: str, text: str) -> Mapping | None:
     return found if isinstance(found, Mapping) else None
 
 
-def _text(path: str) -> str:
+def read_text(path: str) -> str:
+    """The text of a file. Raises OperatorError."""
     try:
         with Path(path).open("rb") as file:
             data = file.read(FILE_BYTES_MAX + 1)

@@ -37,7 +37,7 @@ from ..cli_errors import FAILED, CliError
 from ..log.target import open_log
 from ..options import OUTPUT, ClusterOptions, argument, command, option
 from ..render import progress_bar, progress_line, show
-from ..targets import Target
+from ..targets import Target, load_topology
 
 if TYPE_CHECKING:
     from ...storage.farm.backup import FarmCopy
@@ -246,9 +246,10 @@ class _Maker:
 def _farms(target: Target) -> "dict[str, FarmCopy | str]":
     """Each farm of the topology, or why it is left out."""
     found: dict[str, FarmCopy | str] = {}
-    topology = target.topology
-    for name in topology.farms if topology is not None else ():
-        assert topology is not None
+    if target.topology is None:
+        return found
+    _, topology = load_topology(target.topology.path)
+    for name in topology.farms:
         own = {}
         for node in topology.farm_nodes:
             served = farms_of(node, topology.farms)

@@ -49,8 +49,7 @@ def rows_of_targets(path: str, targets: Sequence[ProcessTarget]) -> list[dict[st
     rows = [row for row in client.rows_of(path) if row["role"] != "supervisor"]
     nodes = sorted({row["node"] for row in rows})
     if not rows:
-        problem = "no node of it runs here; `supervisor start` starts it"
-        raise CliError(f"{path}: {problem}", client.EXIT_NOTHING)
+        raise client.nothing_runs(path)
     for target in targets:
         if target.node not in nodes:
             own = client.load(path).own_nodes
@@ -123,7 +122,7 @@ def profile(
     """
     topology, targets = targets_of(words)
     if len(targets) != 1 or not targets[0].role:
-        raise CliError("TARGET: give one process as NODE/ROLE; `supervisor status` lists them")
+        raise CliError("NODE/ROLE: give one process; `supervisor status -v` lists them")
     [target] = targets
     file = Path(file_name or f"{target.node}-{target.role}.svg")
     form = FORMS.get(file.suffix)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from ...actors.topology import client_topology
 from ...actors.topology.schema import NAME, NAME_RULE, did_you_mean
 from ...clients.errors import LogError
 from ...clients.log.log import Log
@@ -126,7 +127,7 @@ def _warn(found: Any, node: str, end: str) -> None:
 
 def _refuse_survivors(plan: Plan) -> None:
     """Refuses while another node answers: two clusters would continue one log."""
-    keys = client_keys.of_topology(plan.found)
+    keys = client_keys.of_topology(client_topology.of(plan.found))
     for name, node in plan.found.nodes.items():
         if name == plan.new.peer_id:
             continue

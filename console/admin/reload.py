@@ -45,8 +45,7 @@ def reload(
     path = client.path_of(topology)
     running = client.running_nodes(path, ())
     if not running:
-        problem = "no node of it runs here; `supervisor start` starts it"
-        raise CliError(f"{path}: {problem}", client.EXIT_NOTHING)
+        raise client.nothing_runs(path)
     found = _ask_all(path, running, dry_run)
     total = sum(row["role"] != "supervisor" for row in client.rows_of(path))
     if output != "json":

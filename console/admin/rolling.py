@@ -56,12 +56,12 @@ def _take(path: str, step: Step, fingerprints: dict[str, str] | None) -> dict[st
     if reason := client.ask_node(path, node, b"ask-restart", [node, unit, *expected]):
         raise CliError(reason)
     had_leader = any(row.get("leader") for row in before)
-    restarts = before[0]["restarts"] if before else -1
+    epoch = _epoch(before[0]) if before else -1
 
     def is_done(rows: Rows) -> bool:
         if verb == "stop":
             return not rows
-        if not rows or any(row["state"] != "ready" or row["restarts"] <= restarts for row in rows):
+        if not rows or any(row["state"] != "ready" or _epoch(row) <= epoch for row in rows):
             return False
         return not had_leader or any(row.get("leader") for row in rows)
 
@@ -76,6 +76,11 @@ def _take(path: str, step: Step, fingerprints: dict[str, str] | None) -> dict[st
         "ms": ms,
         "pids_before": sorted({row["pid"] for row in before} - {None}),
     }
+
+
+def _epoch(row: dict[str, Any]) -> int:
+    """A number that grows with each start of a unit. Supervisors of before count its restarts."""
+    return int(row.get("epoch", row["restarts"]))
 
 
 def wait_unit(path: str, which: tuple[str, str], is_done: Callable[[Rows], bool]) -> Rows:

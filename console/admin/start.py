@@ -23,6 +23,7 @@ from .supervisor_client import (
     ask,
     ask_node,
     load,
+    others_text,
     own_nodes,
     path_of,
     running_nodes,
@@ -163,6 +164,8 @@ def stop(options: TargetOptions) -> None:
     running = running_nodes(path, tuple(target.node for target in targets))
     if not running:
         click.echo("nothing-runs")
+        if others := others_text(path):
+            click.echo(f"supervisor: nothing of {path} runs{others}", err=True)
         return
     base = run_dir.of_topology(path)
     owners: dict[int, set[str]] = {}

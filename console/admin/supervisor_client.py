@@ -73,6 +73,18 @@ def running_nodes(path: str, nodes: tuple[str, ...]) -> dict[str, dict[str, Any]
     return {name: found for name, found in running.items() if not nodes or name in nodes}
 
 
+def nothing_runs(path: str) -> CliError:
+    """The error of a command for a topology of which nothing runs here."""
+    problem = "no node of it runs here; `supervisor start` starts it"
+    return CliError(f"{path}: {problem}{others_text(path)}", EXIT_NOTHING)
+
+
+def others_text(path: str) -> str:
+    """Which other topologies run here, for one of which nothing does; empty: none."""
+    others = run_dir.others(run_dir.of_topology(path))
+    return f"; what runs here is of {', '.join(others)}" if others else ""
+
+
 def ask(
     base: Path,
     node: str,

@@ -58,8 +58,7 @@ def upgrade(
     """
     path = client.path_of(topology)
     if not client.running_nodes(path, ()):
-        problem = "no node of it runs here; `supervisor start` starts it"
-        raise CliError(f"{path}: {problem}", client.EXIT_NOTHING)
+        raise client.nothing_runs(path)
     found = client.load(path)
     supervisors = _supervisors(path)
     wanted = [each for each in supervisors if force or each.version != __version__]

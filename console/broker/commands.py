@@ -13,11 +13,21 @@ from ...clients.broker.operations import (
     checked_identity,
     checked_request_id,
 )
+from ...clients.errors import BrokerTimeout, BrokerUnavailable
 from ...protocols.failover.limits import REACH_MS
-from ..cli_errors import CliError
+from ...protocols.majordomo import values
+from ..cli_errors import FAILED, CliError
 from ..options import DATA, OUTPUT, argument, command, option, timeout_option
 from ..render import data_json, show_json
-from .target import CLIENTS, CLIENTS_URL, TOPOLOGY, read_body, report_broker_errors, resolve_brokers
+from .target import (
+    CLIENTS,
+    CLIENTS_URL,
+    TOPOLOGY,
+    BrokerTarget,
+    read_body,
+    report_broker_errors,
+    resolve_brokers,
+)
 
 
 class CallRequest(NamedTuple):
@@ -54,7 +64,10 @@ def call(request: CallRequest) -> None:
         report_broker_errors(target, name),
     ):
         # Fail early when no broker is reachable.
-        broker.call("mmi.service", name, timeout_ms=min(REACH_MS, timeout_ms))
+        found = ask_broker(broker, target, name, min(REACH_MS, timeout_ms))
+        if found == values.MMI_NOT_FOUND and not name.encode().startswith(values.RESERVED):
+            waits = f"no worker offers it now; waiting up to {timeout_ms / 1000:g} s for one"
+            sys.stderr.write(f"kelek: {name}: {waits} (kelek broker services lists them)\n")
         left_out = 0
         with closing(broker.stream(name, frames, request_id=request_id)) as parts:
             for part in parts:
@@ -66,6 +79,20 @@ def call(request: CallRequest) -> None:
             show_body(parts.result(), True, request.output)
     if left_out:
         sys.stderr.write(f"kelek: {name}: {left_out} parts are left out; show them: --partials\n")
+
+
+def ask_broker(broker: Broker, target: BrokerTarget, service: str, timeout_ms: int) -> bytes:
+    """The code of the broker's answer whether a service has workers. Raises CliError."""
+    try:
+        return broker.call("mmi.service", service, timeout_ms=timeout_ms).frames[0]
+    except BrokerUnavailable:
+        raise
+    except BrokerTimeout as error:
+        raise CliError(
+            f"{target.source}: no answer within {timeout_ms / 1000:g} s; is it a broker's "
+            "`clients_url`?",
+            FAILED,
+        ) from error
 
 
 def checked_ids(request: CallRequest) -> tuple[bytes | None, bytes | None]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from ...clients.broker.body import frames_of
 from ...clients.broker.operations import checked_service
-from ...clients.errors import BrokerTimeout, BrokerUnavailable, Error
+from ...clients.errors import BrokerUnavailable, Error
 from ...protocols.majordomo.values import HEADERS, INTERVAL_MS, Headers
 from ...protocols.zre import services
 from ..cli_errors import CliError
@@ -64,9 +64,6 @@ def read_body(service: str | None, bodies: Sequence[bytes]) -> list[bytes]:
 @contextmanager
 def report_broker_errors(target: BrokerTarget, service: str) -> Iterator[None]:
     """Turns a failed call into a one-line error."""
-    ways_out: dict[type[Error], str] = {
-        BrokerUnavailable: target.start,
-        BrokerTimeout: "; does a worker run? kelek worker run",
-    }
+    ways_out: dict[type[Error], str] = {BrokerUnavailable: target.start}
     with report_errors(f"{target.source}: service {service}", ways_out):
         yield

@@ -147,7 +147,7 @@ def opened(
 ) -> "Iterator[Lock | Semaphore | Election]":
     """The object of a command; its errors end the command with one line."""
     from ...clients.lock.lock import Election, Lock, Semaphore
-    from ..table.target import report_table_errors, resolve_tables
+    from ..table.target import reach, report_table_errors, resolve_tables
 
     if not 0 < len(name.encode()) <= NAME_BYTES_MAX:
         raise CliError(f"NAME: 1 to {NAME_BYTES_MAX} bytes")
@@ -170,6 +170,7 @@ def opened(
         else:
             held = Semaphore(urls, name, limit, **settings)
         try:
+            reach(held._table, options.timeout_ms)
             yield held
         finally:
             held.close()

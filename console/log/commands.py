@@ -54,7 +54,7 @@ class EntrySelection(NamedTuple):
 
 @command
 def entries(options: ClusterOptions, selection: EntrySelection) -> None:
-    """Prints committed entries: index, term and data."""
+    """Prints the last committed entries, or those after an index: index, term and data."""
     show_entry = printer(options.output, entry_json, entry_line)
     with open_log(options) as (log, _):
         for entry in _selected(log, selection):

@@ -3,11 +3,10 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ...actors.topology.schema import NAME, NAME_RULE
 from ...clients.errors import Error, LogCompacted, LogNoLeader, LogTimeout, LogUnavailable
+from ...clients.io.urls import cluster_of
 from ...clients.log.log import Log
 from ...clients.log.operations import LogTuning
-from ...clients.node.discovery import cluster_of
 from ...protocols.failover.limits import REACH_MS
 from ...protocols.zre import services
 from ..cli_errors import FAILED, CliError
@@ -18,8 +17,11 @@ from ..targets import Target, report_errors, resolve
 def resolve_cluster(options: ClusterOptions) -> Target:
     """The cluster of --url and --cluster, or of a topology. Raises CliError, OperatorError."""
     cluster = options.cluster
-    if cluster and not NAME.fullmatch(cluster):
-        raise CliError(f"--cluster: {cluster!r} is not a name; use {NAME_RULE}")
+    if cluster:
+        from ...actors.topology.schema import NAME, NAME_RULE  # Of topologies, rarely needed.
+
+        if not NAME.fullmatch(cluster):
+            raise CliError(f"--cluster: {cluster!r} is not a name; use {NAME_RULE}")
     found = resolve(options.topology, options.urls, services.LOG, "url")
     if found.topology:
         return found._replace(cluster=cluster or found.topology.cluster)
@@ -36,9 +38,9 @@ def open_log(options: ClusterOptions) -> Iterator[tuple[Log, Target]]:
     target = resolve_cluster(options)
     source, tuning = target.source, LogTuning()
     if target.topology:
-        clients = target.topology.clients
+        given = target.topology
         tuning = LogTuning(
-            response_ttl_ms=clients.timeout_ms, election_grace_ms=clients.election_grace_ms
+            response_ttl_ms=given.timeout_ms, election_grace_ms=given.election_grace_ms
         )
     ways_out: dict[type[Error], str] = {
         LogUnavailable: target.start,

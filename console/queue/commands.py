@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from typing import Annotated, Any, NamedTuple
 
 import click
@@ -13,13 +12,10 @@ from ...clients.queue.operations import TABLE_PREFIX, TRIES_MAX, checked_id, tab
 from ...clients.queue.queue import Queue
 from ...clients.queue.records import PRIORITY_MAX, TIME_MS_MAX
 from ...clients.table.codecs import CODECS
-from ...protocols.failover.limits import REACH_MS
-from ...protocols.majordomo.values import OWN_SERVICES
-from ..broker.lists import ListRequest, fetch_all_rows
 from ..cli_errors import FAILED, CliError
 from ..options import OUTPUT, Seconds, ServerOptions, argument, command, option
-from ..render import show_json, show_rows
-from ..table.target import open_table, report_table_errors, resolve_tables
+from ..render import show_json, show_rows, time_text
+from ..table.target import open_table, reach, report_table_errors, resolve_tables
 
 LIST_MAX = 1_000_000
 BODY_CHARACTERS = 60  # Of a body in a list.
@@ -64,7 +60,10 @@ def list_(
     limit: int = LIMIT,
     codec: str = CODEC,
 ) -> None:
-    """Lists the jobs of the queue NAME, in the order in which workers take them."""
+    """Lists the jobs of the queue NAME, in the order in which workers take them.
+
+    `kelek queue info` lists the queues.
+    """
     with opened(options, name, codec) as queue:
         jobs = queue.jobs(state, limit=limit)
     show_jobs(options, name, jobs, KEYS)
@@ -86,11 +85,11 @@ def show(options: QueueOptions, name: str = NAME, job: str = JOB, codec: str = C
         if found is None:
             raise CliError(f"{name}: there is no job {job}, or its end is no longer kept", FAILED)
         row = row_of(found)
-        row["errors"] = [{"at": time_text(at), "text": text} for at, text in found.errors]
+        row["errors"] = [{"at": time_text(1000 * at), "text": text} for at, text in found.errors]
         if options.output == "json":
             show_json(row)
             return
-        errors = row.pop("errors")
+        errors, row["body"] = row.pop("errors"), body_text(row["body"])
         for key, value in row.items():
             if value is not None:
                 click.echo(f"{key:10} {value}")
@@ -160,28 +159,6 @@ def retry(
                 raise CliError(f"{name}: job {job} is no dead letter", FAILED)
 
 
-@command
-def info(
-    options: QueueOptions, names: tuple[str, ...] = argument(metavar="[NAME]...", nargs=-1)
-) -> None:
-    """Counts the jobs of queues by state: of all queues, and of the brokers' durable services.
-
-    The counts of a durable service are those of the first broker that answers; `kelek broker queue`
-    lists each broker's.
-    """
-    rows: list[dict[str, Any]] = []
-    for name in names or queue_names(options):
-        with opened(options, name) as queue:
-            counts = queue.info()
-        if names and not any(counts.values()):
-            check_known(name, queue_names(options))
-        rows.append({"queue": name, **counts})
-    if not names and not options.urls:
-        rows += durable_services(options)
-    keys = ("queue", "waiting", "delayed", "running", "dead", "ended", "workers")
-    show_rows(options.output, rows, keys)
-
-
 def queue_names(options: ServerOptions) -> list[str]:
     """The queues of the cluster, by the names of their tables."""
     with open_table(None, options) as table:
@@ -191,20 +168,6 @@ def queue_names(options: ServerOptions) -> list[str]:
         for name in names
         if name.startswith(TABLE_PREFIX) and len(name) > len(TABLE_PREFIX)
     ]
-
-
-def durable_services(options: ServerOptions) -> list[dict[str, Any]]:
-    """The durable services of the topology's brokers, as queues. None without brokers."""
-    request = ListRequest(options.topology, (), min(options.timeout_ms, REACH_MS), "json")
-    found: dict[str, dict[str, Any]] = {}
-    with suppress(CliError):
-        for row in fetch_all_rows(request, OWN_SERVICES, "name"):
-            if "durable" in row:
-                counts = {"waiting": row["durable"], "running": row["working"]}
-                found.setdefault(
-                    row["name"], {"queue": row["name"], **counts, "workers": row["workers"]}
-                )
-    return [*found.values()]
 
 
 @contextmanager
@@ -220,6 +183,7 @@ def opened(options: ServerOptions, name: str, codec: str = "msgpack") -> Iterato
             target.urls.values(), name, codec=codec, timeout_ms=options.timeout_ms, **target.keys
         )
         with queue:
+            reach(queue._table, options.timeout_ms)
             yield queue
 
 
@@ -244,7 +208,7 @@ def show_jobs(options: QueueOptions, name: str, jobs: list[JobInfo], keys: tuple
     rows = [row_of(job) for job in jobs]
     if options.output == "text":
         for row in rows:
-            body = str(row["body"])
+            body = body_text(row["body"])
             row["body"] = body if len(body) <= BODY_CHARACTERS else f"{body[:BODY_CHARACTERS]}..."
     show_rows(options.output, rows, keys)
 
@@ -256,8 +220,8 @@ def row_of(job: JobInfo) -> dict[str, Any]:
         "state": job.state,
         "priority": job.priority,
         "attempts": job.attempts,
-        "put": time_text(job.put_s),
-        "due": time_text(job.due_s),
+        "put": time_of(job.put_s),
+        "due": time_of(job.due_s),
         "session": job.session or None,
         "progress": None,
         "error": job.errors[-1][1] if job.errors else None,
@@ -272,6 +236,11 @@ def row_of(job: JobInfo) -> dict[str, Any]:
     return row
 
 
-def time_text(at_s: float) -> str | None:
+def body_text(body: Any) -> str:
+    """A row's body for people, and for `kelek queue put` again."""
+    return body if isinstance(body, str) else json.dumps(body, ensure_ascii=False)
+
+
+def time_of(at_s: float) -> str | None:
     """A Unix time in UTC; None: there is none."""
-    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds") if at_s else None
+    return time_text(1000 * at_s) if at_s else None

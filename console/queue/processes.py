@@ -70,6 +70,10 @@ class WorkerProcesses:
         while len(self._children) < self._count and not self._ending:
             command = [sys.executable, "-P", "-m", "kelek", *sys.argv[1:]]
             environment = {**os.environ, CHILD: "1"}
+            if self._reload:
+                # A module that changes twice in a second, without another size, would be the old
+                # one: Python compares whole seconds with what it has compiled.
+                environment["PYTHONDONTWRITEBYTECODE"] = "1"
             child = subprocess.Popen(
                 command, env=environment, stdin=subprocess.PIPE, start_new_session=True
             )

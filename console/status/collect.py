@@ -10,13 +10,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ...actors.runtime.cluster_status import (
     DOWN,
+    ELSEWHERE,
     NO_LEADER,
     READY,
     ClusterStatus,
     Row,
     add_lag,
     cluster_status,
+    commits_before,
+    commits_of,
     elsewhere_rows,
+    highest,
 )
 from ..admin import supervisor_client as client
 from ..cli_errors import FAILED, CliError
@@ -47,14 +51,17 @@ class Collected(NamedTuple):
 def collect(source: str, read: Callable[[], list[Row]], topology: str = "") -> Collected:
     """What rows say of their cluster.
 
-    A missing leader or a lag is looked at again for up to 2 s. Raises what read() raises.
+    A missing leader, or a lag that no supervisor has watched, is looked at again for up to 2 s.
+    Raises what read() raises.
 
     topology   its path, for the commands in the ways out; "": they name none
     """
     first = rows = read()
     until = time.monotonic() + SETTLE_S
     while True:
-        status = cluster_status(rows, first, topology)
+        watched = commits_before(rows)
+        others = [row for row in first if not watched or row["role"] in ELSEWHERE]
+        status = cluster_status(rows, highest([watched, commits_of(others)]), topology)
         kinds = {problem.kind for problem in status.problems}
         passing = kinds & {NO_LEADER, "lagging"}
         if not passing or NO_LEADER in passing < kinds or time.monotonic() > until:
@@ -168,9 +175,10 @@ def remote_row(name: str, url: str) -> Row:
 
 def _answers(path: str, urls: Sequence[str]) -> list[Row | None]:
     """What the members at urls say of themselves; None: nothing. Raises CliError."""
+    from ...actors.topology import client_topology
     from .. import client_keys
 
-    topology = client.load(path)
+    topology = client_topology.load(path)
     keys = client_keys.of_topology(topology)
     return _run(topology.cluster, urls, keys, lambda log: ask_each(log, urls))
 

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import click
@@ -18,7 +17,6 @@ from ...clients.stream.layout import (
 from ...clients.stream.reader import Start
 from .. import render
 from ..cli_errors import FAILED, CliError
-from ..loading import open_file
 from ..options import DATA, SIZE, Seconds, ServerOptions, argument, command, option
 from .target import AGE, NAME, START, OutputOptions, StreamPlace, missing, open_stream
 
@@ -133,6 +131,8 @@ def checked_headers(given: Iterable[str]) -> dict[str, str | bytes]:
 
 def lines() -> Iterator[bytes]:
     """The lines of standard input, without their ends."""
+    from ..loading import open_file  # Imported here: VALUEs need no file.
+
     with open_file("-") as file:
         for line in file.lines(BATCH_BYTES_MAX):
             yield line.removesuffix(b"\n").removesuffix(b"\r")
@@ -203,7 +203,7 @@ def record_text(record: StreamRecord) -> str:
     key = "-" if record.key is None else render.data_text(record.key)
     names = [f"{name}={header_text(value)}" for name, value in record.headers.items()]
     more = f"  [{', '.join(names)}]" if names else ""
-    time = time_text(record.time_ms)
+    time = render.time_text(record.time_ms)
     return f"{record.offset:>8}  {time}  {key}  {render.data_text(record.value)}{more}"
 
 
@@ -214,16 +214,11 @@ def header_text(value: str | bytes) -> str:
 def record_json(record: StreamRecord) -> dict[str, object]:
     return {
         "offset": record.offset,
-        "time": time_text(record.time_ms),
+        "time": render.time_text(record.time_ms),
         **render.data_json("key", record.key),
         **render.data_json("value", record.value),
         "headers": {name: header_text(value) for name, value in record.headers.items()},
     }
-
-
-def time_text(time_ms: int) -> str:
-    time = datetime.fromtimestamp(time_ms / 1000, UTC)
-    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 @command
@@ -241,7 +236,7 @@ def info(options: OutputOptions, place: StreamPlace, name: str = NAME) -> None:
         f"  {'keeps':<14} {kept_text(found)}",
     ]
     if found.records:
-        times = time_text(found.first_time_ms), time_text(found.last_time_ms)
+        times = render.time_text(found.first_time_ms), render.time_text(found.last_time_ms)
         shown.insert(2, f"  {'times':<14} {' to '.join(times)}")
     render.show(options.output, info_json(found), *shown)
 

@@ -14,7 +14,7 @@ from ...clients.stream.stream import Stream
 from ...protocols.limits import TABLE_MAX
 from ..cli_errors import FAILED, CliError
 from ..options import OUTPUT, ServerOptions, argument, option
-from ..table.target import report_table_errors, resolve_tables
+from ..table.target import reach, report_table_errors, resolve_tables
 
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 NAME = argument(metavar="NAME")
@@ -88,6 +88,7 @@ def open_stream(name: str, options: ServerOptions, place: StreamPlace) -> Iterat
         report_table_errors(target, place.table),
         Stream(urls, name, table=place.table, timeout_ms=timeout_ms, **target.keys) as stream,
     ):
+        reach(stream._table, timeout_ms)
         try:
             yield stream
         except StreamTrimmed as error:

@@ -5,17 +5,24 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import click
 
 from ...clients.errors import TableTooLarge
+from ...clients.lock.limits import LOCK_TABLE
 from ...clients.table.arguments import checked_key, checked_value
 from ...clients.table.changes import LIVE, Change
+from ...clients.table.reads import KeyEntry
 from ...protocols.zerodb.wire.values import (
+    BROKER_TABLE,
+    CATALOGUE_TABLE,
     LIMIT_MAX,
     OPTION_LIMITS,
     OWNER_BYTES,
+    OWNER_TABLE,
+    RESERVED_FIRST,
     TableOptions,
 )
 from .. import render
@@ -40,6 +47,12 @@ from ..options import (
 from .target import open_table, resolve_tables
 
 BENCH_PREFIX = b"bench/"
+USES = {
+    BROKER_TABLE: "durable requests",
+    CATALOGUE_TABLE: "names and schemas",
+    LOCK_TABLE: "locks",
+    OWNER_TABLE: "owners of reserved tables",
+}
 TTL_S_MAX = 10 * 365 * 24 * 3600
 
 
@@ -54,6 +67,8 @@ class TableProperties(NamedTuple):
                                     help="Bits per key of a bloom filter.")  # fmt: skip
     no_compression: bool = option("--no-compression", is_flag=True,
                                   help="Store blocks uncompressed.")  # fmt: skip
+    versions: bool = option("--versions", is_flag=True,
+                            help="Keep versions of keys; the table has no keys yet.")  # fmt: skip
 
 
 @command
@@ -63,14 +78,14 @@ def open(options: ServerOptions, properties: TableProperties, number: int | str 
     The first write to a table creates it with the default options.
     """
     given = properties._asdict()
-    compression = not given.pop("no_compression")
+    compression, versions = not given.pop("no_compression"), given.pop("versions")
     for (name, value), (_, smallest, largest) in zip(given.items(), OPTION_LIMITS, strict=True):
         if value is not None and not smallest <= value <= largest:
             option = f"--{name.removesuffix('_bytes').replace('_', '-')}"
             raise CliError(f"{option}: {value} is not in the range {smallest} to {largest}")
     chosen = {name: value for name, value in given.items() if value is not None}
     with open_table(number, options, creates=True) as table:
-        table.open(TableOptions(**chosen, compression=compression))
+        table.open(TableOptions(**chosen, compression=compression), versions=versions)
 
 
 class PutRequest(NamedTuple):
@@ -84,11 +99,11 @@ class PutRequest(NamedTuple):
 
 
 @command
-def put(options: WriteOptions, request: PutRequest, number: int | str = TABLE) -> None:
+def put(options: LoadOptions, request: PutRequest, number: int | str = TABLE) -> None:
     """Stores VALUE under KEY; VALUE `-` is all of standard input.
 
     With --if-absent or --if-equal the command fails if the key holds another value. Of several
-    concurrent callers, one succeeds.
+    concurrent callers, one succeeds. With -o json it prints the key and the LOG INDEX of the write.
     """
     key, expected = request.key, request.expected
     value = render.stdin().read() if request.value == b"-" else request.value
@@ -97,7 +112,8 @@ def put(options: WriteOptions, request: PutRequest, number: int | str = TABLE) -
         raise CliError("--if-equal: --if-absent is given too; leave one of them out")
     with open_table(number, options, creates=True) as table:
         if not request.if_absent and expected is None:
-            table.put(key, value, ttl_s=request.ttl_s)
+            index = table.put(key, value, ttl_s=request.ttl_s)
+            show_index(options, key, index)
             return
         batch = table.batch(ttl_s=request.ttl_s).put(key, value)
         if expected is None:
@@ -109,6 +125,11 @@ def put(options: WriteOptions, request: PutRequest, number: int | str = TABLE) -
     if not result.succeeded:
         held = "does not exist" if result.values[0] is None else f"holds {shown(result.values[0])}"
         raise CliError(f"{render.data_text(key)}: nothing was stored, it {held}", FAILED)
+    show_index(options, key, result.index)
+
+
+def show_index(options: ServerOptions, key: bytes, index: int | None) -> None:
+    render.show(options.output, {**render.data_json("key", key), "index": index})
 
 
 def check(key: bytes, value: bytes = b"") -> None:
@@ -130,23 +151,31 @@ def get(
     options: ReadOptions,
     number: int | str = TABLE,
     raw: bool = option("--raw", is_flag=True, help="Print only the bytes of one value."),
+    verbose: bool = option("-v", "--verbose", is_flag=True,
+                           help="Print keys, values, the LOG INDEX at which each was read, and "
+                           "of a table with versions that of the last change and the changes."),
     keys: tuple[bytes, ...] = argument(metavar="KEY...", type=DATA, nargs=-1, required=True),
-) -> None:
+) -> None:  # fmt: skip
     """Prints the value of each KEY; exit code 1 if a key does not exist.
 
     It prints one value as it is, with a line end unless the value has one or --raw is given. It
     prints several values after their keys.
     """
-    if raw and (len(keys) > 1 or options.output == "json"):
-        raise CliError("--raw: it prints one value; give one KEY and no -o json")
+    if raw and (len(keys) > 1 or verbose or options.output == "json"):
+        raise CliError("--raw: it prints one value; give one KEY, no -v and no -o json")
     for key in keys:
         check(key)
     with open_table(number, options) as table:
-        found = table.get_many(keys)
+        entries = [table.get_entry(key) for key in keys] if verbose else []
+        found = [entry.value for entry in entries] if verbose else table.get_many(keys)
     pairs = list(zip(keys, found, strict=True))
-    for key, value in pairs:
+    for (key, value), entry in zip_longest(pairs, entries):
         if options.output == "json":
-            render.show_json({**render.data_json("key", key), **render.data_json("value", value)})
+            pair = {**render.data_json("key", key), **render.data_json("value", value)}
+            render.show_json(pair | numbers_of(entry))
+        elif value is not None and entry is not None:
+            numbers = [entry.index, *(entry.version or ())]
+            click.echo("\t".join([render.pair_text(key, value), *map(str, numbers)]))
         elif value is not None and len(keys) == 1:
             click.echo(value, nl=not (raw or value.endswith(b"\n")))
         elif value is not None:
@@ -155,6 +184,14 @@ def get(
     if missing:
         way_out = f"list the keys: kelek table scan {number}"
         raise CliError(f"table {number}: no key {', '.join(missing)}; {way_out}", FAILED)
+
+
+def numbers_of(entry: KeyEntry | None) -> dict[str, object]:
+    """What JSON tells of a key besides its value."""
+    if entry is None:
+        return {}
+    version = {"version": entry.version._asdict()} if entry.version else {}
+    return {"index": entry.index, **version}
 
 
 @command
@@ -286,13 +323,16 @@ def info(
 
 @command
 def list_(options: ReadOptions) -> None:
-    """Prints all tables, first those with a name: name, number, keys and bytes on a node."""
+    """Prints all tables, first those with a name: name, number, keys and bytes on a node.
+
+    What kelek keeps in a table without a name is told in brackets.
+    """
     with open_table(None, options) as table:
         names, found = table.names(), table.tables()
     by_name = {number: name for name, number in names.items()}
     numbers = [*names.values(), *sorted(found.keys() - by_name.keys())]
     rows = [
-        {"name": by_name.get(number), "table": number,
+        {"name": by_name.get(number), "use": use_of(number), "table": number,
          **{what: found.get(number, {}).get(what, 0) for what in ("keys", "bytes")}}
         for number in numbers
     ]  # fmt: skip
@@ -301,8 +341,17 @@ def list_(options: ReadOptions) -> None:
     else:
         render.show_table(
             ("name", "table", "keys, about", "bytes"),
-            [[row["name"] or "", row["table"], row["keys"], row["bytes"]] for row in rows],
-        )
+            [
+                [row["name"] or (row["use"] and f"({row['use']})") or "",
+                 *(row[what] for what in ("table", "keys", "bytes"))]
+                for row in rows
+            ],
+        )  # fmt: skip
+
+
+def use_of(number: int) -> str | None:
+    """What kelek keeps in a table."""
+    return USES.get(number, "reserved" if number >= RESERVED_FIRST else None)
 
 
 @command

@@ -39,7 +39,7 @@ def resolve_tables(options: ServerOptions) -> Target:
 
 def check_local(target: Target, number: int | str | None) -> None:
     """Raises CliError for a local table when several nodes are possible."""
-    local = target.topology.zerodb.local_tables if target.topology else ()
+    local = target.topology.local_tables if target.topology else ()
     if number in local and len(target.urls) > 1:
         nodes = ", ".join(target.urls)
         raise CliError(f"table {number}: each node has its own; choose one with --node: {nodes}")
@@ -61,7 +61,6 @@ def open_table(
         Table(
             target.urls.values(),
             number or 0,
-            timeout_ms=min(REACH_MS, options.timeout_ms),
             sync=options.sync,
             stale=options.stale,
             tuning=TableTuning(owner=owner),
@@ -69,11 +68,17 @@ def open_table(
         ) as table,
         report_table_errors(target, number),
     ):
-        table.server()  # Fails soon when no server runs.
-        table.timeout_ms = options.timeout_ms
+        reach(table, options.timeout_ms)
         if isinstance(number, str) and table.locate(create=creates) is None:
             raise CliError(f"no table has the name {number}; list them: kelek table list", FAILED)
         yield table
+
+
+def reach(table: Table, timeout_ms: int) -> None:
+    """Waits for a server; further calls may take timeout_ms. Raises TableUnavailable after 2 s."""
+    table.timeout_ms = min(REACH_MS, timeout_ms)
+    table.server()
+    table.timeout_ms = timeout_ms
 
 
 @contextmanager

@@ -17,7 +17,14 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import DataTable, Footer, Input, Static
 
 from ...actors.errors import OperatorError
-from ...actors.runtime.cluster_status import Row, cluster_status
+from ...actors.runtime.cluster_status import (
+    CommitHistory,
+    Row,
+    cluster_status,
+    commits_before,
+    highest,
+)
+from ...net.clock import monotonic_ms
 from ..admin.processes import ProcessTarget, restart_targets
 from ..admin.supervisor_client import load
 from ..cli_errors import CliError
@@ -26,7 +33,6 @@ from ..status.commands import Source
 from .figures import NODE_HEADS, PROCESS_HEADS, Sample, node_rows, process_rows, usage_of
 
 REFRESH_S = 1.0
-BEFORE_S = 2.0  # A node that has not applied what was committed then is lagging.
 LOG_LINES = 200
 HELP = """\
 up, down    choose a node, or a process of the chosen node
@@ -112,7 +118,8 @@ class TopApp(App[None]):
     def __init__(self, source: Source) -> None:
         super().__init__()
         self.source = source
-        self.samples: list[Sample] = []  # Of the last seconds, the newest last.
+        self.samples: list[Sample] = []  # At most the last two, the newest last.
+        self.commits = CommitHistory()
         self.word = ""  # The filter.
         self.chosen = ""  # The node whose processes are shown.
         self.is_reading = False
@@ -161,10 +168,11 @@ class TopApp(App[None]):
             text = problem or f"no node of {self.source.name} runs; `supervisor start` starts it"
             self.main_screen.query_one("#problems", Static).update(text)
             return
-        recent = [each for each in self.samples if each.at_s > now_s - BEFORE_S - REFRESH_S]
-        old = recent[0].rows if recent else rows
-        status = cluster_status(rows, old, self.source.topology)
-        self.samples = [*recent, Sample(now_s, rows, status, usage)]
+        now_ms = monotonic_ms()
+        committed = highest([commits_before(rows), self.commits.known(now_ms)])
+        self.commits.add(rows, now_ms)
+        status = cluster_status(rows, committed, self.source.topology)
+        self.samples = [*self.samples[-1:], Sample(now_s, rows, status, usage)]
         self.show_picture()
 
     def show_picture(self) -> None:

@@ -8,13 +8,22 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...actors.runtime.cluster_status import Row, add_lag, cluster_status, elsewhere_rows
+from ...actors.runtime.cluster_status import (
+    CommitHistory,
+    Row,
+    add_lag,
+    cluster_status,
+    commits_before,
+    elsewhere_rows,
+    highest,
+)
 from ...actors.runtime.setup import ActorSetup
 from ...clients.broker.async_broker import AsyncBroker
 from ...clients.broker.operations import BrokerTuning
 from ...clients.errors import Error, NotAllowed, Timeout
 from ...clients.log.async_log import AsyncLog
 from ...clients.table.async_table import AsyncTable
+from ...net.clock import monotonic_ms
 from ...net.errors import OperatorError
 from ...protocols.majordomo.values import OWN_SERVICES, OWN_WORKERS, Headers
 from ..broker.lists import page_of
@@ -30,7 +39,6 @@ from .processes import Usage
 
 ASK_MS = 1500  # For the answer of a node.
 ANSWERS_S = 0.25  # How long a picture waits for answers; later ones are in the next picture.
-SETTLED_S = 2.0  # A node that has not applied what was committed then lags.
 PERIODS_S = {"tables": 5.0, "jobs": 2.0}  # Between two questions; others are asked each second.
 EVENTS_MAX = 300
 EVENTS_SINCE = "1h"
@@ -48,7 +56,8 @@ class Sources:
         assert settings is not None
         self._setup, self._settings, self._report = setup, settings, report
         self._usage = Usage()
-        self._reports: deque[tuple[float, list[Row]]] = deque(maxlen=8)
+        self._rows: list[Row] = []  # Of the last report.
+        self._commits = CommitHistory()
         self._logs: LogFiles | None = None
         self._events: deque[LogLine] = deque(maxlen=EVENTS_MAX)
         self._unknown: list[Row] = []  # Members that only an answer of theirs tells of.
@@ -79,14 +88,15 @@ class Sources:
             await asyncio.wait([self._tasks[name] for name in questions], timeout=ANSWERS_S)
         self._add_remote(rows)
         at = time.time()
-        before = next((old for since, old in self._reports if since >= at - SETTLED_S - 1), [])
         if rows:
-            self._reports.append((at, rows))
+            self._rows = rows
+            self._commits.add(rows, monotonic_ms())
+        committed = highest([commits_before(rows), self._commits.known(monotonic_ms())])
         if views & {"overview", "raft"}:
             self._read_events()
         setup = self._setup
         return Picture(
-            at, setup.node, setup.cluster, rows, cluster_status(rows, before), [*self._events],
+            at, setup.node, setup.cluster, rows, cluster_status(rows, committed), [*self._events],
             {name: self._answers.get(name, NetworkAnswer()) for name in questions}, problem,
         )  # fmt: skip
 
@@ -128,7 +138,7 @@ class Sources:
 
     def _read_events(self) -> None:
         if self._logs is None:
-            names = {row["node"] for row in self._reports[-1][1]} if self._reports else set()
+            names = {row["node"] for row in self._rows}
             folders = {name: Path(path) for name, path in self._settings.logs.items()
                        if name in names}  # fmt: skip
             self._logs = LogFiles(
@@ -255,7 +265,8 @@ class Sources:
         clients = [*self._clients.values()]
         for found in (self._tasks, self._due, self._clients, self._answers):
             found.clear()
-        self._reports.clear()
+        self._rows = []
+        self._commits = CommitHistory()
         self._events.clear()
         self._logs = None
         for client in clients:

@@ -20,6 +20,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 import yaml
 
+from kelek.actors.topology import client_topology
 from kelek.actors.topology.topology import Topology
 from kelek.clients.log.log import Log
 from kelek.clients.table.table import Table
@@ -48,7 +49,7 @@ class Cluster:
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
-        self.keys = client_keys.of_topology(topology)  # Arguments of clients.
+        self.keys = client_keys.of_topology(client_topology.of(topology))  # Arguments of clients.
         self.urls = {name: topology.nodes[name].url for name in topology.own_nodes}
         self._paths = dict.fromkeys(self.urls, topology.path)  # Of each node's topology.
         numbers = itertools.count(len(topology.nodes) + 1)

@@ -67,7 +67,7 @@ class Metric(NamedTuple):
 METRICS = (
     # Every process.
     Metric("process_up", GAUGE, "1 while the process is ready", ALL, "state", READY),
-    Metric("process_restarts", COUNTER, "Restarts since the supervisor's start", ALL, "restarts"),
+    Metric("process_restarts", COUNTER, "Restarts after failures", ALL, "restarts"),
     Metric("process_uptime_seconds", GAUGE, "Time since the process started", ALL, "uptime"),
     Metric("connections", GAUGE, "Connections to the tcp endpoints", ALL, "connections"),
     Metric("events", COUNTER, "Dropped, refused and other rare events by reason", ALL,
@@ -163,8 +163,8 @@ METRICS = (
            "inflight"),
     Metric("table_read_seconds", HISTOGRAM, "Reads, and requests of local tables: from arrival to "
            "answer", "zerodb_server", "latency.read"),
-    Metric("table_write_seconds", HISTOGRAM, "Replicated writes: from arrival until they are "
-           "applied here", "zerodb_server", "latency.write"),
+    Metric("table_write_seconds", HISTOGRAM, "Replicated writes: from arrival to their answers",
+           "zerodb_server", "latency.write"),
     Metric("jobs", GAUGE, "Data jobs", "job_server", "jobs"),
     Metric("job_leases", GAUGE, "Snapshots that clients hold", "job_server", "leases"),
     Metric("job_mappers", GAUGE, "Processes of mappers", "job_server", "mappers"),
@@ -251,7 +251,10 @@ def _buckets(counts: Sequence[int]) -> tuple[tuple[str, int], ...]:
 def _values(row: Row, metric: Metric) -> Iterator[tuple[tuple[str, ...], Any]]:
     """(values of the label, value) for each value at the path."""
     if not metric.label:
-        if (found := _at(row, metric.path)) is not MISSING:
+        found = _at(row, metric.path)
+        if found is MISSING and metric.kind == COUNTER and row.get("state") == "ready":
+            found = 0  # Nothing happened yet: the first time must be an increase.
+        if found is not MISSING:
             yield (), found
         return
     before, _, after = metric.path.partition(".*")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zmq
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
@@ -75,6 +76,20 @@ def test_an_unreachable_server_is_reported_soon_with_the_way_out(
         f"kelek: {path}: no connection to tcp://127.0.0.1:9 within 0.2 s; "
         f"does a peer of cluster 'c' run there? start it: supervisor start {path}",
     )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["table", "list"], ["stream", "list"], ["queue", "info", "q"], ["lock", "x"], ["elect", "x"]],
+)
+def test_commands_of_tables_end_soon_without_a_table_server(words: list[str]) -> None:
+    """Also at a port of another kind, which takes the connection and does not answer."""
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as other:
+        url = f"tcp://127.0.0.1:{other.bind_to_random_port('tcp://127.0.0.1', 20_000, 32_000)}"
+        result = CliRunner().invoke(main, [*words, "--url", url])
+    assert result.exit_code == cli_errors.FAILED
+    line = f"kelek: no answer from {url} within 2 s; is it a table server?"
+    assert result.stderr.splitlines()[-1] == line
 
 
 TOPOLOGY = """
@@ -193,6 +208,23 @@ def test_clients_load_no_event_loop(area: str) -> None:
     loaded = loaded_by(f"import kelek.console.{area}.commands")
     assert "kelek.console.render" in loaded
     assert not {"asyncio", "ssl", "concurrent.futures"} & loaded
+
+
+@pytest.mark.parametrize(
+    "words", ["table.commands", "stream.commands", "queue.commands", "lock.commands"]
+)
+def test_commands_of_tables_load_what_they_need(words: str) -> None:
+    """Groups, the wire of the log, discovery and YAML are for others: a sixth of the time."""
+    loaded = loaded_by(f"import kelek.console.{words}, kelek.actors.topology.client_topology")
+    others = {
+        "yaml", "textwrap", "base64",
+        "kelek.actors.topology.schema",
+        "kelek.clients.node.discovery",
+        "kelek.clients.stream.group",
+        "kelek.clients.stream.group_admin",
+        "kelek.protocols.zmqraft.wire.values",
+    }  # fmt: skip
+    assert not others & loaded
 
 
 def test_help_shows_whole_summaries() -> None:

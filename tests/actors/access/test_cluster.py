@@ -28,6 +28,9 @@ GRANTS = {
     "admin": "admin",
     "gone": "log.read log.append",
     "orders": "tables:7:rw",
+    "streams": "tables:3221225469:rw",
+    "stream-reader": "tables:3221225469:r",
+    "jobs": "tables:4294967291:rw tables:2147483648-2415919103:rw",
     "caller": "services:mail",
     "mailer": "worker:mail",
 }
@@ -140,6 +143,77 @@ def test_a_table_in_its_range(cluster: ClientsCluster) -> None:
             table.put(b"k", b"v")
         with pytest.raises(kelek.TableNotAllowed):
             table.get(b"k")
+
+
+def refused(call: Callable[[], object]) -> None:
+    begin_s = time.monotonic()
+    with pytest.raises(kelek.TableNotAllowed, match="no grant"):
+        call()
+    assert time.monotonic() - begin_s < DENIED_S
+
+
+def in_group(stream: kelek.Stream) -> bytes:
+    """The first record that a member of a group gets."""
+    with stream.group("all") as group:
+        value: bytes = next(group.records(timeout_s=60)).value
+        return value
+
+
+def test_streams_with_keys(cluster: ClientsCluster) -> None:
+    def stream_of(name: str) -> kelek.Stream:
+        urls, key, server_keys = cluster.client_of(name, "zerodb.url")
+        return kelek.Stream(urls, "news", key=key, server_keys=server_keys, timeout_ms=TIMEOUT_MS)
+
+    with stream_of("streams") as writer, stream_of("stream-reader") as reader:
+        assert writer.append(b"first", key=b"k") == 0
+        assert [record.value for record in reader.read()] == [b"first"]
+        assert next(iter(reader.tail("first"))).value == b"first"
+        assert in_group(writer) == b"first"
+        refused(lambda: reader.append(b"x"))
+        refused(lambda: reader.append_many([b"x"] * 300))
+        refused(lambda: reader.retain(max_records=1))
+        refused(lambda: in_group(reader))
+        assert [record.value for record in reader.read()] == [b"first"]
+    with stream_of("orders") as other:
+        for call in (lambda: list(other.read()), lambda: next(other.tail()), other.info):
+            refused(call)
+        refused(lambda: other.append(b"x"))
+
+
+def test_queues_with_keys(cluster: ClientsCluster) -> None:
+    def queue_of(name: str) -> kelek.Queue:
+        urls, key, server_keys = cluster.client_of(name, "zerodb.url")
+        return kelek.Queue(urls, "mails", key=key, server_keys=server_keys, timeout_ms=TIMEOUT_MS)
+
+    with queue_of("jobs") as queue:
+        job = queue.put("a letter")
+
+        @queue.worker
+        def send(job: kelek.Job) -> str:
+            return f"{job.body} sent"
+
+        queue.run(idle_s=0.1)
+        assert queue.result(job, timeout_s=60) == "a letter sent"
+        with queue_of("orders") as other:
+            other.worker(send)
+            for call in (
+                lambda: other.put("x"),
+                lambda: other.get(job),
+                other.info,
+                lambda: other.run(idle_s=0.1),
+            ):
+                refused(call)
+        assert queue.info()["waiting"] == 0
+    urls, key, server_keys = cluster.client_of("jobs", "zerodb.url")
+    with kelek.Table(urls, key=key, server_keys=server_keys, timeout_ms=TIMEOUT_MS) as table:
+        number = table.names()["queue.mails"]
+    grants = f"tables:4294967291:r tables:{number}:rw"
+    cluster.paths["mails"] = cluster.allow("mails", grants)
+    with queue_of("mails") as queue:
+        queue.worker(send)
+        job = queue.put("another")
+        queue.run(idle_s=0.1)
+        assert queue.result(job, timeout_s=60) == "another sent"
 
 
 def test_a_service_of_its_grant(cluster: ClientsCluster) -> None:

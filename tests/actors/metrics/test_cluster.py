@@ -89,7 +89,7 @@ def test_a_killed_node_is_seen_by_the_others(shell: Any) -> None:
     os.kill(pids[second], signal.SIGKILL)
     lone = wait(ports[leader], "/readyz", lambda status, _: status == 503)
     assert "problem: no leader of the log" in lone
-    assert fetch(ports[leader], "/livez") == (200, "ready\n")
+    assert fetch(ports[leader], "/livez") == (200, "alive\n")
     page = fetch(ports[leader], "/metrics")[1]
     assert value(page, "kelek_raft_has_leader") == 0.0
     assert value(page, "kelek_process_up", "metrics") == 1.0

@@ -71,12 +71,14 @@ def test_a_node_that_serves_nevertheless_is_ready(change: Any, note: str) -> Non
 
 def test_a_silent_supervisor_is_a_problem() -> None:
     health = NodeHealth(0)
-    assert health.alive(0).text == "ready\n"
+    assert health.alive(0).text == "alive\n"
     assert health.ready(0).problems == ("the supervisor has not reported yet",)
     health.on_report([SUPERVISOR, PEER], 1000)
     assert not health.ready(5000).problems
     assert health.ready(8000).problems == ("the supervisor has not reported for 7 s",)
-    assert health.alive(8000) == health.ready(8000)
+    assert health.alive(8000).problems == health.ready(8000).problems
+    texts = [health.alive(8000).text, health.ready(8000).text]
+    assert [text.splitlines()[0] for text in texts] == ["not alive", "not ready"]
 
 
 def test_a_process_lags_by_time_and_not_by_entries() -> None:

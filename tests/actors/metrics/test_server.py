@@ -119,7 +119,7 @@ def test_pages_follow_the_last_report(scraped: Scraped) -> None:
         503,
         "not ready\nproblem: the supervisor has not reported yet\n",
     )
-    assert scraped.fetch("/livez") == (200, "ready\n")
+    assert scraped.fetch("/livez") == (200, "alive\n")
     scraped.answer(ROWS)
     found = values(scraped.text("/metrics"))
     assert found["kelek_raft_term", "n1", "raft_peer"] == 7.0
@@ -131,16 +131,16 @@ def test_pages_follow_the_last_report(scraped: Scraped) -> None:
     assert scraped.fetch("/readyz", "HEAD") == (200, "")
     scraped.answer([ROWS[0], {**ROWS[1], "leader": None, "term": 8}])
     assert scraped.fetch("/readyz")[1].startswith("not ready\nproblem: no leader")
-    assert scraped.fetch("/livez") == (200, "ready\n")
+    assert scraped.fetch("/livez") == (200, "alive\n")
 
 
 def test_a_silent_supervisor_is_no_life(scraped: Scraped, clock: Any) -> None:
     scraped.answer(ROWS)
     clock.shift_ms = STALE_MS + 1
-    for path in ("/livez", "/readyz"):
+    for path, word in (("/livez", "alive"), ("/readyz", "ready")):
         assert scraped.fetch(path) == (
             503,
-            "not ready\nproblem: the supervisor has not reported for 5 s\n",
+            f"not {word}\nproblem: the supervisor has not reported for 5 s\n",
         )
 
 

@@ -6,10 +6,12 @@ import pytest
 
 from kelek.actors.runtime.cluster_status import (
     PROBLEMS,
+    CommitHistory,
     NodeStatus,
     Row,
     add_lag,
     cluster_status,
+    commits_of,
     elsewhere_rows,
 )
 
@@ -100,9 +102,9 @@ def test_a_node_lags_that_has_not_applied_what_was_committed_before() -> None:
     rows = healthy()
     rows[2]["applied_index"] = 8
     assert cluster_status(rows).problems == [], "nothing is known of earlier"
-    before = [{**each, "commit_index": 8} for each in rows]
-    assert cluster_status(rows, before).problems == [], "it has applied what was committed then"
-    [problem] = cluster_status(rows, rows).problems
+    assert cluster_status(rows, {"": 8}).problems == [], "it has applied what was committed then"
+    rows[0]["commits_before"] = {"": 9}
+    [problem] = cluster_status(rows).problems
     assert (problem.kind, problem.subject) == ("lagging", "n2")
     assert problem.text == "raft_peer is at entry 8 of 9"
 
@@ -110,10 +112,23 @@ def test_a_node_lags_that_has_not_applied_what_was_committed_before() -> None:
 def test_a_farm_lags_by_its_own_log() -> None:
     farm = {"raft_role": "leader", "leader": "1", "commit_index": 3, "applied_index": 3}
     rows = [*healthy(), row("n1", "farm_server", farms={"a": farm}, **farm)]
-    assert cluster_status(rows, rows).problems == []
+    assert cluster_status(rows, commits_of(rows)).problems == []
     farm["applied_index"] = 2
-    [problem] = cluster_status(rows, rows).problems
+    [problem] = cluster_status(rows, commits_of(rows)).problems
     assert str(problem).startswith("lagging n1: farm_server is at entry 2 of 3; ")
+
+
+def test_how_far_a_log_was_committed_some_time_ago() -> None:
+    history = CommitHistory(2000)
+    for second in range(8):
+        rows = [peer("n1", commit_index=second), peer("n2", commit_index=second // 2)]
+        history.add(
+            [*rows, row("n1", "farm_server", farms={"a": {"commit_index": 70}})], 1000 * second
+        )
+        assert history.known(1000 * second) == ({"": second - 2, "a": 70} if second > 1 else {})
+    assert history.known(9000) == {"": 7, "a": 70}
+    history.add([peer("n1", commit_index=1)], 10_000)
+    assert history.known(12_000) == {"": 1}, "of a log that began anew only the new one counts"
 
 
 def test_logs_without_a_leader() -> None:
@@ -129,7 +144,7 @@ def test_logs_without_a_leader() -> None:
 
 
 def test_the_leader_knows_members_elsewhere() -> None:
-    followers = {"n2": {"match_index": 9, "silent_ms": 50},
+    followers = {"n2": {"match_index": 9, "silent_ms": 50, "lost": 1},
                  "n3": {"match_index": 2, "silent_ms": 9000}}  # fmt: skip
     rows = [peer("n1", "leader", followers=followers, foreign=["n3"])]
     assert [each["role"] for each in elsewhere_rows(rows)] == ["remote", "foreign"]
@@ -142,6 +157,10 @@ def test_the_leader_knows_members_elsewhere() -> None:
         "down n3: n1, which leads, got nothing from it for 9 s; start it where it runs: "
         "supervisor start t.yaml --node n3"
     )
+    followers["n2"]["silent_ms"] = 600
+    remote, _ = elsewhere_rows(rows)
+    assert remote["state"] == "silent", "its connection has ended, and for longer than a restart"
+    assert remote["reason"] == "n1, which leads, has lost the connection to it"
     follower = [peer("n2")]
     assert [(each["raft_role"], each["state"]) for each in elsewhere_rows(follower)] == [
         ("leader", None), (None, None),

@@ -250,8 +250,8 @@ def test_a_second_start_reports_the_running_supervisor(running: Any, start: Star
     assert second.wait_exit() == 2
     assert second.stderr() == (
         f"supervisor: {running.options['run_dir']}/n1: node n1 runs already: supervisor "
-        f"{running.process.pid} with {Path('t.yaml').resolve()}; see `supervisor status`, or end "
-        "it with `supervisor stop`\n"
+        f"{running.process.pid} with {Path('t.yaml').resolve()}; see `supervisor status`; "
+        "`supervisor reload` adopts a changed topology, `supervisor stop` ends it\n"
     )
     assert query_status(running.options["run_dir"])[0]["pid"] == running.process.pid
 
@@ -440,6 +440,17 @@ def test_an_ordered_restart_kills_a_unit_that_does_not_end(start: Start) -> None
     assert running.wait_event("exited", role="machine")["signal"] == "SIGKILL"
     running.wait_event("ready", role="machine")
     assert running.pids("machine") != [pid]
+
+
+def test_what_has_ended_by_an_order_is_not_shown_as_a_failure(start: Start) -> None:
+    running = start(faults={"writer": "can't be ended"})
+    running.wait_event("all-ready")
+    run_dir = running.options["run_dir"]
+    assert order(run_dir, "stop", "n1", "pair") == ""
+    running.wait_event("exited", role="peer")
+    states = {row["name"]: row["state"] for row in query_status(run_dir)}
+    assert states["peer"] == "stopping", "the writer runs yet"
+    running.wait_event("stopped", unit="pair")
 
 
 def test_an_ordered_restart_starts_a_unit_that_was_given_up(start: Start) -> None:

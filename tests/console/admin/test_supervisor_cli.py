@@ -20,6 +20,7 @@ import pytest
 import zmq
 
 import kelek
+from kelek.bench.ports import free_ports
 from kelek.console.admin import supervisor_client as asking
 from kelek.console.cli_errors import CliError
 from kelek.tests.console import kelek_runner
@@ -201,6 +202,7 @@ def test_nodes_one_by_one(cli: Cli) -> None:
     done = cli.run("start", "--node", "n2")
     assert done.returncode == 2
     assert "node n2 runs already: supervisor " in done.stderr
+    assert "`supervisor reload` adopts a changed topology" in done.stderr
     assert cli.run("stop", "--node", "n2").stdout == "stopped nodes=n2\n"
     assert {row["node"] for row in cli.rows()} == {"n1", "n3"}
     assert cli.run("stop").stdout == "stopped nodes=n1,n3\n"
@@ -256,6 +258,58 @@ def test_a_port_in_use(cli: Cli) -> None:
         "end the program that holds it, or choose another address\n"
     )
     assert "gave-up node=n2 unit=raft" in done.stdout
+
+
+def test_a_port_of_another_supervisor_of_this_user(cli: Cli) -> None:
+    """It is named, with the command that ends it; the stop after the failed start is quiet."""
+    path, other = cli.folder / "topology.yaml", cli.folder / "other" / "topology.yaml"
+    other.parent.mkdir()
+    [port] = free_ports(1)
+    address = f"tcp://127.0.0.1:{port}"
+    other.write_text(path.read_text().replace(f"ipc://{cli.ipc_dir}/n1.url", address))
+    other.write_text(other.read_text().replace(f"ipc://{cli.ipc_dir}/", f"ipc://{cli.ipc_dir}/o"))
+    path.write_text(path.read_text().replace(f"ipc://{cli.ipc_dir}/n2.url", address))
+    cli.run("start", "--detach", str(other))
+    try:
+        done = cli.run("start")
+        assert done.returncode == 2
+        [_, line] = done.stderr.splitlines()
+        pid = cli.rows(str(other))[0]["pid"]
+        assert line == (
+            f"supervisor: supervisor {pid} with {other} has this address; "
+            f"end it: supervisor stop {other}"
+        )
+        shown = done.stdout.partition("stopping reason")[2].splitlines()
+        assert [words.split()[0] for words in shown[1:]] == ["stopped"]
+    finally:
+        cli.run("stop", str(other))
+
+
+def test_the_data_of_another_supervisor_of_this_user(cli: Cli) -> None:
+    """As after a copy of the demo's topology beside its data: `stop` finds nothing to stop."""
+    cli.write(("n1",))
+    cli.start()
+    copied = cli.folder / "copied.yaml"
+    copied.write_text(
+        (cli.folder / "topology.yaml").read_text().replace(f"{cli.ipc_dir}/", f"{cli.ipc_dir}/c")
+    )
+    done = cli.run("start", str(copied))
+    assert done.returncode == 2
+    [first, line] = done.stderr.splitlines()
+    pid = next(row["pid"] for row in cli.rows() if row["role"] == "supervisor")
+    assert "writes here already; stop it first" in first
+    assert line == (
+        f"supervisor: supervisor {pid} with {cli.folder}/topology.yaml has this data; "
+        f"end it: supervisor stop {cli.folder}/topology.yaml"
+    )
+    others = f"what runs here is of {cli.folder}/topology.yaml"
+    done = cli.run("stop", "copied.yaml")
+    assert (done.returncode, done.stdout) == (0, "nothing-runs\n")
+    assert done.stderr == f"supervisor: nothing of copied.yaml runs; {others}\n"
+    for command in ("reload", "restart", "upgrade"):
+        done = cli.run(command, "copied.yaml")
+        assert done.returncode == 3
+        assert done.stderr.rstrip().endswith(f"`supervisor start` starts it; {others}")
 
 
 def test_a_data_directory_of_another_cluster(cli: Cli) -> None:

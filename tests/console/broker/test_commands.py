@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import zmq
 from click.testing import CliRunner
 
 import kelek
@@ -16,7 +17,7 @@ from kelek.console import cli_errors
 from kelek.console.kelek_cli import main
 from kelek.protocols.majordomo.codec import Failure
 from kelek.tests.clients.broker.broker_thread import BrokerThread
-from kelek.tests.console.kelek_runner import fails, ok
+from kelek.tests.console.kelek_runner import fails, ok, run
 
 SERVED = '''
 import kelek
@@ -87,6 +88,22 @@ def test_a_service_from_a_shell(host: BrokerThread, tmp_path: Path) -> None:
         assert "no sevens" not in stderr, "it is an answer"
 
 
+def test_a_call_without_workers_says_so_while_it_waits(host: BrokerThread) -> None:
+    result = run("call", "nothing", "--url", host.front_url, "--timeout", "0.3")
+    assert result.exit_code == cli_errors.FAILED
+    first = result.stderr.splitlines()[0]
+    assert first.startswith("kelek: nothing: no worker offers it now; waiting up to 0.3 s")
+
+
+def test_a_call_of_what_is_no_broker(tmp_path: Path) -> None:
+    url = f"ipc://{tmp_path}/router"
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        router.bind(url)
+        code, line = fails("call", "add", "1", "--url", url, "--timeout", "1")
+    assert code == cli_errors.FAILED
+    assert line == f"kelek: {url}: no answer within 1 s; is it a broker's `clients_url`?"
+
+
 def test_parts_from_a_shell(host: BrokerThread, tmp_path: Path) -> None:
     front, back = ["--url", host.front_url, "--timeout", "60"], ["--url", host.back_url]
     with working(tmp_path, "served:count", "--concurrency", "2", *back):
@@ -141,8 +158,9 @@ def test_a_call_loads_little() -> None:
 
 def test_answers_of_the_broker(host: BrokerThread) -> None:
     host.refuse.append(Failure(504, "no worker took it in time"))
-    code, line = fails("call", "x", "--url", host.front_url)
-    assert code == cli_errors.FAILED
+    result = run("call", "x", "--url", host.front_url)
+    assert result.exit_code == cli_errors.FAILED
+    _, line = result.stderr.splitlines()  # The first one says that it waits for a worker.
     assert "no worker took it in time; does a worker run? kelek worker run" in line
 
 

@@ -33,7 +33,10 @@ def test_jobs_are_put_listed_shown_and_ended(cluster: LocalCluster) -> None:
         (job, "waiting", {"name": "a.jpg"}),
         (later, "delayed", "b.jpg"),
     ]
-    assert "state      waiting" in ok("queue", "show", "thumbs", job, *of)
+    shown = ok("queue", "show", "thumbs", job, *of)
+    assert "state      waiting" in shown
+    for text in (shown, ok("queue", "list", "thumbs", *of)):
+        assert '{"name": "a.jpg"}' in text, "as `kelek queue put` takes it"
     with kelek.Queue(cluster.table_urls, "thumbs") as queue:
 
         @queue.worker

@@ -112,8 +112,9 @@ def test_processes_are_replaced_and_loaded_again(cluster: LocalCluster, tmp_path
             assert version == 1
             os.kill(pid, signal.SIGKILL)
             until(lambda: has_workers(2) and work()[1] != pid)
+            old = work()[1]  # One that starts behind the change may be new by itself.
             module.write_text(MODULE.format(urls=cluster.table_urls, name="many", version=2))
-            until(lambda: work()[0] == 2)
+            until(lambda: work()[0] == 2 and not is_there(old))
             process.send_signal(signal.SIGTERM)
             _, err = process.communicate(timeout=DEADLINE_S)
             assert process.returncode == 0

@@ -6,6 +6,7 @@ import pty
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ from kelek.console.kelek_cli import main
 from kelek.console.table.shell import Shell
 from kelek.protocols.zerodb.wire.requests import RangeJob
 from kelek.protocols.zerodb.wire.values import SESSION_ENDED, TableOptions
+from kelek.testing import LocalCluster
+from kelek.testing.fixtures import kelek_cluster as kelek_cluster
 from kelek.tests.clients.table.table_servers import JOB, TableServers
 from kelek.tests.console.kelek_runner import fails, ok, run
 
@@ -53,6 +56,15 @@ def test_put_get_delete(cluster: TableServers) -> None:
     ]
     assert rows[0] == {"key": "k", "value": "v"}
     assert rows[1] == {"key_base64": "AP8=", "value_base64": "/go="}
+    assert ok("table", "get", "7", "k", "-v") == "k\tv\t2\n"
+    assert json.loads(ok("table", "get", "7", "k", "-v", "-o", "json")) == {**rows[0], "index": 2}
+    assert json.loads(ok("table", "put", "7", "k", "v", "-o", "json")) == {"key": "k", "index": 3}
+    code, line = fails("table", "open", "8", "--versions")
+    assert (code, line.endswith("does not keep versions of keys")) == (1, True)
+    words = "table", "put", "7", "k", "v", "--if-equal", "v", "-o", "json"
+    assert json.loads(ok(*words)) == {"key": "k", "index": 4}
+    code, line = fails("table", "get", "7", "no", "-v")
+    assert (code, line) == (1, "kelek: table 7: no key no; list the keys: kelek table scan 7")
     code, line = fails("table", "get", "7", "no")
     assert code == cli_errors.FAILED
     assert line == "kelek: table 7: no key no; list the keys: kelek table scan 7"
@@ -67,10 +79,10 @@ def test_a_value_comes_back_raw(cluster: TableServers, value: bytes) -> None:
     ok("table", "put", "7", "k", "-", stdin=value)
     said = run("table", "get", "7", "k", "--raw")
     assert (said.exit_code, said.stdout_bytes) == (0, value)
-    for words in (["k", "other"], ["k", "-o", "json"]):
+    for words in (["k", "other"], ["k", "-v"], ["k", "-o", "json"]):
         code, line = fails("table", "get", "7", "--raw", *words)
         assert (code, line) == (
-            2, "kelek: --raw: it prints one value; give one KEY and no -o json"
+            2, "kelek: --raw: it prints one value; give one KEY, no -v and no -o json"
         )  # fmt: skip
     assert fails("table", "get", "7", "no", "--raw")[0] == 1
 
@@ -268,6 +280,23 @@ def test_no_server_answers(cluster: TableServers, words: list[str]) -> None:
     assert code == cli_errors.FAILED
     assert ("does a table server run there?" if words else "start it: supervisor start") in line
     assert ("ipc:///nobody" if words else cluster.urls[0]) in line
+
+
+def test_a_host_without_an_address(cluster: TableServers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that has an address is enough."""
+    known = socket.getaddrinfo
+
+    def resolve(host: str, *rest: Any) -> Any:
+        if host == "gone.example":
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return known(host, *rest)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    unknown = ["--url", "tcp://gone.example:7100", "--url", "tcp://a..b:7100"]
+    code, line = fails("table", "count", "1", *unknown)
+    assert code == cli_errors.FAILED
+    assert "--url tcp://gone.example:7100: the name gone.example has no address: Name or" in line
+    assert ok("table", "count", "1", *unknown, "--url", cluster.urls[0]) == "0\n"
 
 
 def test_a_topology_without_tables(tmp_path: Path) -> None:
@@ -615,8 +644,10 @@ def test_tables_have_names(cluster: TableServers) -> None:
     assert json.loads(ok("table", "list", "-o", "json"))[0]["name"] == "users"
     lines = ok("table", "list").splitlines()
     assert [line.split()[:2] for line in lines] == [
-        ["name", "table"], ["users", "2147483648"], ["7", "1"], ["4294967291", "3"]
+        ["name", "table"], ["users", "2147483648"], ["7", "1"], ["(names", "and"]
     ]  # fmt: skip
+    assert lines[-1].split()[2:4] == ["schemas)", "4294967291"]
+    assert json.loads(ok("table", "list", "-o", "json"))[-1]["use"] == "names and schemas"
     ok("table", "rename", "7", "old")
     ok("table", "rename", "users", "people")
     assert ok("table", "get", "people", "k") == "v\n"
@@ -631,6 +662,18 @@ def test_tables_have_names(cluster: TableServers) -> None:
     said = run("shell", stdin=text.encode())
     assert said.stdout.splitlines() == ["w", "b\tc", "k\tw"]
     assert said.exit_code == 2
+
+
+def test_versions_of_keys(kelek_cluster: LocalCluster) -> None:
+    topology = "-t", kelek_cluster.topology
+    ok("table", "open", "versioned", "--versions", *topology)
+    words = "table", "put", "versioned", "k", "v", "-o", "json", *topology
+    last = [json.loads(ok(*words))["index"] for _ in range(2)][-1]
+    get = "table", "get", "versioned", "k", "-v", *topology
+    key, value, index, changed, changes = ok(*get).rstrip().split("\t")
+    assert [key, value, int(changed), int(changes)] == ["k", "v", last, 2]
+    assert int(index) >= last
+    assert json.loads(ok(*get, "-o", "json"))["version"] == {"index": last, "changes": 2}
 
 
 def test_values_that_depend_on_the_values_before(cluster: TableServers) -> None:

@@ -6,12 +6,13 @@ from kelek.protocols.access import audit
 from kelek.protocols.access.audit import AuditRecord
 from kelek.protocols.access.log_audit import PENDING_MAX
 from kelek.protocols.raft.messages import AppendEntries
+from kelek.protocols.reqids import make_reqids
 from kelek.protocols.zmqraft.wire import config_codec, snapshot_codec, transfer_codec
 from kelek.protocols.zmqraft.wire import values as v
 from kelek.tests.protocols.zmqraft.server.test_peer import CLUSTER, Alone
 from kelek.tests.protocols.zmqraft.server.test_transfer import leader
 
-REQID = v.make_reqids(1_800_000_000, b"abc", 1, [1])[0]
+REQID = make_reqids(1_800_000_000, b"abc", 1, [1])[0]
 MEMBERS = [["n1", "tcp://127.0.0.1:1"]]
 REQUESTS = {
     v.CONFIG_UPDATE: config_codec.CONFIG_UPDATE_REQUEST.encode(

@@ -81,6 +81,14 @@ def test_the_values_of_a_label_are_bounded() -> None:
     assert sum(sample.value for sample in found) == 1000
 
 
+def test_what_has_not_happened_yet_has_happened_no_times() -> None:
+    requests = Metric("table_requests", COUNTER, "h", "zerodb_server", "requests")
+    row = {"role": "zerodb_server", "name": "zerodb_server", "state": "starting"}
+    assert not list(samples(requests, "n1", [row])), "it has not reported"
+    (found,) = samples(requests, "n1", [{**row, "state": "ready"}])
+    assert found.value == 0.0
+
+
 def test_values_that_a_process_does_not_have_are_left_out() -> None:
     rows = [{"role": "raft_peer", "name": "raft_peer", "followers": {"n2": {}}}]
     assert not list(samples(SILENT, "n1", rows))
