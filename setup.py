@@ -1,8 +1,15 @@
-"""Builds the C core (build_ext.py) into one abi3 wheel; everything else is in pyproject.toml."""
+"""Builds the C core (build_ext.py) and the jar of Spark's catalogue into one abi3 wheel; everything
+else is in pyproject.toml.
+"""
 
 import os
 import re
+import shutil
 import subprocess
+import sys
+import sysconfig
+import tempfile
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,6 +20,12 @@ from setuptools.command.build_py import build_py
 
 DEMO = "topology.yaml"
 BUILD_ONLY = {"build_ext", "setup", "pyspark_kelek"}  # The last is beside the package.
+
+
+JAVA = Path("pipeline", "jvm", "java")
+JAR = Path("pipeline", "jvm", "kelek.jar")
+JAVA_RELEASE = 17  # The oldest that Spark 4 runs on.
+JAR_TIME = (1980, 1, 1, 0, 0, 0)  # The same sources make the same bytes.
 
 
 class BuildPackage(build_py):
@@ -38,7 +51,17 @@ class BuildPackage(build_py):
 
 
 class BuildCore(build_ext):
-    """Compiles the files of the C core on all processors: setuptools takes one after the other."""
+    """Compiles the files of the C core on all processors: setuptools takes one after the other.
+    Then it compiles the jar, which needs Java and Spark on the machine.
+    """
+
+    def run(self) -> None:
+        super().run()
+        target = Path(__file__).parent if self.inplace else Path(self.build_lib, "kelek")
+        try:
+            build_jar(target / JAR)
+        except JarError as error:
+            sys.stderr.write(f"kelek: without the jar of Spark's catalogue: {error}\n")
 
     def build_extension(self, ext: Any) -> None:
         compiler = self.compiler
@@ -55,6 +78,47 @@ class BuildCore(build_ext):
 
         compiler.compile = compile_parallel
         super().build_extension(ext)
+
+
+class JarError(Exception):
+    """The jar cannot be built here."""
+
+
+def build_jar(target: Path) -> None:
+    """Compiles pipeline/jvm/java against the Spark that is installed. Raises JarError."""
+    sources = sorted(map(str, (Path(__file__).parent / JAVA).rglob("*.java")))
+    # A build in an environment of its own does not import pyspark, but the packages of the Python
+    # that runs it are there.
+    places = [os.environ.get("SPARK_HOME", ""), f"{sysconfig.get_path('purelib')}/pyspark"]
+    jars = next((f"{it}/jars" for it in places if it and os.path.isdir(f"{it}/jars")), None)
+    javac = find_javac()
+    if jars is None:
+        raise JarError(f"no Spark in SPARK_HOME or {places[-1]}")
+    with tempfile.TemporaryDirectory() as folder:
+        command = [javac, "-proc:none", "-nowarn", "--release", str(JAVA_RELEASE), "-d", folder]
+        done = subprocess.run(
+            [*command, "-cp", f"{jars}/*", *sources], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise JarError(f"{javac} failed: {done.stderr}")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as jar:
+            for path in sorted(Path(folder).rglob("*.class")):
+                name = path.relative_to(folder).as_posix()
+                jar.writestr(zipfile.ZipInfo(name, JAR_TIME), path.read_bytes())
+
+
+def find_javac() -> str:
+    """A compiler of Java 17 or later: JAVA_HOME's, else the one on PATH. Raises JarError."""
+    home = os.environ.get("JAVA_HOME", "")
+    for javac in (f"{home}/bin/javac" if home else None, shutil.which("javac")):
+        if javac is None or not os.path.exists(javac):
+            continue
+        asked = subprocess.run([javac, "-version"], capture_output=True, text=True, check=False)
+        version = re.search(r"javac (\d+)", asked.stdout + asked.stderr)
+        if version and int(version[1]) >= JAVA_RELEASE:
+            return javac
+    raise JarError(f"no javac of Java {JAVA_RELEASE} or later in JAVA_HOME or on PATH")
 
 
 def index_text(readme: str) -> str:

@@ -51,9 +51,11 @@ check_headers() {
 # stamp VENV_PYTHON WHAT: changes whenever what is installed would.
 stamp() {
     "$1" - "$2" <<'PY'
-import hashlib, pathlib, sys
-digest = hashlib.sha256(f"{sys.argv[1]} {sys.version} {pathlib.Path.cwd()}".encode())
-files = ["pyproject.toml", "setup.py", "build_ext.py", ".ci/dev.txt", *sorted(str(path) for path in pathlib.Path("csrc").rglob("*.[ch]"))]
+import hashlib, pathlib, shutil, sys
+javac = shutil.which("javac")
+digest = hashlib.sha256(f"{sys.argv[1]} {sys.version} {pathlib.Path.cwd()} {javac}".encode())
+compiled = [*pathlib.Path("csrc").rglob("*.[ch]"), *pathlib.Path("pipeline/jvm").rglob("*.java")]
+files = ["pyproject.toml", "setup.py", "build_ext.py", ".ci/dev.txt", *sorted(map(str, compiled))]
 for name in files:
     digest.update(f"\0{name}\0".encode() + pathlib.Path(name).read_bytes())
 print(digest.hexdigest())

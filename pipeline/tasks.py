@@ -1,4 +1,6 @@
-"""What Spark says to a task that writes."""
+"""What Spark says to a task."""
+
+from collections.abc import Mapping
 
 from pyspark import TaskContext
 
@@ -7,6 +9,26 @@ from .log.reqids import Origin
 
 QUERY_ID = "sql.streaming.queryId"  # Local properties that Spark sets for each task.
 BATCH_ID = "streaming.sql.batchId"
+
+_told: Mapping[str, str] | None = None  # By the JVM to a process of its own (jvm/).
+
+
+def tell(properties: Mapping[str, str]) -> None:
+    """This process now works for the task with these local properties."""
+    global _told
+    _told = properties
+
+
+def in_task() -> bool:
+    return _told is not None or TaskContext.get() is not None
+
+
+def local_property(name: str) -> str | None:
+    """A local property of this task; None: it has none, or this is no task."""
+    if _told is not None:
+        return _told.get(name)
+    task = TaskContext.get()
+    return None if task is None else task.getLocalProperty(name)
 
 
 def partition() -> int:

@@ -351,5 +351,5 @@ class ChangesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 yield reset_row(last, options.range)
             query = FirstRows(options, "", "", 0.0)
             with open_table(options) as table:
-                for pairs in SnapshotReader(query, part.snapshot, table).batches(part.bounds):
+                for pairs in SnapshotReader(query, part.snapshot, table).batches([part.bounds]):
                     yield snapshot_rows(last, pairs)

@@ -130,7 +130,7 @@ class ClusterOptions(Secured):
         found = super().located()
         if found is self:
             return self
-        from ...clients.node.discovery import cluster_of
+        from ...clients.io.urls import cluster_of
 
         return replace(found, cluster=cluster_of(self.urls))
 

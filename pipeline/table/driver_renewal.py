@@ -49,15 +49,18 @@ class DriverRenewal:
     def _run(self) -> None:
         from py4j.protocol import Py4JError
 
+        from ...clients.errors import Error
+
         stopped = threading.Event()
         tables: dict[str, Table] = {}
         with ExitStack() as stack, suppress(Py4JError, OSError):  # The JVM has ended.
             while self._context._jsc is not None and not stopped.wait(RENEW_S):
                 self._advance()
                 for target in self._targets():
-                    if target not in tables:
-                        tables[target] = stack.enter_context(_open(target))
-                    self._renew(target, tables[target])
+                    with suppress(Error):  # Its keys and its cluster may be there next time.
+                        if target not in tables:
+                            tables[target] = stack.enter_context(_open(target))
+                        self._renew(target, tables[target])
 
     def _targets(self) -> list[str]:
         """Returns the urls and keys, in JSON, of the tables planned so far."""
@@ -68,18 +71,17 @@ class DriverRenewal:
         return [target for target in found if target]
 
     def _renew(self, target: str, notes: "Table") -> None:
-        from ...clients.errors import TableError
+        from ...clients.errors import Error
 
         place = len(self._prefix)
         start = self._prefix + execution_key(self._low)
-        with suppress(TableError):  # The cluster may be reachable next time.
-            for key, note in list(notes.scan(start=start, end=behind_prefix(self._prefix))):
-                snapshot = noted(note)
-                number = int.from_bytes(key[place : place + 8], "big")
-                self._highest = max(self._highest, number)
-                if snapshot is not None and self._is_running(number):
-                    with suppress(TableError):  # The snapshot's tasks report that it has ended.
-                        _renew_one(target, notes, snapshot)
+        for key, note in list(notes.scan(start=start, end=behind_prefix(self._prefix))):
+            snapshot = noted(note)
+            number = int.from_bytes(key[place : place + 8], "big")
+            self._highest = max(self._highest, number)
+            if snapshot is not None and self._is_running(number):
+                with suppress(Error):  # The snapshot's tasks report that it has ended.
+                    _renew_one(target, notes, snapshot)
 
     def _advance(self) -> None:
         """Skips queries that have ended. Spark numbers queries consecutively."""

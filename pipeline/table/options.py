@@ -40,14 +40,51 @@ TABLE = OptionType(_parse_table, f"a name, or 0 to {TABLE_MAX}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableOptions(Secured):
-    """The table to read or write."""
+class ServerOptions(Secured):
+    """The nodes to ask."""
 
     service = services.TABLES
+    timeout_ms: int = option(TIME_MS, "longest time without an answer", "30000")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadTuning(ServerOptions):
+    """How to read any table."""
+
+    partitions: int | None = option(
+        whole(1, 65_536), "greatest number of tasks; without it their number follows from the size"
+    )
+    batch_rows: int = option(whole(1, 1 << 20), "rows in a chunk", "16384")
+    snapshot: str = option(
+        one_of(PER_QUERY, PER_FRAME),
+        "`frame`: all queries of a frame read the first one's snapshot",
+        PER_QUERY,
+    )
+    local: str = option(
+        one_of(LOCAL_AUTO, LOCAL_OFF), "`off`: tasks never open the snapshot's files", LOCAL_AUTO
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteTuning(ServerOptions):
+    """How to write any table."""
+
+    sync: str = option(
+        one_of(*SYNC_FLAGS), "when a put is acknowledged, as for `kelek.Table`", "partsync"
+    )
+    rows_per_second: int | None = option(whole(1, ROWS_MAX), "speed limit of each task")
+    bytes_per_second: int | None = option(SIZE, "speed limit of each task")
+    in_flight: int = option(whole(1, 1024), "unanswered puts of a task", "16")
+    batch_bytes: int = option(SIZE, "bytes of keys and values in one put", "256k")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions(ServerOptions):
+    """The table to read or write."""
+
     table: int | str = option(TABLE, "the name or the number of the table", required=True)
     key_format: str = option(one_of(*FORMATS), "see [formats](#formats)", "raw")
     value_format: str = option(one_of(*FORMATS), "see [formats](#formats)", "raw")
-    timeout_ms: int = option(TIME_MS, "longest time without an answer", "30000")
     typed: bytes = b""  # The table's schema, if the rows have its columns.
     creates: ClassVar[bool] = False  # Whether a name that no table has gets a number.
 
@@ -75,7 +112,7 @@ class TableOptions(Secured):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableReadOptions(TableOptions):
+class TableReadOptions(TableOptions, ReadTuning):
     """What to read. Making one raises OptionError if the options do not go together."""
 
     refused = {
@@ -111,18 +148,6 @@ class TableReadOptions(TableOptions):
     )
     corrupt_column: str | None = option(
         TEXT, "name of a further column with the raw key and value of unreadable rows"
-    )
-    partitions: int | None = option(
-        whole(1, 65_536), "greatest number of tasks; without it their number follows from the size"
-    )
-    batch_rows: int = option(whole(1, 1 << 20), "rows in a chunk", "16384")
-    snapshot: str = option(
-        one_of(PER_QUERY, PER_FRAME),
-        "`frame`: all queries of a frame read the first one's snapshot",
-        PER_QUERY,
-    )
-    local: str = option(
-        one_of(LOCAL_AUTO, LOCAL_OFF), "`off`: tasks never open the snapshot's files", LOCAL_AUTO
     )
     framing: str = option(
         one_of(FRAMING_AUTO, FRAMING_TEXT),
@@ -185,13 +210,10 @@ class TableReadOptions(TableOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableWriteOptions(TableOptions):
+class TableWriteOptions(TableOptions, WriteTuning):
     """How to write."""
 
     creates: ClassVar[bool] = True
-    sync: str = option(
-        one_of(*SYNC_FLAGS), "when a put is acknowledged, as for `kelek.Table`", "partsync"
-    )
     delete_column: str | None = option(
         TEXT,
         "name of a column: rows where it is true are deleted; their value may be null",
@@ -201,10 +223,6 @@ class TableWriteOptions(TableOptions):
         "the table gets a schema with the columns of the rows, and these as its key, unless it has "
         "one",
     )
-    rows_per_second: int | None = option(whole(1, ROWS_MAX), "speed limit of each task")
-    bytes_per_second: int | None = option(SIZE, "speed limit of each task")
-    in_flight: int = option(whole(1, 1024), "unanswered puts of a task", "16")
-    batch_bytes: int = option(SIZE, "bytes of keys and values in one put", "256k")
     owner: bytes = b""  # Token of a staging table's owner.
 
 

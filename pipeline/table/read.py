@@ -8,11 +8,12 @@ import gc
 import os
 import secrets
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -41,11 +42,25 @@ PARTS_MAX = 65_536
 SHOWN_BYTES = 32  # Bytes of an unreadable item that an error shows.
 
 
+RowMaker = Callable[[pa.RecordBatch], pa.RecordBatch]
+
+
+class WantedKeys(NamedTuple):
+    """The part of a table that a query needs."""
+
+    ranges: Sequence[Range]  # In order, without overlaps.
+    keys: Sequence[bytes] | None = None  # These instead, in order.
+
+    @property
+    def empty(self) -> bool:
+        parts = self.ranges if self.keys is None else self.keys
+        return not parts or (self.keys is None and all(one.empty for one in self.ranges))
+
+
 @dataclass
 class TablePartition(InputPartition):
-    start: bytes = b""
-    end: bytes = b""
-    keys: Sequence[bytes] = ()  # If not empty: these keys instead of a range.
+    ranges: Sequence[Range] = ()
+    keys: Sequence[bytes] = ()  # If not empty: these keys instead of ranges.
     url: str | None = None  # Node of the local table; empty for a replicated one; None: foreign.
     planned_s: float = 0.0  # Unix time in seconds.
     empty: bool = False  # The partition has no rows.
@@ -54,18 +69,26 @@ class TablePartition(InputPartition):
 class TableReader(DataSourceReader):
     """Reads a table, or a part of it, as rows of key and value.
 
-    load   token that all plans of one load() or view share
+    load     token that all plans of one load() or view share
+    wanted   the keys to read; None: those of the options
     """
 
-    def __init__(self, options: TableReadOptions, schema: StructType, load: str = "") -> None:
+    def __init__(
+        self,
+        options: TableReadOptions,
+        schema: StructType,
+        load: str = "",
+        wanted: WantedKeys | None = None,
+    ) -> None:
         self.options = options
         self.schema = checked_schema(options, schema)
         self.load = load or secrets.token_hex(8)
+        self._wanted = wanted or WantedKeys([options.range], options.listed)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Divides the table into parts, in the driver. Raises PipelineError and TableError."""
-        keys = self.options.listed
-        if self.options.range.empty or self.options.row_limit == 0 or keys == []:
+        keys = self._wanted.keys
+        if self._wanted.empty or self.options.row_limit == 0:
             # Spark replaces an empty list by one partition of its own.
             return [TablePartition(empty=True)]
         with connected_table(self.options) as table:
@@ -89,7 +112,7 @@ class TableReader(DataSourceReader):
         for part in parts:
             part.url, part.planned_s = query.url, query.planned_s
 
-    def _iterate(self, keys: list[bytes]) -> list[TablePartition]:
+    def _iterate(self, keys: Sequence[bytes]) -> list[TablePartition]:
         size = KEYS_MAX if self.options.row_limit is None else len(keys)
         return [
             TablePartition(keys=keys[place : place + size]) for place in range(0, len(keys), size)
@@ -113,14 +136,13 @@ class TableReader(DataSourceReader):
         from ...protocols.zerodb.wire.values import FEATURE_LEASES, FEATURE_SPLIT_POINTS
 
         features = table.server().features
-        start, end = self.options.range
+        ranges = self._wanted.ranges
         if not features & FEATURE_LEASES or not features & FEATURE_SPLIT_POINTS:
-            return [TablePartition(start, end)]
+            return [TablePartition(ranges)]
         count = self._count(info["bytes"] if info else 0)
-        points = table.split_points(count, start=start, end=end) if count > 1 else []
-        return [
-            TablePartition(*bounds) for bounds in zip([start, *points], [*points, end], strict=True)
-        ]
+        hull = {"start": ranges[0].start, "end": ranges[-1].end}
+        points = table.split_points(count, **hull) if count > 1 else []
+        return [TablePartition(part) for part in cut(ranges, points)]
 
     def _count(self, size: int) -> int:
         if self.options.row_limit is not None:
@@ -144,10 +166,10 @@ class TableReader(DataSourceReader):
     def _rows(self, partition: TablePartition) -> Generator[pa.RecordBatch, None, None]:
         left = self.options.row_limit
         arrow = to_arrow_schema(self.schema, timezone="UTC")
-        rows = TypedRows(self.options, arrow) if self.options.typed else Rows(self.options, arrow)
+        make = self._row_maker(arrow)
         with closing(self._batches(partition)) as batches:
             for batch in batches:
-                found = rows.of(batch)
+                found = make(batch)
                 if left is not None:
                     found = found.slice(0, left)
                     left -= found.num_rows
@@ -156,6 +178,11 @@ class TableReader(DataSourceReader):
                 if left == 0:
                     return
 
+    def _row_maker(self, schema: pa.Schema) -> RowMaker:
+        """Makes Spark's rows of a batch of keys and values."""
+        rows = TypedRows(self.options, schema) if self.options.typed else Rows(self.options, schema)
+        return rows.of
+
     def _batches(self, partition: TablePartition) -> Generator[pa.RecordBatch, None, None]:
         if partition.empty:
             return
@@ -163,8 +190,8 @@ class TableReader(DataSourceReader):
             with open_table(self.options) as table:
                 if partition.keys:
                     yield from _listed(partition.keys, table.get_many(partition.keys))
-                else:
-                    yield from table.to_arrow(start=partition.start, end=partition.end, raw=True)
+                for start, end in partition.ranges:
+                    yield from table.to_arrow(start=start, end=end, raw=True)
             return
         query = SnapshotQuery(self.options, self.load, partition.url, partition.planned_s)
         snapshot = agreed(query)
@@ -173,7 +200,7 @@ class TableReader(DataSourceReader):
             if partition.keys:
                 yield from _listed(partition.keys, source.values(partition.keys))
             else:
-                yield from source.batches(Range(partition.start, partition.end))
+                yield from source.batches(partition.ranges)
 
 
 class SnapshotReader:
@@ -184,14 +211,18 @@ class SnapshotReader:
         self._snapshot = snapshot
         self._table = table
 
-    def batches(self, bounds: Range) -> Generator[pa.RecordBatch, None, None]:
-        """Yields the pairs of a range. Raises PipelineError and TableError."""
-        start, ended = bounds.start, False
+    def batches(self, ranges: Sequence[Range]) -> Generator[pa.RecordBatch, None, None]:
+        """Yields the pairs of ranges. Raises PipelineError and TableError."""
+        left = deque(ranges)
         with self._opened() as found:
-            if found is not None:
-                start, ended = yield from self._local(found, bounds)
-        if not ended:
-            yield from self._wire(Range(start, bounds.end))
+            while found is not None and left:
+                start, ended = yield from self._local(found, left[0])
+                if not ended:
+                    left[0] = Range(start, left[0].end)
+                    break
+                left.popleft()
+        for bounds in left:
+            yield from self._wire(bounds)
 
     def values(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Returns the value of each key. Raises PipelineError and TableError."""
@@ -267,6 +298,21 @@ def keep_modules() -> None:
     """
     if TaskContext.get() is not None and not gc.get_freeze_count():
         gc.freeze()
+
+
+def cut(ranges: Sequence[Range], points: Sequence[bytes]) -> list[list[Range]]:
+    """Divides ranges at some keys, which ascend. Each part has at least one range."""
+    parts: list[list[Range]] = [[]]
+    for start, end in ranges:
+        while points and (not end or points[0] < end):
+            point, points = points[0], points[1:]
+            if point > start:
+                parts[-1].append(Range(start, point))
+                start = point
+            if parts[-1]:
+                parts.append([])
+        parts[-1].append(Range(start, end))
+    return parts
 
 
 def _listed(keys: Sequence[bytes], values: Sequence[bytes | None]) -> Iterator[pa.RecordBatch]:

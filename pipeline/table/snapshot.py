@@ -16,9 +16,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgpack
-from pyspark import TaskContext
 
 from ..errors import PipelineError
+from ..tasks import in_task, local_property
 from .connection import open_table
 from .options import PER_QUERY, TableReadOptions
 
@@ -58,13 +58,10 @@ class SnapshotQuery(NamedTuple):
     @property
     def note_prefix(self) -> bytes:
         """Key prefix of the notes of this task's query; empty if it reads its frame's snapshot."""
-        task = TaskContext.get()
-        if task is None or self.options.snapshot != PER_QUERY:
+        number = local_property(EXECUTION)
+        if number is None or self.options.snapshot != PER_QUERY:
             return b""
-        number = task.getLocalProperty(EXECUTION)
-        if number is None:
-            return b""
-        driver = [task.getLocalProperty(name) for name in DRIVER]
+        driver = [local_property(name) for name in DRIVER]
         return driver_prefix(driver if all(driver) else [self.load]) + execution_key(int(number))
 
     @property
@@ -272,7 +269,7 @@ def renewed(query: SnapshotQuery, snapshot: Snapshot) -> Iterator[None]:
     stages that read it.
     """
     global _last
-    lingers = TaskContext.get() is not None
+    lingers = in_task()
     before, _last = (_last, None) if lingers else (None, _last)
     if before is not None and before.key == query.key:
         renewal = before

@@ -117,7 +117,7 @@ def _check_types(columns: StructType, schema: "TableSchema") -> None:
     for field in columns:
         if field.name not in schema.columns:
             continue  # TableReader says so.
-        wanted = _spark_type(schema.arrow.field(field.name).type)
+        wanted = spark_type_of(schema.arrow.field(field.name).type)
         plain = [text.translate(_NO_QUOTES) for text in (field.dataType.simpleString(), wanted)]
         if plain[0] != plain[1]:
             raise SchemaError(
@@ -173,23 +173,30 @@ def _value(field: pa.Field, value: Any, option: str) -> Any:
     return value
 
 
-def columns_of(schema: "TableSchema", names: list[str]) -> str:
-    """Columns in Spark's DDL."""
+def columns_of(schema: "TableSchema", names: list[str], *, with_nulls: bool = True) -> str:
+    """Columns in Spark's DDL.
+
+    with_nulls   False: it says which columns are never null
+    """
     fields = [schema.arrow.field(name) for name in names]
-    return ", ".join(f"`{it.name.replace('`', '``')}` {_spark_type(it.type)}" for it in fields)
+    return ", ".join(
+        f"`{it.name.replace('`', '``')}` {spark_type_of(it.type)}"
+        + ("" if it.nullable or with_nulls else " NOT NULL")
+        for it in fields
+    )
 
 
-def _spark_type(type_: pa.DataType) -> str:
+def spark_type_of(type_: pa.DataType) -> str:
     if pa.types.is_decimal(type_):
         return f"decimal({type_.precision},{type_.scale})"
     if pa.types.is_timestamp(type_):
         return "timestamp" if type_.tz else "timestamp_ntz"
     if pa.types.is_map(type_):
-        return f"map<{_spark_type(type_.key_type)},{_spark_type(type_.item_type)}>"
+        return f"map<{spark_type_of(type_.key_type)},{spark_type_of(type_.item_type)}>"
     if pa.types.is_list(type_):
-        return f"array<{_spark_type(type_.value_type)}>"
+        return f"array<{spark_type_of(type_.value_type)}>"
     if pa.types.is_struct(type_):
-        fields = [f"`{it.name.replace('`', '``')}`: {_spark_type(it.type)}" for it in type_]
+        fields = [f"`{it.name.replace('`', '``')}`: {spark_type_of(it.type)}" for it in type_]
         return f"struct<{', '.join(fields)}>"
     return SPARK_TYPES[type_]
 

@@ -91,6 +91,19 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield f"tcp://{shell.addresses['127.0.0.1:7100']}"
 
 
+@pytest.fixture(scope="session")
+def catalogue(spark: Any, node: str) -> Any:
+    """The session; its catalogue `kelek` has the node's tables."""
+    from kelek.pipeline.spark_session import CATALOGUE, CATALOGUE_CLASS, JAR
+
+    if not os.path.exists(JAR):
+        assert shutil.which("javac") is None, "javac is here, and the build has made no jar"
+        pytest.skip("javac makes the jar, and this machine has none")
+    spark.conf.set(CATALOGUE, CATALOGUE_CLASS)
+    spark.conf.set(f"{CATALOGUE}.urls", node)
+    return spark
+
+
 NUMBERS = count(1000)  # The examples have smaller ones of their own.
 
 

@@ -13,6 +13,7 @@ import kelek
 from kelek.pipeline import errors
 from kelek.pipeline.changes.options import ChangesReadOptions
 from kelek.pipeline.farm.options import FarmReadOptions
+from kelek.pipeline.jvm.options import CatalogueOptions
 from kelek.pipeline.log.options import LogReadOptions, LogWriteOptions
 from kelek.pipeline.options import options_of
 from kelek.pipeline.stream.options import StreamReadOptions, StreamWriteOptions
@@ -61,6 +62,14 @@ def test_programs(spark: Any, node: str, tmp_path: Path) -> None:
         exec(compile("\n" * place + text, str(FOLDER / name), "exec"), {})
 
 
+def test_programs_of_the_catalogue(catalogue: Any, node: str) -> None:
+    page = FOLDER / "catalogue.md"
+    programs = re.findall(r"^```python\n(.*?)^```$", PAGES[page], re.M | re.S)
+    assert len(programs) == 4
+    for program in programs:
+        exec(compile(program.replace(URL, node), str(page), "exec"), {})
+
+
 def test_the_page_names_the_errors() -> None:
     shown = re.findall(
         r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", PAGES[FOLDER / "README.md"], re.M))
@@ -103,6 +112,7 @@ def test_the_example_with_keys(spark: Any, capfd: pytest.CaptureFixture[str]) ->
 TABLES_OF_OPTIONS: dict[str, dict[str, type]] = {
     "table, reading": {"": TableReadOptions},
     "table, writing": {"": TableWriteOptions},
+    "the catalogue": {"": CatalogueOptions},
     "changes": {"": ChangesReadOptions},
     "stream": {"reads": StreamReadOptions, "writes": StreamWriteOptions},
     "log": {"reads": LogReadOptions, "writes": LogWriteOptions},

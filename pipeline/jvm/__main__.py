@@ -1,0 +1,77 @@
+"""Answers the requests of Spark's JVM until it closes the pipe."""
+
+import os
+import select
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .deltas import do_commit_delta, do_delta, do_plan_delta
+from .messages import REPORTED, Channel, error_of, own_channel
+from .overwrites import (
+    do_abort_overwrite,
+    do_commit_overwrite,
+    do_plan_overwrite,
+    do_rows,
+)
+from .scans import do_estimate, do_plan, do_push, do_read
+from .tables import (
+    do_add_columns,
+    do_create,
+    do_delete,
+    do_drop,
+    do_load,
+    do_names,
+    do_rename,
+    do_stage,
+)
+from .writes import do_plan_write, do_write
+
+OPERATIONS: Mapping[str, Callable[[Channel, Any], None]] = {
+    "ping": lambda channel, request: channel.send({}),
+    "names": do_names,
+    "load": do_load,
+    "create": do_create,
+    "stage": do_stage,
+    "add_columns": do_add_columns,
+    "rename": do_rename,
+    "drop": do_drop,
+    "delete": do_delete,
+    "plan_write": do_plan_write,
+    "write": do_write,
+    "plan_delta": do_plan_delta,
+    "delta": do_delta,
+    "commit_delta": do_commit_delta,
+    "plan_overwrite": do_plan_overwrite,
+    "rows": do_rows,
+    "commit_overwrite": do_commit_overwrite,
+    "abort_overwrite": do_abort_overwrite,
+    "push": do_push,
+    "estimate": do_estimate,
+    "plan": do_plan,
+    "read": do_read,
+    "stop": lambda channel, request: None,  # It came when all rows were sent.
+}
+
+
+def main() -> int:
+    channel = own_channel()
+    threading.Thread(target=_end_with_jvm, name="kelek-jvm", daemon=True).start()
+    while (request := channel.receive()) is not None:
+        try:
+            OPERATIONS[request["op"]](channel, request)
+        except REPORTED as error:
+            channel.send(error_of(error))
+    return 0
+
+
+def _end_with_jvm() -> None:
+    """Ends this process when the JVM has ended, also while it waits for a server."""
+    poll = select.poll()
+    poll.register(sys.stdin.fileno(), 0)  # A hang-up alone.
+    poll.poll()
+    os._exit(0)
+
+
+sys.exit(main())
