@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from kelek.bench import everything, question
+from kelek.bench import commands, everything, question
 from kelek.bench.broker import broker
 from kelek.bench.broker import durable as broker_durable
 from kelek.bench.curve import curve, grants
@@ -15,17 +15,20 @@ from kelek.bench.log import (
     entries,
     log,
     members,
+    open_loop,
     reads,
     reload,
     segment,
     snapshot,
 )
+from kelek.bench.pipeline import catalogue as pipeline_catalogue
 from kelek.bench.pipeline import changes as pipeline_changes
 from kelek.bench.pipeline import log as pipeline_log
 from kelek.bench.pipeline import memory as pipeline_memory
 from kelek.bench.pipeline import pipeline
 from kelek.bench.tables import lock, queue, soak, stream, tables
 from kelek.bench.tables import memory as tables_memory
+from kelek.bench.tables import restart as tables_restart
 from kelek.bench.zre import zre
 
 # Questions with goals, beside `log`.
@@ -43,18 +46,22 @@ QUESTIONS = [
 # Run only by name: they need programs that few machines have, or much time.
 ALONE = [
     backup.QUESTION,
+    commands.QUESTION,
     curve.QUESTION,
     farm.QUESTION,
     grants.QUESTION,
     lock.QUESTION,
     logins.QUESTION,
+    open_loop.QUESTION,
     pipeline.QUESTION,
+    pipeline_catalogue.QUESTION,
     pipeline_changes.QUESTION,
     pipeline_log.QUESTION,
     pipeline_memory.QUESTION,
     queue.QUESTION,
     reload.QUESTION,
     stream.QUESTION,
+    tables_restart.QUESTION,
     zre.QUESTION,
 ]
 COMMANDS: dict[str, Callable[[list[str]], int]] = {

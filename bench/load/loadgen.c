@@ -24,11 +24,13 @@
  *   --pack N           zmqraft: N updates in one message of kelek's own form, a power of two
  *   --clients K  --window W  --size BYTES  --secs S  --warmup S  --drain S  --give-up S
  *   --count N          end after N updates instead of after a time (no warm-up)
+ *   --rate N           zmqraft: N updates a second in all, due at even distances: an open loop
  *   --timeout-ms 500   no answer for so long: look for the leader, send again with the same id
  *
  * Latency counts from the first send to the final answer, so that an update sent again after a
  * failover counts from its first send. A closed loop slows down with the server: percentiles say
- * how a client of this window fares, not how the server would answer at a given rate.
+ * how a client of this window fares, not how the server would answer at a given rate. An open loop
+ * says that: there latency counts from when an update was due, however late it was sent.
  *
  * It never starts or ends a server and measures no CPU time but its own. */
 #define _GNU_SOURCE
@@ -136,6 +138,17 @@ bool load_wants_more(uint64_t now) {
     if (load_options.count)
         return load_counters.sent < load_options.count;
     return now < account.to;
+}
+
+bool load_may_send(uint64_t now) {
+    return load_wants_more(now) && (!load_options.rate || load_due_ns(now) <= now);
+}
+
+uint64_t load_due_ns(uint64_t now) {
+    if (!load_options.rate)
+        return now;
+    double due_s = (double)load_counters.sent / (double)load_options.rate;
+    return account.begun + ns_of(due_s);
 }
 
 bool load_is_over(uint64_t now, uint64_t outstanding) {
@@ -284,6 +297,8 @@ static bool take_option(const char *name, char *value) {
         o->size = strtoul(value, NULL, 10);
     else if (!strcmp(name, "--count"))
         o->count = strtoull(value, NULL, 10);
+    else if (!strcmp(name, "--rate"))
+        o->rate = strtoull(value, NULL, 10);
     else if (!strcmp(name, "--secs"))
         o->secs = atof(value);
     else if (!strcmp(name, "--warmup"))

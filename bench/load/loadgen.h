@@ -43,6 +43,7 @@ struct load_options {
     int hold_ms;            /* workers: so long each keeps what it was asked */
     bool bundles;           /* broker, workers: small messages share a frame, in kelek's own form */
     uint64_t count; /* send so many and end; 0: send for warmup_s + secs */
+    uint64_t rate;  /* zmqraft: updates a second in all, an open loop; 0: a closed loop */
     double secs, warmup_s, drain_s, give_up_s;
     uint64_t timeout_ns; /* without any answer for so long: the leader is looked for again */
 };
@@ -71,6 +72,10 @@ _Noreturn void load_die(const char *what);
 void load_begin(void);
 /* True while new updates are to be sent. */
 bool load_wants_more(uint64_t now);
+/* True while one may be sent now: in an open loop when it is due. */
+bool load_may_send(uint64_t now);
+/* From when the latency of the next update counts: in an open loop from when it was due. */
+uint64_t load_due_ns(uint64_t now);
 /* True when the run is over: nothing more to send, and nothing outstanding or drain_s gone by. */
 bool load_is_over(uint64_t now, uint64_t outstanding);
 /* `records` updates, first sent at sent_ns, are committed. */

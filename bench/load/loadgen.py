@@ -35,6 +35,7 @@ class Load(NamedTuple):
     reads: bool = False  # Linearizable reads instead of updates.
     give_up_s: float = 30.0
     hold_ms: int = 0  # Workers: time for which each holds a request.
+    rate: int = 0  # Updates a second, an open loop with at most `window` unanswered.
     bundles: bool = False  # Broker, workers: messages in bundles, kelek's own form.
 
     def arguments(self) -> list[str]:
@@ -44,7 +45,7 @@ class Load(NamedTuple):
             *("--count", str(self.updates), "--pack", str(self.pack)),
             *("--reads", str(int(self.reads))),
             *("--give-up", str(self.give_up_s), "--hold-ms", str(self.hold_ms)),
-            *("--bundles", str(int(self.bundles))),
+            *("--bundles", str(int(self.bundles)), "--rate", str(self.rate)),
         ]
 
 

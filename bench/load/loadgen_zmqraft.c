@@ -15,7 +15,7 @@
 
 /* ---- one request: an update, or a pack of them ---- */
 
-enum { ID_SIZE = 12, FRAMES_MAX = 8, ROUND_MS = 10 };
+enum { ID_SIZE = 12, FRAMES_MAX = 8, ROUND_MS = 10, PAUSE_US = 50 };
 
 struct slot {
     uint8_t id[ID_SIZE];
@@ -115,7 +115,7 @@ static bool send_new(int number, uint64_t now) {
     slot->client = number;
     slot->seconds = (uint32_t)time(NULL);
     slot->counter = (uint32_t)(next * records) & 0xffffffu;
-    slot->first_sent = now;
+    slot->first_sent = load_due_ns(now);
     write_id(slot->id, slot->seconds, slot->counter);
     slot->has_previous = client->in_order && client->outstanding != 0;
     memcpy(slot->previous, client->last_id, ID_SIZE);
@@ -137,9 +137,12 @@ static bool has_room(const struct client *client) {
 
 static void fill_windows(uint64_t now) {
     for (int i = 0; i < load_options.clients; i++)
-        while (has_room(&clients[i]) && load_wants_more(now))
+        while (has_room(&clients[i]) && load_may_send(now)) {
             if (!send_new(i, now))
                 return;
+            if (load_options.rate)
+                break; /* The next one is another client's. */
+        }
 }
 
 /* ---- answers ---- */
@@ -384,6 +387,17 @@ static void repeat_overdue(uint64_t now, uint64_t any_heard) {
     }
 }
 
+static uint64_t window_of_all(void) {
+    return (uint64_t)load_options.clients * (uint64_t)load_options.window;
+}
+
+/* Nothing has arrived: the next update of an open loop may be due sooner than poll can wait. */
+static void pause_open_loop(void) {
+    const struct timespec pause = {.tv_nsec = PAUSE_US * 1000};
+    if (load_options.rate)
+        nanosleep(&pause, NULL);
+}
+
 static void set_up(void) {
     load_open_libzmq(load_options.libzmq);
     uint32_t requests = 1024;
@@ -420,11 +434,14 @@ void load_zmqraft(void) {
             find_leader();
             heard = load_now_ns();
         }
-        fill_windows(now);
+        do {
+            fill_windows(now);
+        } while (load_options.rate && load_may_send(now) && outstanding < window_of_all());
         for (int i = 0; i < load_options.clients; i++)
             items[i] = (zmq_item){.socket = clients[i].socket, .events = ZMQ_POLLIN};
         items[load_options.clients] = (zmq_item){.socket = monitor, .events = ZMQ_POLLIN};
-        load_zmq.poll(items, load_options.clients + 1, 20);
+        if (!load_zmq.poll(items, load_options.clients + 1, load_options.rate ? 0 : 20))
+            pause_open_loop();
         now = load_now_ns();
         for (int i = 0; i < load_options.clients; i++)
             if (items[i].revents & ZMQ_POLLIN) {

@@ -37,6 +37,7 @@ MANY_ROWS = 1000 * len(MANY)
 LARGE_MB = int(os.environ.get("KELEK_SCAN_MB", "400"))
 LARGE_ROWS = LARGE_MB * 1_000_000 // VALUE_BYTES
 GIVE_UP_S = 30.0 + LARGE_MB / 5
+FILLING = Load(1, 8, size=VALUE_BYTES, give_up_s=GIVE_UP_S)
 # A restart takes as long as it takes.
 SETTINGS = (
     f"zerodb: {{local_tables: {[*MANY, LARGE]}, request_timeout_ms: {int(START_S_MAX * 1000)}}}"
@@ -77,13 +78,6 @@ class Limited(BenchTables):
             for pid in children_of(supervisor.pid)
             if actor_name(pid) in {f"n1/{role}" for role in roles}
         ]
-
-    def fill(self, generator: Generator, first: int, count: int, rows: int) -> None:
-        target = [*self.target_of(0, first), "--op", "put", "--batch", "100"]
-        load = Load(1, 8, size=VALUE_BYTES, updates=rows, give_up_s=GIVE_UP_S)
-        result = generator.run([*target, "--tables", str(count), "--keys", str(rows)], load)
-        if result["rejected"] or result["done"] != rows:
-            raise BenchError(f"the tables were not filled: {result}; {self.last_words()}")
 
     def restart_worker(self) -> float:
         """Seconds from SIGKILL of the worker until the last table is read."""
@@ -149,14 +143,14 @@ def measure(directory: Path, rounds: int) -> Section:
     try:
         cluster.wait_for_tables()
         say(f"filling {len(MANY)} tables")
-        cluster.fill(generator, MANY.start, len(MANY), MANY_ROWS)
+        cluster.fill(generator, MANY, FILLING._replace(updates=MANY_ROWS))
         (worker,) = cluster.processes("table_worker")
         note("memory", memory([worker]).anonymous / MIB)
         note("files", len(list(Path(f"/proc/{worker}/fd").iterdir())))
         for _ in range(rounds):
             note("restart", cluster.restart_worker())
         say("filling a large one")
-        cluster.fill(generator, LARGE, 1, LARGE_ROWS)
+        cluster.fill(generator, [LARGE], FILLING._replace(updates=LARGE_ROWS))
         scan(cluster, generator, "packed")
         for number in range(rounds):
             say(f"scans {number + 1} of {rounds}")

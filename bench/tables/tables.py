@@ -14,16 +14,21 @@ redis        a primary and a replica, both `appendfsync always`; WAIT 1 where it
              replicated writes, as one connection for each request that is outstanding, since a
              WAIT holds up what comes behind it on its connection
 
+tasks        256 tasks of one kelek.AsyncTable, which write one key again and again. An increment
+             stores its result, too, so that a repeat gets the same sum
+
 Not equal: Redis keeps no order of keys and everything in memory; its replica's answer is no vote.
 """
 
+import asyncio
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import kelek
 from kelek.bench.kelek_cluster import NODES, Kelek
 from kelek.bench.load.loadgen import Generator, Load, libzmq
 from kelek.bench.machine import BenchError
@@ -42,6 +47,7 @@ SCAN_ROWS = 10_000  # Rows of one answer.
 ANSWER_MS = 500
 PUT = b"\x31\x01\x20\x01"
 MANY, MORE = 256, 1024  # Unanswered requests of one row each.
+COUNTED, COUNTER = "increment, tasks", b"counter"
 
 
 class BenchTables(Kelek):
@@ -74,6 +80,14 @@ class BenchTables(Kelek):
         with self.client_socket(url) as socket:
             socket.send_multipart([PUT, REPLICATED.to_bytes(4, "little"), b"up", b"1"])
             return bool(socket.poll(ANSWER_MS)) and socket.recv_multipart()[0][3] == 0
+
+    def fill(self, generator: Generator, tables: Sequence[int], load: Load) -> None:
+        """Puts so many rows as the load has updates, in turn into tables with numbers in a row."""
+        target = [*self.target_of(0, tables[0]), "--tables", str(len(tables)), "--op", "put"]
+        keys = ["--batch", "100", "--keys", str(load.updates)]
+        result = generator.run([*target, *keys], load)
+        if result["rejected"] or result["done"] != load.updates:
+            raise BenchError(f"the tables were not filled: {result}; {self.last_words()}")
 
 
 class TablesCase(NamedTuple):
@@ -108,6 +122,27 @@ class TablesBench:
 
     def bare(self, work: str) -> dict[str, Any]:
         return {"updates_s": self.engine.rate(work, self.secs, ROWS)}
+
+    def of_tasks(self, write: Callable[[kelek.AsyncTable], Coroutine[Any, Any, object]]) -> Any:
+        """The calls a second of MANY tasks of one kelek.AsyncTable."""
+        done = 0
+
+        async def repeat(table: kelek.AsyncTable, until_s: float) -> None:
+            nonlocal done
+            while time.monotonic() < until_s:
+                await write(table)
+                done += 1
+
+        async def drive() -> float:
+            async with kelek.AsyncTable(self.cluster.table_urls[self.leader], REPLICATED) as table:
+                await write(table)
+                began_s = time.monotonic()
+                until_s = began_s + self.secs
+                await asyncio.gather(*(repeat(table, until_s) for _ in range(MANY)))
+                return time.monotonic() - began_s
+
+        seconds = asyncio.run(drive())
+        return {"updates_s": done / seconds}
 
     def start(self) -> None:
         self.cluster.start_fresh()
@@ -158,6 +193,10 @@ class TablesBench:
                     (f"redis, WAIT 1, {many} outstanding", waits, Load(many, 1, secs=self.secs)),
                 )
             ),
+            TablesCase(
+                "put, tasks", partial(self.of_tasks, lambda table: table.put(COUNTER, b"1"))
+            ),
+            TablesCase(COUNTED, partial(self.of_tasks, lambda table: table.increment(COUNTER))),
             case("put, one key, replicated, alone", ours, alone, "put", 1),
             case("put, one key, redis, WAIT 1, alone", waits, alone, "put", 1),
             *(
@@ -198,6 +237,7 @@ class TablesBench:
             summed_up(
                 "replicated put of 100, 16 outstanding", self.found[TRIPLE], "rows/s", 1e5, up=True
             ),
+            over(f"increment of one key, {MANY} tasks, over put", COUNTED, "put, tasks", 0.8),
             *(
                 over(f"put of one key, {form}, over Redis with WAIT 1", ours, theirs, 1)
                 for form, ours, theirs in ONES

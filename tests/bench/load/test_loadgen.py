@@ -145,6 +145,29 @@ def test_what_a_dead_leader_left_is_sent_to_the_next(
     assert peers[0].requests[-1][0] in {frames[0] for frames in peers[1].requests}
 
 
+class PausingPeer(LoadedPeer):
+    """It answers nothing for a while, once."""
+
+    PAUSE_S = 0.4
+
+    def answers(self, frames: list[bytes]) -> Iterator[list[bytes]]:
+        if len(self.requests) == 100:
+            self.stopped.wait(self.PAUSE_S)
+        yield from super().answers(frames)
+
+
+def test_an_open_loop_goes_on_while_the_server_pauses(
+    generator: Generator, peers: list[LoadedPeer]
+) -> None:
+    """A closed loop would send nothing meanwhile, and have one long update."""
+    peers.append(PausingPeer())
+    load = Load(2, 1000, secs=1.0, warmup_s=0.2, rate=300)
+    result = drive(generator, peers, load)
+    assert result["sent"] == result["done"] == len(peers[0].requests)
+    assert 300 <= result["sent"] <= 365, "those that are due, however long answers take"
+    assert result["p90_us"] > 1e6 * PausingPeer.PAUSE_S / 4, "two of five were due in the pause"
+
+
 def key_files(directory: Path, server: bytes, client: tuple[bytes, bytes]) -> list[str]:
     """Writes the files of a server's public key and a client's key; returns the arguments."""
     own, pinned = directory / "own.key_secret", directory / "server.key"
