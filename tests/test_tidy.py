@@ -573,6 +573,7 @@ def test_every_c_function_is_documented() -> None:
         "latency",
         "api",
         "columns",
+        "gets",
         "rows",
         "runs",
         "sst",
@@ -619,6 +620,7 @@ klk_block_from_\w+ native/log/test_blocks.py::test_entries_become_one_batch_for_
 klk_mark_write|klk_zeros native/log/test_segments.py::test_marks_and_zeros_are_their_twins
 klk_xxh3 storage/engine/test_sst_scan.py::test_hash_equals_its_twin
 klk_snappy_(size|decode) storage/engine/test_sst_scan.py::test_snappy_equals_its_twin
+klk_sst_blocks_check storage/engine/test_file_check.py::test_blocks_are_checked_as_the_twin_does
 klk_sst_(block_check|index|merge) storage/engine/test_sst_scan.py::test_merge_equals_its_twin
 klk_segment_(scan|judge) native/log/test_segments.py::test_scan_and_judge_are_their_twins
 klk_segment_(find|blocks) native/log/test_segments.py::test_find_and_blocks_are_their_twins
@@ -639,7 +641,9 @@ klk_columns_add native/tables/test_columns.py::test_columns_equal_their_twins
 klk_columns_join native/tables/test_columns.py::test_joined_columns_equal_their_twins
 klk_columns_part native/tables/test_columns.py::test_split_frames_equal_their_twins
 klk_entries_add native/log/test_entries.py::test_messages_of_entries_are_their_twins
+klk_gets_\w+ native/tables/test_gets.py::test_reads_are_answered_as_by_the_twin
 klk_requests_\w+ native/tables/test_requests.py::test_requests_are_read_as_the_twin_does
+klk_answers_tell native/tables/test_requests.py::test_indexes_are_told_as_the_twin_does
 klk_rows_\w+ native/tables/test_rows.py::test_rows_equal_their_twins
 klk_keys_\w+ native/tables/test_rows.py::test_keys_equal_their_twins
 klk_runs_cut native/tables/test_ops.py::test_a_block_is_cut_as_the_twin_does
@@ -651,6 +655,7 @@ klk_records_pack native/tables/test_mapper.py::test_records_equal_their_twins
 klk_output_ops native/tables/test_mapper.py::test_output_operations_equal_their_twins
 klk_(exchange|service|client)_\w+ native/broker/test_exchange.py::test_a_history_is_its_twins
 klk_(worker|request|new_request)_\w+ native/broker/test_exchange.py::test_a_history_is_its_twins
+klk_lease_\w+ native/log/test_lease.py::test_read_is_its_twin
 klk_steady_(\w*wait|write|poll_sync) actors/raft/test_steady.py::test_nodes_lead_and_follow_in_c
 klk_steady_\w+|klk_messages_drop protocols/zmqraft/steady/test_follower.py::test_both_do_the_same
 klk_serve_wait native/broker/test_server.py::test_a_history_is_its_twins
