@@ -167,7 +167,8 @@ class TableRequests:
         self.counts: Counter[str] = Counter()
         self._limits = limits
         self._queues: dict[bytes, deque[_Pending]] = {}  # By connection, in order of arrival.
-        self._blocked: set[bytes] = set()  # Connections whose first request waits for an index.
+        # Connections whose first request waits for an index, in the order of these requests.
+        self._blocked: dict[bytes, None] = {}
         self._ready: dict[bytes, None] = {}  # Connections to look at, in order.
         self.running: deque[tuple[_Pending, Slices]] = deque()
         self._watches: list[_PendingWatch] = []
@@ -224,10 +225,9 @@ class TableRequests:
         self._enqueue(_Pending(queued, repeat, self._due_ms(repeat, now_ms)))
 
     def _due_ms(self, request: Request | ResultQuery, now_ms: int) -> int:
+        most_ms = WATCH_MS_MAX if isinstance(request, requests.Watch) else self._limits.timeout_ms
         wait_ms = request.extension.deadline_ms or self._limits.timeout_ms
-        if isinstance(request, requests.Watch):
-            wait_ms = min(wait_ms, WATCH_MS_MAX)
-        return now_ms + wait_ms
+        return now_ms + min(wait_ms, most_ms)  # Then the client tries another server.
 
     def _enqueue(self, pending: _Pending) -> None:
         queued = pending.queued
@@ -301,7 +301,7 @@ class TableRequests:
             ):
                 self._expire(queue.popleft(), applied)
             if not queue or not self._is_blocked(queue[0]):
-                self._blocked.remove(route)
+                del self._blocked[route]
                 self._ready[route] = None
 
     def _is_blocked(self, pending: _Pending) -> bool:
@@ -334,7 +334,7 @@ class TableRequests:
                 del self._queues[route]
                 continue
             if self._is_blocked(queue[0]):
-                self._blocked.add(route)
+                self._blocked[route] = None
                 continue
             kind = _kind(queue[0].request)
             if kind is _Kind.LONG:
@@ -567,7 +567,7 @@ class TableRequests:
             queued = [pending for pending in queue if is_denied(pending)]
             if queued:
                 self._queues[route] = deque(each for each in queue if each not in queued)
-                self._blocked.discard(route)
+                self._blocked.pop(route, None)
                 self._ready[route] = None
                 denied += queued
         for pending in denied:

@@ -37,7 +37,7 @@ def digest(seed: int) -> str:
 
 def test_a_seed_is_the_same_run_every_time() -> None:
     """Also with another hash seed, which orders sets of strings otherwise."""
-    script = "from kelek.tests.sim.tables.test_tables import digest; print(digest(1))"
+    script = "from kelek.tests.sim.tables.test_tables import digest; print(digest(5))"
     path = os.pathsep.join(sys.path)
     done = subprocess.run(
         [sys.executable, "-c", script],
@@ -46,4 +46,4 @@ def test_a_seed_is_the_same_run_every_time() -> None:
         text=True,
         check=True,
     )
-    assert done.stdout.strip() == digest(1)
+    assert done.stdout.strip() == digest(5)

@@ -219,15 +219,17 @@ def test_a_missing_index_is_reported_in_time() -> None:
     rig = RequestRig()
     rig.ask(requests.Read(5, [b"a"]), log_index=7)
     rig.ask(requests.Read(5, [b"a"], with_id(9, deadline_ms=100)), b"c2", log_index=8)
+    rig.ask(requests.Read(5, [b"a"], with_id(3, deadline_ms=600_000)), b"c3", log_index=7)
     assert rig.run(6) == []
     assert rig.requests.deadline_ms == 100
     rig.now_ms = 100
     (early,) = rig.run(6)
     answer = answers.decode_answer(early[1:])
     assert (answer.code, answer.retry) == (0x10, True)
-    rig.now_ms = 5000
-    (late,) = rig.run(6)
-    assert late[2] == b"entry 7 is not applied here yet, only 6\0"
+    rig.now_ms = 5000  # The client of the other one would wait longer, but may ask another server.
+    late, other = rig.run(6)
+    assert late[2] == other[2] == b"entry 7 is not applied here yet, only 6\0"
+    assert answers.decode_answer(other[1:]).retry
     assert rig.requests.deadline_ms is None
 
 
