@@ -645,7 +645,8 @@ class Supervisor(ProcessLoop):
                 unit.restarts += unit.failed  # Not those that an operator asked for.
                 unit.given_up = ""
                 self._start_unit(unit)
-            elif unit.order and unit.children:
+                break  # The next one after what has arrived: each may take long on a busy machine.
+            if unit.order and unit.children:
                 self._continue_order(unit, now_ms)
 
     def deadline_ms(self) -> int | None:

@@ -112,7 +112,7 @@ def all_stopped(rows: Rows) -> bool:
 
 
 def unit_rows(path: str, node: str, unit: str) -> Rows:
-    rows = client.rows_of(path, (node,))
+    rows = client.rows_of(path, (node,), wait_s=STEP_S)
     if not rows:
         problem = "its supervisor has just ended; `supervisor start` starts it"
         raise CliError(f"{node}: {problem}", FAILED)
@@ -123,7 +123,8 @@ def wait_caught_up(path: str, node: str, target: int) -> None:
     """Waits until all processes of a node have applied what was committed before its steps."""
     until, lowest = time.monotonic() + PROGRESS_S, -1
     while True:
-        rows = [row for row in client.rows_of(path, (node,)) if "farms" not in row]
+        rows = client.rows_of(path, (node,), wait_s=PROGRESS_S)
+        rows = [row for row in rows if "farms" not in row]
         applied = [row.get("applied_index") for row in rows if "commit_index" in row]
         behind = min((index or 0 for index in applied), default=target)
         if behind >= target:

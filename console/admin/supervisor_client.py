@@ -17,7 +17,7 @@ from ..cli_errors import FAILED, CliError
 from ..options import argument, option
 
 EXIT_NOTHING = 3
-ASK_S = 5.0  # On a busy machine a supervisor may need a second or two.
+ASK_S = 10.0  # On a busy machine a supervisor may need seconds.
 BEAT_MS = 200
 
 TOPOLOGY = argument(required=False, type=click.Path())
@@ -122,7 +122,9 @@ def ask_node(path: str, node: str, question: bytes, *rest: Any, **settings: Any)
     return ask(run_dir.of_topology(path), node, question, found, *rest, **settings)
 
 
-def rows_of(path: str, nodes: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+def rows_of(
+    path: str, nodes: tuple[str, ...] = (), wait_s: float = ASK_S
+) -> list[dict[str, Any]]:
     """Status rows of these nodes (none: all) from all supervisors of a topology on this machine."""
     base = run_dir.of_topology(path)
     rows: list[dict[str, Any]] = []
@@ -131,7 +133,7 @@ def rows_of(path: str, nodes: tuple[str, ...] = ()) -> list[dict[str, Any]]:
         pid = found.get("pid", 0)
         if pid not in seen:
             seen.add(pid)
-            rows += ask(base, name, b"ask-status", found)
+            rows += ask(base, name, b"ask-status", found, wait_s=wait_s)
     if nodes:
         rows = [row for row in rows if {row["node"], *row.get("nodes", ())} & {*nodes}]
     add_lag(rows)  # Each supervisor knows only its own nodes.
