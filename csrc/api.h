@@ -226,9 +226,12 @@ ssize_t klk_segment_blocks(const uint8_t *data, size_t size, struct klk_block_in
 /* The number of zero bytes at the start of data. */
 size_t klk_zeros(const uint8_t *data, size_t size);
 
-/* ---- syncer.c: a thread that syncs segments in the background ---- */
+/* ---- syncer.c: a thread that syncs and fills segments in the background ---- */
 
-enum klk_syncer_limit { KLK_SYNCS_MAX = 16 }; /* started and not ended */
+enum klk_syncer_limit {
+    KLK_SYNCS_MAX = 16,             /* started and not ended */
+    KLK_FILL_PIECE_BYTES = 1 << 18, /* between two syncs of a fill */
+};
 
 /* A thread and two pipes to it. One thread, the owner, makes all calls. A forked process must not
  * call these functions: it has the pipes, but not the thread. */
@@ -237,6 +240,7 @@ struct klk_syncer {
     uint32_t running; /* syncs started and not ended */
     int orders[2];
     int answers[2];   /* poll the first: readable when a sync has ended; never read it */
+    int pace;         /* of fills: 0 with rests, 1 without, 2 it ends at once */
     struct klk_latency latency; /* of the syncs whose end was reported */
 };
 
@@ -247,15 +251,22 @@ int klk_syncer_open(struct klk_syncer *syncer);
  * reported the end. KLK_EINVAL: too many; KLK_EOS. */
 int klk_syncer_start(struct klk_syncer *syncer, struct klk_segment *segment);
 
-/* Reports the end of the sync that was started first.
+/* Queues zeros from offset `from` up to `to`. They are written and synced in pieces, with rests
+ * between: one long sync would hold up those of other files. As klk_syncer_start(). */
+int klk_syncer_fill(struct klk_syncer *syncer, struct klk_segment *segment, uint64_t from,
+                    uint64_t to);
+
+/* Reports the end of the sync or fill that was started first.
  *
- *   wait   1: block until it has ended
+ *   wait   1: block until it has ended; a fill takes no rests then
  *
- * Returns KLK_OK, KLK_MORE when it still runs, KLK_EINVAL when none runs, KLK_EOS when the sync has
- * failed with errno. */
+ * Returns KLK_OK, KLK_MORE when it still runs, KLK_EINVAL when none runs, KLK_EOS when a sync has
+ * failed with errno, KLK_ESPACE when zeros could not be written: with errno, and it may be filled
+ * again. */
 int klk_syncer_poll(struct klk_syncer *syncer, int wait);
 
-/* Waits for running syncs, drops their results, ends the thread and closes the pipes. */
+/* Waits for running syncs, ends fills, drops their results, ends the thread and closes the
+ * pipes. */
 int klk_syncer_close(struct klk_syncer *syncer);
 
 /* ---- sockets.c: whole messages in and out of pyzmq's own sockets ---- */

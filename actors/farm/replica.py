@@ -40,7 +40,6 @@ from .listener import InboundStream
 from .resolver import AddressResolver
 
 BACKGROUND_MS = (2, 1000)  # Between two background steps: while there is more work, and otherwise.
-URGENT_STEPS_MAX = 8
 REFUSED = "refused"
 REFUSAL_LOG_MS = 5000  # Between two log lines about refused invitations.
 
@@ -257,15 +256,9 @@ class FarmReplica:
 
     def _run_background(self, now_ms: int) -> None:
         """A step of work on the disk that is not urgent."""
-        is_urgent = self.storage.is_behind
-        if now_ms < self._background_ms and not is_urgent:
-            return
-        busy = self.storage.run_background_step()
-        for _ in range(URGENT_STEPS_MAX):
-            if not (busy and is_urgent and self.storage.is_behind):
-                break
+        if now_ms >= self._background_ms:
             busy = self.storage.run_background_step()
-        self._background_ms = now_ms + BACKGROUND_MS[not busy]
+            self._background_ms = now_ms + BACKGROUND_MS[not busy]
 
     def render(self, view: ViewRequest) -> bytes:
         self._has_work = True

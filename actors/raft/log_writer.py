@@ -11,6 +11,7 @@ import zmq
 
 from ...native.log.segments import Segment, Syncer
 from ...native.net.messages import Arena
+from ...net.links import NEVER_MS
 from ...protocols.errors import LocalProtocolError
 from ...protocols.raft.messages import AppendAck, AppendJob
 from ...protocols.raft.steady import GivenEntries
@@ -29,8 +30,7 @@ JOB_APPEND, JOB_RESET, JOB_COMPACT = 0, 1, 2  # Compact: up to "previous index",
 ACK = struct.Struct("<QQ?")  # AppendAck
 FULL_RETRY_MS = 500
 BACKGROUND_STEP_MS = 2  # Between two background steps while there is work.
-BACKGROUND_POLL_MS = 250  # Between two looks for background work.
-URGENT_STEPS_MAX = 8  # In one wake, when the spare segment is late.
+ROOM_RETRY_MS = 250  # Between two tries to write a spare segment on a full disk.
 JOBS_HWM = 4096
 
 
@@ -84,7 +84,11 @@ class GroupCommit:
     @property
     def deadline_ms(self) -> int:
         """The latest time of the next commit(), with or without jobs."""
-        return self._background_due_ms if self._full_retry_ms is None else self._full_retry_ms
+        if self._full_retry_ms is not None:
+            return self._full_retry_ms
+        if self.log.has_background_work or self.log.lacks_space:
+            return self._background_due_ms
+        return NEVER_MS
 
     def enqueue(self, job: AppendJob) -> None:
         """Queues a job for the next commit(). Raises UnitBroken on a gap in seq."""
@@ -132,20 +136,16 @@ class GroupCommit:
         return bool(self._ended.poll(wait_ms))
 
     def background_step(self, now_ms: int) -> None:
-        """Does background work. Call it after the acknowledgement was sent.
+        """Does background work, if there is any. Call it after the acknowledgement was sent.
 
-        It keeps the spare segment ahead of the writes: making one in append() blocks for long.
-        Raises StorageError when the disk failed.
+        It has the spare segment written ahead: making one in append() blocks for long. Raises
+        StorageError when the disk failed.
         """
-        urgent = self.log.spare_is_late
-        if self.full or (now_ms < self._background_due_ms and not urgent):
+        if now_ms < self.deadline_ms or self.full:
             return
-        busy = self.log.background_step()
-        for _ in range(URGENT_STEPS_MAX):
-            if not (busy and urgent and self.log.spare_is_late):
-                break
-            busy = self.log.background_step()
-        self._background_due_ms = now_ms + (BACKGROUND_STEP_MS if busy else BACKGROUND_POLL_MS)
+        self.log.background_step()
+        pause_ms = ROOM_RETRY_MS if self.log.lacks_space else BACKGROUND_STEP_MS
+        self._background_due_ms = now_ms + pause_ms
 
     @property
     def end(self) -> tuple[Segment, Syncer, int] | None:
@@ -191,6 +191,7 @@ class LogWriter(Actor):
 
     def on_start(self) -> None:
         self._group_commit = GroupCommit(self.setup)
+        self.watch(self._group_commit.log.spare_fd, self._group_commit.log.poll_spare)
         self.pull("jobs", self._on_jobs, hwm=JOBS_HWM)
         self._acks = self.pipe(self.bind_pipe(zmq.PUSH, "acks", hwm=JOBS_HWM))
         self._acks.send([ACK.pack(*AppendAck(self.setup.epoch, 0))])

@@ -125,8 +125,7 @@ class RaftPeer(Actor):
             self._start_peer()
             if self._group_commit.sync_fd is not None:
                 self.watch(self._group_commit.sync_fd, self._on_synced)
-            if (spare_fd := self._group_commit.log.spare_fd) is not None:
-                self.watch(spare_fd, self._group_commit.log.poll_spare)
+            self.watch(self._group_commit.log.spare_fd, self._group_commit.log.poll_spare)
             return
         self._jobs = self.pipe(self.push("log_writer", "jobs", hwm=JOBS_HWM))
         acks = self.connect_pipe(zmq.PULL, "log_writer", "acks", hwm=JOBS_HWM)

@@ -122,9 +122,7 @@ def ask_node(path: str, node: str, question: bytes, *rest: Any, **settings: Any)
     return ask(run_dir.of_topology(path), node, question, found, *rest, **settings)
 
 
-def rows_of(
-    path: str, nodes: tuple[str, ...] = (), wait_s: float = ASK_S
-) -> list[dict[str, Any]]:
+def rows_of(path: str, nodes: tuple[str, ...] = (), wait_s: float = ASK_S) -> list[dict[str, Any]]:
     """Status rows of these nodes (none: all) from all supervisors of a topology on this machine."""
     base = run_dir.of_topology(path)
     rows: list[dict[str, Any]] = []

@@ -28,8 +28,12 @@ class Segment:
         _system(lib.klk_segment_sync(self._segment))
 
 
+class NotFilled(OSError):
+    """Zeros could not be written. Those before may be there."""
+
+
 class Syncer:
-    """A thread of C that syncs segments in the background.
+    """A thread of C that syncs and fills segments in the background.
 
     It belongs to one process: in a forked one start() and poll() raise OSError, and close() does
     nothing.
@@ -53,14 +57,21 @@ class Syncer:
         _system(lib.klk_syncer_start(self._syncer, segment._segment))
         self._segments.append(segment)
 
+    def fill(self, segment: Segment, start: int, end: int) -> None:
+        """As start(), for zeros between these offsets, which are written and synced in pieces."""
+        self._check()
+        _system(lib.klk_syncer_fill(self._syncer, segment._segment, start, end))
+        self._segments.append(segment)
+
     def adopt(self, segment: Segment) -> None:
         """As start(), for a sync that C has started (csrc/steady)."""
         self._segments.append(segment)
 
     def poll(self, wait: bool = False) -> bool:
-        """Reports the end of the sync that was started first. False: it still runs, or none does.
+        """Reports the end of the sync or fill that was started first. False: it still runs, or none
+        does.
 
-        Raises OSError when the sync has failed: the state of the segment is unknown.
+        Raises NotFilled, and OSError when a sync has failed: the state of the segment is unknown.
         """
         self._check()
         if not self._segments:
@@ -69,11 +80,13 @@ class Syncer:
         if code == lib.KLK_MORE:
             return False
         self._segments.popleft()
+        if code == lib.KLK_ESPACE:
+            raise NotFilled(ffi.errno, "zeros are not written")
         _system(code)
         return True
 
     def close(self) -> None:
-        """Waits for running syncs and ends the thread."""
+        """Waits for running syncs, ends fills, and ends the thread."""
         self._close()
 
     def _check(self) -> None:

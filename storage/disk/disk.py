@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 
 from ...native.errors import Readable
 from ...native.log import segments
-from ..errors import StorageLocked, SystemCall, storage_error
+from ..errors import StorageError, StorageLocked, SystemCall, storage_error
 from .files import BLOCK_BYTES, File
 
 FOLDER_MODE = 0o700
@@ -102,6 +102,15 @@ class DiskFile:
             segments.segment_zero(self._fd, offset, size)
         self._size = max(self._size, offset + size)
 
+    def start_fill(self, syncer: segments.Syncer, size: int) -> None:
+        """Has zeros written up to size. Call end_fill() at their end."""
+        with SystemCall(self.full_path, "write"):
+            syncer.fill(segments.Segment(self._fd, size), self._size, size)
+
+    def end_fill(self) -> None:
+        with SystemCall(self.full_path, "read the size"):
+            self._size = os.fstat(self._fd).st_size
+
     def free(self, offset: int) -> None:
         offset = -(-offset // BLOCK_BYTES) * BLOCK_BYTES
         if offset < self._size:
@@ -127,12 +136,13 @@ class DiskFile:
 
 
 class DiskSyncer:
-    """A thread of C that syncs (csrc/log/syncer.c); see files.Syncer."""
+    """A thread of C that syncs and fills (csrc/log/syncer.c); see files.Syncer."""
 
     def __init__(self) -> None:
         self._syncer = segments.Syncer()
         self.latency = self._syncer.latency
         self._files: deque[DiskFile] = deque()
+        self._fills: set[DiskFile] = set()  # Those of them that are filled.
 
     def fileno(self) -> int:
         return self._syncer.fileno()
@@ -142,6 +152,12 @@ class DiskSyncer:
         with SystemCall(file.full_path, "sync"):
             self._syncer.start(file.segment())
         self._files.append(file)
+
+    def fill(self, file: File, size: int) -> None:
+        assert isinstance(file, DiskFile)
+        file.start_fill(self._syncer, size)
+        self._files.append(file)
+        self._fills.add(file)
 
     @property
     def native(self) -> segments.Syncer:
@@ -156,10 +172,22 @@ class DiskSyncer:
     def poll(self, wait: bool = False) -> DiskFile | None:
         if not self._files:
             return None
+        failed: OSError | None = None
         try:
-            return self._files.popleft() if self._syncer.poll(wait) else None
+            if not self._syncer.poll(wait):
+                return None
         except OSError as error:
-            raise storage_error(self._files.popleft().full_path, "sync", error) from error
+            failed = error
+        file = self._files.popleft()
+        if file in self._fills:
+            self._fills.remove(file)
+            file.end_fill()
+        if failed is None:
+            return file
+        if isinstance(failed, segments.NotFilled):
+            raise storage_error(file.full_path, "write", failed) from failed
+        lost = storage_error(file.full_path, "sync", failed)  # Also if it is for lack of space.
+        raise StorageError(lost.place, lost.problem, lost.way_out) from failed
 
     def close(self) -> None:
         self._syncer.close()

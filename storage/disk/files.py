@@ -70,7 +70,7 @@ class File(ReadableFile, Protocol):
 
 
 class Syncer(Protocol):
-    """Syncs files in the background, one after the other."""
+    """Syncs and fills files in the background, one after the other."""
 
     latency: Latency  # Of the syncs whose end poll() has reported.
 
@@ -80,15 +80,23 @@ class Syncer(Protocol):
     def start(self, file: File) -> None:
         """Start an asynchronous sync; poll() reports completion. Do not use the file until then."""
 
+    def fill(self, file: File, size: int) -> None:
+        """As start(): zeros up to that size are written and synced in pieces behind the file's end,
+        with rests between, so that other syncs need not wait long."""
+
     def adopt(self, file: File) -> None:
         """As start(), for a sync that C has started."""
 
     def poll(self, wait: bool = False) -> File | None:
-        """The file whose sync was started first, once that sync has ended. None: it still runs,
-        or none does. Raises StorageError as File.sync() does."""
+        """The file whose sync or fill was started first, once that has ended. None: it still runs,
+        or none does. `wait` ends the rests of a fill.
+
+        Raises StorageFull: there is no room for zeros, the fill may be tried again; StorageError: a
+        write or sync has failed, the state of the file is unknown.
+        """
 
     def close(self) -> None:
-        """Waits for running syncs and drops their results."""
+        """Waits for running syncs, ends fills, and drops their results."""
 
 
 class Lock(Protocol):

@@ -168,12 +168,7 @@ class FarmStorage:
 
     def run_background_step(self) -> bool:
         """A small step of background work; returns whether there is more."""
-        return self._log.background_step()
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether an append will have to wait for background work."""
-        return self._log.spare_is_late
+        return self._log.background_step() or self._log.has_background_work
 
     # ---- snapshots ----
 

@@ -31,7 +31,6 @@ from .segment import (
 
 SEGMENT_BYTES = 16 << 20
 SEGMENT_BYTES_MIN = 8 << 10
-ZERO_PIECE_BYTES = 256 << 10
 LOCK = "lock"
 SPARE = f"{FOLDER}/spare"
 
@@ -86,19 +85,21 @@ class Log:
         self._failed: StorageError | None = None
         self._spare: File | None = None
         self._next_spare: File | None = None  # Grows piece by piece until it is the spare.
-        self._next_spare_syncing = False  # It has its full size; a background sync of it runs.
+        self._filling = False  # It grows now.
+        self._has_unused = True  # Segments that are no longer used may be left.
         self._syncer: Syncer | None = None
-        self._spare_syncer: Syncer | None = None  # Another one: entries do not wait for the spare.
+        self._spare_syncer = files.syncer()  # Another one: entries do not wait for the spare.
         self.latency = Latency()
         self.syncing, self._syncing_since_us = False, 0
         self.lacks_space = False
         self.damage: repair.RepairMark | None = None
         with ExitStack() as undo:
             undo.callback(self.lock_file.close)
+            undo.callback(self._spare_syncer.close)
             self._recover(base, damage)
             undo.callback(self._close_files)
             if background_sync:
-                self._syncer, self._spare_syncer = files.syncer(), files.syncer()
+                self._syncer = files.syncer()
                 self.latency = self._syncer.latency
             self.reset(*base)
             undo.pop_all()
@@ -206,8 +207,7 @@ class Log:
     def _prepare(self, size: int) -> tuple[File, str]:
         """Returns a file of zeros with room for size bytes, and its path. Raises StorageFull."""
         if size <= self._segment_bytes:
-            while self._spare is None and self._extend_spare(wait=True):
-                pass
+            self._fill_spare(wait=True)
         if self._spare is not None and size <= self._spare.size:
             return self._spare, SPARE
         path = f"{FOLDER}/{self._sequence + 1:016x}{UNFINISHED}"
@@ -239,7 +239,7 @@ class Log:
         file.full_path = self._files.full_path(header.path)
         self._sync(lambda: self._files.sync_folder(FOLDER))
         self._headers.append(header)
-        self._active = file
+        self._active, self._has_unused = file, True
 
     # ---- writing ----
 
@@ -253,8 +253,7 @@ class Log:
         batches = self._check(prev_index, prev_term, blocks)
         self._wait_for_sync()
         if self.lacks_space:
-            while self._extend_spare(wait=True):  # Raises StorageFull while there is no room.
-                pass
+            self._fill_spare(wait=True)  # Raises StorageFull while there is no room.
         size = HEADER_SIZE + sum(map(len, blocks))
         if prev_index < self.last_index or size > self._active.size - self._offset:
             self._roll(prev_index, prev_term, size)
@@ -297,7 +296,8 @@ class Log:
         if self._syncer is None:
             self.sync()
         elif self._synced != self._offset and not self.syncing:
-            self._start_sync(self._syncer, self._active)
+            syncer = self._syncer
+            self._sync(lambda: syncer.start(self._active))
             self._begin_syncing()
         return not self.syncing
 
@@ -316,25 +316,40 @@ class Log:
         """
         check_usable(self._failed)
         assert self._syncer is not None, "the log was opened without background_sync"
-        while self._ended_sync(self._syncer, wait and self.syncing) is not None:
-            self._synced = self._offset
-            self.syncing = False
+        try:
+            while self._syncer.poll(wait and self.syncing) is not None:
+                self._synced = self._offset
+                self.syncing = False
+        except StorageError as error:
+            self._fail(error)
         return not self.syncing
 
     @property
-    def spare_fd(self) -> int | None:
-        """Readable when the background sync of the spare segment has ended: call poll_spare().
-        None: no such syncs."""
-        return None if self._spare_syncer is None else self._spare_syncer.fileno()
+    def spare_fd(self) -> int:
+        """Readable when the spare segment is ready, or has no room: call poll_spare()."""
+        return self._spare_syncer.fileno()
 
     def poll_spare(self, wait: bool = False) -> None:
-        """Handles the end of that sync. Raises StorageError: the log can't be used."""
+        """Takes the spare segment once it is ready. Without room `lacks_space` is set.
+
+        Raises StorageFull if it was to wait; StorageError: the log can't be used.
+        """
         check_usable(self._failed)
-        if self._next_spare_syncing:
-            assert self._spare_syncer is not None
-            ended = self._ended_sync(self._spare_syncer, wait)
-            if ended is not None:
-                self._finish_spare(ended)
+        if not self._filling:
+            return
+        try:
+            file = self._spare_syncer.poll(wait)
+        except StorageFull:
+            self._filling, self.lacks_space = False, True
+            if wait:
+                raise
+            return
+        except StorageError as error:
+            self._fail(error)
+        if file is not None:
+            self._files.rename(SPARE + UNFINISHED, SPARE)
+            self._spare, self._next_spare, self._filling = file, None, False
+            self.lacks_space = False
 
     # ---- steady states: C appends and syncs (csrc/steady) ----
 
@@ -368,16 +383,6 @@ class Log:
             self._syncer.adopt(self._active)
             self._begin_syncing()
 
-    def _ended_sync(self, syncer: Syncer, wait: bool) -> File | None:
-        """The file whose background sync has ended. None: none has ended."""
-        try:
-            return syncer.poll(wait)
-        except StorageError as error:
-            self._fail(error)
-
-    def _start_sync(self, syncer: Syncer, file: File) -> None:
-        self._sync(lambda: syncer.start(file))
-
     def _wait_for_sync(self) -> None:
         if self.syncing:
             self.poll_sync(wait=True)
@@ -392,9 +397,9 @@ class Log:
                 except StorageFull:  # Without the mark the next start is slower and as safe.
                     self._files.remove(CLEAN + UNFINISHED)
         finally:
-            for syncer in (self._syncer, self._spare_syncer):
-                if syncer is not None:
-                    syncer.close()
+            if self._syncer is not None:
+                self._syncer.close()
+            self._spare_syncer.close()
             self._close_files()
             self.lock_file.close()
             self._failed = StorageError(self._files.root, "the log is closed", "open it again")
@@ -417,6 +422,7 @@ class Log:
         for header in self._live_headers():
             if self._runs.base_index < header.first_index - 1 <= index:
                 self._runs.rebase(header.first_index - 1)
+                self._has_unused = True
 
     def reset(self, index: int, term: int) -> None:
         """Restarts the log after entry index of a durable snapshot, unless it holds that entry.
@@ -496,13 +502,17 @@ class Log:
 
     # ---- in the background ----
 
+    @property
+    def has_background_work(self) -> bool:
+        """Whether background_step() is due, besides the tries after a full disk."""
+        return self._has_unused or (self._spare is None and not (self._filling or self.lacks_space))
+
     def background_step(self) -> bool:
         """Does a small piece of background work. Returns whether more is left.
 
-        It removes superseded and compacted segments, and writes the next spare ahead. When the
-        disk is full it returns False and sets `lacks_space`. Then append() refuses, which keeps the
-        rest of the active segment for entries that make room. Each later call tries again, and so
-        does append().
+        It removes superseded and compacted segments, and has the next spare written ahead. When the
+        disk is full `lacks_space` is set. Then append() refuses, which keeps the rest of the active
+        segment for entries that make room. Each later call tries again, and so does append().
         """
         check_usable(self._failed)
         live = {header.sequence for header in self._live_headers()}
@@ -513,48 +523,23 @@ class Log:
                 self._sync(lambda: self._files.sync_folder(FOLDER))
                 self._headers.remove(header)
                 return True
+        self._has_unused = False
         try:
-            return self._extend_spare()
+            self._fill_spare()
         except StorageFull:
             self.lacks_space = True
-            return False
-
-    @property
-    def spare_is_late(self) -> bool:
-        """Whether background_step() is urgent. The spare should be complete when half of the
-        active segment is used; otherwise append() has to complete it and blocks."""
-        if self._spare is not None:
-            return False
-        grown = 0 if self._next_spare is None else self._next_spare.size
-        return grown * self._active.size < 2 * self._offset * self._segment_bytes
-
-    def _extend_spare(self, wait: bool = False) -> bool:
-        """Writes a piece of the next spare. False: it is complete, or (without wait) only its
-        background sync is missing. Raises StorageFull."""
-        if self._spare is not None:
-            return False
-        if self._next_spare is None:
-            self._next_spare = self._files.create(SPARE + UNFINISHED)
-        file = self._next_spare
-        left = self._segment_bytes - file.size
-        if left > 0:
-            file.zero(file.size, min(left, ZERO_PIECE_BYTES))
-            return True
-        if self._spare_syncer is None:
-            self._sync(file.sync)
-            self._finish_spare(file)
-            return False
-        if not self._next_spare_syncing:
-            self._start_sync(self._spare_syncer, file)
-            self._next_spare_syncing = True
-        self.poll_spare(wait)
         return False
 
-    def _finish_spare(self, file: File) -> None:
-        """The next spare is complete and durable: it becomes the spare."""
-        self._files.rename(SPARE + UNFINISHED, SPARE)
-        self._spare, self._next_spare, self._next_spare_syncing = file, None, False
-        self.lacks_space = False
+    def _fill_spare(self, wait: bool = False) -> None:
+        """Has the next spare written, unless there is one. Raises StorageFull if it was to wait."""
+        if self._spare is not None:
+            return
+        if not self._filling:
+            if self._next_spare is None:
+                self._next_spare = self._files.create(SPARE + UNFINISHED)
+            self._spare_syncer.fill(self._next_spare, self._segment_bytes)
+            self._filling = True
+        self.poll_spare(wait)
 
 
 class Writer:

@@ -261,13 +261,16 @@ class MemorySyncer:
     def __init__(self, random: Random | None) -> None:
         self.latency = Latency()
         self._random = random
-        self._files: deque[File] = deque()
+        self._files: deque[tuple[File, int]] = deque()  # And up to where each is filled before.
 
     def fileno(self) -> int:
         return -1
 
     def start(self, file: File) -> None:
-        self._files.append(file)
+        self._files.append((file, 0))
+
+    def fill(self, file: File, size: int) -> None:
+        self._files.append((file, size))
 
     def adopt(self, file: File) -> None:
         self.start(file)
@@ -277,7 +280,9 @@ class MemorySyncer:
             return None
         if not wait and self._random is not None and self._random.random() < 0.5:
             return None
-        file = self._files.popleft()
+        file, size = self._files.popleft()
+        if size > file.size:
+            file.zero(file.size, size - file.size)
         file.sync()
         return file
 

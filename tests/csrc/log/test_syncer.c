@@ -83,6 +83,40 @@ static void test_order_and_failures(void) {
     free(syncer);
 }
 
+static int is_zero(int fd, uint64_t size) {
+    uint8_t *found = exact(size);
+    REQUIRE(pread(fd, found, size, 0) == (ssize_t)size);
+    int zero = klk_zeros(found, size) == size;
+    free(found);
+    return zero;
+}
+
+/* A fill writes whole pieces and a rest, from where it is told, and syncs them. */
+static void test_fills(void) {
+    struct klk_syncer syncer;
+    struct klk_segment segment = {.fd = open_file(), .size = SIZE}, bad = {.fd = -1, .size = SIZE};
+    uint64_t size = 2 * KLK_FILL_PIECE_BYTES + 100;
+    REQUIRE(klk_syncer_open(&syncer) == KLK_OK);
+    put(&segment, 0, 1);
+    put(&segment, 1, 1);
+    REQUIRE(klk_syncer_fill(&syncer, NULL, 0, 1) == KLK_EINVAL);
+    REQUIRE(klk_syncer_fill(&syncer, &segment, 1, size) == KLK_OK);
+    struct pollfd ended = {.fd = syncer.answers[0], .events = POLLIN};
+    REQUIRE(poll(&ended, 1, 10000) == 1);
+    REQUIRE(klk_syncer_poll(&syncer, 0) == KLK_OK);
+    REQUIRE(lseek(segment.fd, 0, SEEK_END) == (off_t)size && !is_zero(segment.fd, size));
+    REQUIRE(klk_syncer_fill(&syncer, &segment, 0, 1) == KLK_OK);
+    REQUIRE(klk_syncer_fill(&syncer, &bad, 0, 1) == KLK_OK);
+    REQUIRE(klk_syncer_fill(&syncer, &segment, 5, 5) == KLK_OK); /* only a sync */
+    REQUIRE(klk_syncer_poll(&syncer, 1) == KLK_OK && is_zero(segment.fd, size));
+    REQUIRE(klk_syncer_poll(&syncer, 1) == KLK_ESPACE && errno == EBADF);
+    REQUIRE(klk_syncer_poll(&syncer, 1) == KLK_OK);
+    REQUIRE(klk_syncer_fill(&syncer, &segment, 0, 1000ull * KLK_FILL_PIECE_BYTES) == KLK_OK);
+    REQUIRE(klk_syncer_close(&syncer) == KLK_OK); /* ends it */
+    REQUIRE(lseek(segment.fd, 0, SEEK_END) < 1000ll * KLK_FILL_PIECE_BYTES);
+    REQUIRE(close(segment.fd) == 0);
+}
+
 static pthread_t owner;
 static volatile sig_atomic_t elsewhere, signals;
 
@@ -127,6 +161,7 @@ static void test_no_pipes_left(void) {
 int main(void) {
     test_rounds();
     test_order_and_failures();
+    test_fills();
     test_signals();
     test_no_pipes_left();
     return 0;

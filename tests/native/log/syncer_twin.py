@@ -14,16 +14,18 @@ class SyncerTwin:
 
     def __init__(self) -> None:
         self.answered, self._answer = os.pipe()
-        self._orders: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[tuple[int, int, int] | None] = queue.SimpleQueue()
         self._errors: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._running = 0
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
     def _run(self) -> None:
-        while (fd := self._orders.get()) is not None:
-            error = 0
+        while (order := self._orders.get()) is not None:
+            (fd, start, end), error = order, 0
             try:
+                if start < end:
+                    os.pwrite(fd, bytes(end - start), start)
                 os.fdatasync(fd)
             except OSError as caught:
                 error = caught.errno or 0
@@ -34,11 +36,14 @@ class SyncerTwin:
         return self.answered
 
     def start(self, fd: int) -> None:
+        self.fill(fd, 0, 0)
+
+    def fill(self, fd: int, start: int, end: int) -> None:
         self._check()
         if self._running == SYNCS_MAX:
             raise ValueError("too many")
         self._running += 1
-        self._orders.put(fd)
+        self._orders.put((fd, start, end))
 
     def poll(self, wait: bool = False) -> bool:
         self._check()

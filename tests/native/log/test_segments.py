@@ -231,7 +231,14 @@ def test_a_history_of_syncs(tmp_path: Path, seed: int) -> None:
                     os.pwrite(twin_fd, data, offset)
                 broken = rng.random() < 0.3
                 one, two = (bad, bad_fd) if broken else (segment, twin_fd)
-                assert_same(lambda: syncer_c.start(one), lambda: other.start(two))  # noqa: B023
+                if rng.random() < 0.5:
+                    assert_same(lambda: syncer_c.start(one), lambda: other.start(two))  # noqa: B023
+                else:
+                    zeros = sorted(rng.randrange(FILE_BYTES) for _ in range(2))
+                    assert_same(
+                        lambda: syncer_c.fill(one, *zeros),  # noqa: B023
+                        lambda: other.fill(two, *zeros),  # noqa: B023
+                    )
                 running = min(running + 1, syncer_twin.SYNCS_MAX)
             case 2 if running:
                 for syncer in (syncer_c, other):

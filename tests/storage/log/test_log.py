@@ -10,7 +10,7 @@ from kelek.protocols.errors import LocalProtocolError
 from kelek.protocols.raft.messages import AppendJob, EntryBatch
 from kelek.protocols.record import Record, encode_block
 from kelek.storage.disk.disk import Disk
-from kelek.storage.errors import StorageError, StorageLocked
+from kelek.storage.errors import StorageError, StorageFull, StorageLocked
 from kelek.storage.log.hard_state import HardStateFile
 from kelek.storage.log.log import Log, Writer
 from kelek.storage.log.reader import LogReader
@@ -195,13 +195,41 @@ def test_entries_do_not_wait_for_the_sync_of_the_spare() -> None:
     log = Log(files, ME, epoch=1, segment_bytes=SEGMENT_BYTES, background_sync=True)
     while log.background_step():
         pass
-    assert not log.spare_is_late, "it has its full size, and is being synced"
+    assert not log.has_background_work, "the spare is being written"
     log.append(0, 0, [batch(1).block])
     assert not log.start_sync()
     assert log.poll_sync(wait=True)
     assert log.end is not None, "a steady state may begin"
     log.poll_spare(wait=True)
     log.close()
+
+
+def test_a_spare_without_room_is_tried_again() -> None:
+    disk = MemoryDisk()
+    log = Log(disk.process(), ME, epoch=1, segment_bytes=SEGMENT_BYTES)
+    disk.bytes_max, bytes_max = 0, disk.bytes_max
+    assert not log.background_step()
+    assert log.lacks_space
+    assert not log.has_background_work, "the owner tries again, after a while"
+    with pytest.raises(StorageFull):
+        log.append(0, 0, [batch(1).block])
+    disk.bytes_max = bytes_max
+    log.append(0, 0, [batch(1).block])
+    assert not log.lacks_space
+    log.close()
+
+
+def test_a_spare_whose_sync_fails_ends_the_log() -> None:
+    disk = MemoryDisk()
+    files = disk.process()
+    files.slow = NeverRandom()
+    log = Log(files, ME, epoch=1, segment_bytes=SEGMENT_BYTES)
+    assert not log.background_step()
+    disk.fail_sync()
+    with pytest.raises(StorageError, match="EIO"):
+        log.poll_spare(wait=True)
+    with pytest.raises(StorageError, match="nothing is written after"):
+        log.append(0, 0, [batch(1).block])
 
 
 def held_bytes(path: Path) -> int:
