@@ -70,6 +70,7 @@ static struct {
     uint64_t measured; /* updates committed in [from, to) */
     double cpu_from, cpu_to;
     uint64_t histogram[HIST_SIZE];
+    uint64_t late[HIST_SIZE]; /* an open loop: how late the generator itself sent */
     struct gap gaps[LOAD_GAPS_MAX];
     size_t gap_count;
 } account;
@@ -107,12 +108,12 @@ static double step_middle_us(size_t step) {
     return (low + (double)(1ull << shift) / 2) / 1e3;
 }
 
-static double percentile_us(double part) {
+static double percentile_us(const uint64_t *histogram, double part) {
     uint64_t all = 0, seen = 0;
     for (size_t i = 0; i < HIST_SIZE; i++)
-        all += account.histogram[i];
+        all += histogram[i];
     for (size_t i = 0; i < HIST_SIZE; i++) {
-        seen += account.histogram[i];
+        seen += histogram[i];
         if (seen != 0 && (double)seen >= part * (double)all)
             return step_middle_us(i);
     }
@@ -149,6 +150,11 @@ uint64_t load_due_ns(uint64_t now) {
         return now;
     double due_s = (double)load_counters.sent / (double)load_options.rate;
     return account.begun + ns_of(due_s);
+}
+
+void load_note_late(uint64_t due_ns, uint64_t now, uint64_t records) {
+    if (now >= account.from && now < account.to)
+        account.late[step_of(now > due_ns ? now - due_ns : 0)] += records;
 }
 
 bool load_is_over(uint64_t now, uint64_t outstanding) {
@@ -209,10 +215,12 @@ static void report(void) {
     double updates = account.measured ? (double)account.measured : 1.0;
     putchar('{');
     report_number("updates_s", secs > 0 ? (double)account.measured / secs : 0.0);
-    report_number("p50_us", percentile_us(.5));
-    report_number("p90_us", percentile_us(.9));
-    report_number("p99_us", percentile_us(.99));
-    report_number("p999_us", percentile_us(.999));
+    report_number("p50_us", percentile_us(account.histogram, .5));
+    report_number("p90_us", percentile_us(account.histogram, .9));
+    report_number("p99_us", percentile_us(account.histogram, .99));
+    report_number("p999_us", percentile_us(account.histogram, .999));
+    report_number("late_p50_us", percentile_us(account.late, .5));
+    report_number("late_p99_us", percentile_us(account.late, .99));
     report_number("longest_us", (double)account.longest / 1e3);
     report_count("measured", account.measured);
     report_count("sent", c->sent);

@@ -76,6 +76,8 @@ bool load_wants_more(uint64_t now);
 bool load_may_send(uint64_t now);
 /* From when the latency of the next update counts: in an open loop from when it was due. */
 uint64_t load_due_ns(uint64_t now);
+/* `records` updates of an open loop, due at due_ns, are sent now. */
+void load_note_late(uint64_t due_ns, uint64_t now, uint64_t records);
 /* True when the run is over: nothing more to send, and nothing outstanding or drain_s gone by. */
 bool load_is_over(uint64_t now, uint64_t outstanding);
 /* `records` updates, first sent at sent_ns, are committed. */

@@ -10,6 +10,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __linux__
+#include <sys/timerfd.h>
+#endif
 #include <time.h>
 #include <unistd.h>
 
@@ -116,6 +119,8 @@ static bool send_new(int number, uint64_t now) {
     slot->seconds = (uint32_t)time(NULL);
     slot->counter = (uint32_t)(next * records) & 0xffffffu;
     slot->first_sent = load_due_ns(now);
+    if (load_options.rate)
+        load_note_late(slot->first_sent, now, records);
     write_id(slot->id, slot->seconds, slot->counter);
     slot->has_previous = client->in_order && client->outstanding != 0;
     memcpy(slot->previous, client->last_id, ID_SIZE);
@@ -391,11 +396,30 @@ static uint64_t window_of_all(void) {
     return (uint64_t)load_options.clients * (uint64_t)load_options.window;
 }
 
-/* Nothing has arrived: the next update of an open loop may be due sooner than poll can wait. */
-static void pause_open_loop(void) {
+/* The next update of an open loop may be due sooner than poll can wait: a timer, as one more item,
+ * ends the poll then. Without timers the loop looks every PAUSE_US. */
+static void wait_for(zmq_item *items, int count, uint64_t now) {
+    if (!load_options.rate) {
+        load_zmq.poll(items, count, 20);
+        return;
+    }
+#ifdef __linux__
+    static int timer = -1;
+    if (timer < 0 && (timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)) < 0)
+        load_die("timerfd_create");
+    uint64_t due = load_due_ns(now);
+    struct itimerspec at = {.it_value = {(time_t)(due / 1000000000u), (long)(due % 1000000000u)}};
+    if (load_wants_more(now) && outstanding < window_of_all())
+        timerfd_settime(timer, TFD_TIMER_ABSTIME, &at, NULL);
+    items[count] = (zmq_item){.fd = timer, .events = ZMQ_POLLIN};
+    load_zmq.poll(items, count + 1, 20);
+    at.it_value = (struct timespec){0};
+    timerfd_settime(timer, 0, &at, NULL);
+#else
     const struct timespec pause = {.tv_nsec = PAUSE_US * 1000};
-    if (load_options.rate)
+    if (!load_zmq.poll(items, count, 0))
         nanosleep(&pause, NULL);
+#endif
 }
 
 static void set_up(void) {
@@ -424,7 +448,7 @@ static void set_up(void) {
 }
 
 void load_zmqraft(void) {
-    static zmq_item items[LOAD_CLIENTS_MAX + 1];
+    static zmq_item items[LOAD_CLIENTS_MAX + 2];
     set_up();
     find_leader();
     load_begin();
@@ -440,8 +464,7 @@ void load_zmqraft(void) {
         for (int i = 0; i < load_options.clients; i++)
             items[i] = (zmq_item){.socket = clients[i].socket, .events = ZMQ_POLLIN};
         items[load_options.clients] = (zmq_item){.socket = monitor, .events = ZMQ_POLLIN};
-        if (!load_zmq.poll(items, load_options.clients + 1, load_options.rate ? 0 : 20))
-            pause_open_loop();
+        wait_for(items, load_options.clients + 1, now);
         now = load_now_ns();
         for (int i = 0; i < load_options.clients; i++)
             if (items[i].revents & ZMQ_POLLIN) {
