@@ -220,15 +220,17 @@ def _jobs(picture: Picture) -> dict[str, Any]:
 
 def _services(picture: Picture) -> dict[str, Any]:
     asked = picture.asked("services")
-    lists = asked.pop("value") or {"services": [], "workers": []}
+    lists = asked.pop("value") or {"services": [], "workers": [], "brokers": []}
+    urls = {row["node"]: row["url"] for row in lists["brokers"]}
     services = sorted(lists["services"], key=lambda row: -(row.get("oldest_ms") or 0))
     return {
-        "brokers": [_of(row, BROKER_KEYS) for row in picture.rows_of("broker")],
+        "brokers": [{**_of(row, BROKER_KEYS), "url": urls.get(row["node"], "")}
+                    for row in picture.rows_of("broker")],
         **asked,
         "services": [_of(row, SERVICE_KEYS) for row in services[:LISTED_MAX]],
         "workers": [_of(row, WORKER_KEYS) for row in lists["workers"][:LISTED_MAX]],
-        "more": sum(max(0, len(each) - LISTED_MAX) for each in lists.values()),
-    }
+        "more": sum(max(0, len(lists[name]) - LISTED_MAX) for name in ("services", "workers")),
+    }  # fmt: skip
 
 
 def _discovery(picture: Picture) -> dict[str, Any]:

@@ -223,9 +223,13 @@ class Sources:
 
     async def _ask_services(self) -> dict[str, list[dict[str, Any]]]:
         """The services and workers of each broker that answers."""
-        found: dict[str, list[dict[str, Any]]] = {"services": [], "workers": []}
+        brokers = self._settings.brokers.items()
+        found: dict[str, list[dict[str, Any]]] = {
+            "services": [], "workers": [],
+            "brokers": [{"node": node, "url": url} for node, url in brokers],
+        }  # fmt: skip
         errors: list[Error] = []
-        for node, url in self._settings.brokers.items():
+        for node, url in brokers:
             broker = self._broker(url)
             try:
                 for name, service in (("services", OWN_SERVICES), ("workers", OWN_WORKERS)):
@@ -233,7 +237,7 @@ class Sources:
                     found[name] += ({"broker": node, **row} for row in page_of(frames))
             except Timeout as error:
                 errors.append(error)
-        if errors and len(errors) == len(self._settings.brokers):
+        if errors and len(errors) == len(brokers):
             raise errors[0]
         return found
 

@@ -240,7 +240,7 @@ function services({ brokers, services: known, workers, problem, more }) {
       ["broker", (it) => it.broker, { wide: true }],
     ], workers, "No worker is registered.", (it) => `${it.broker} ${it.number}`), more > 0 && h("p", { class: "muted" }, `and ${number(more)} more`)),
     panel("Brokers", table("Brokers", [
-      ["node", (it) => it.node], ["requests", (it) => number(it.requests), { num: true }], ["answered", (it) => number(it.finals), { num: true }],
+      ["node", (it) => it.node], ["url", (it) => it.url, { code: true, wide: true }], ["requests", (it) => number(it.requests), { num: true }], ["answered", (it) => number(it.finals), { num: true }],
       ["held", (it) => number(it.held), { num: true }], ["size", (it) => bytes(it.held_bytes), { num: true, wide: true }],
       ["sent again", (it) => number(it.resent), { num: true, wide: true }], ["expired", (it) => number(it.expired), { num: true, wide: true }],
       ["refused", (it) => number(it.refused), { num: true, wide: true }], ["lost workers", (it) => number(it.workers_expired ?? 0), { num: true, wide: true }],
