@@ -59,6 +59,7 @@ class Actor(ProcessLoop):
     """One process, one loop, one owner of its state.
 
     control   DEALER   [ready] [status, msgpack map]   to the supervisor; [status] asks for one
+                       [adopted]   to it, once it has adopted what [setup, JSON] gave it
 
     A subclass makes its sockets in on_start(), receives messages as whole Arenas, acts once a wake
     in on_wake(), and calls ready() when it can serve. run() does everything; start(), run_once()
@@ -95,6 +96,10 @@ class Actor(ProcessLoop):
 
     def on_stop(self) -> None:
         """The loop has ended (or failed): close files. The sockets are closed afterwards."""
+
+    def on_settings_changed(self) -> None:
+        """Other values stand in self.settings, of keys that its role `adopts` (plan.py). May be
+        called without a difference."""
 
     def on_keys_changed(self, changes: "Sequence[KeyChange]") -> None:
         """Keys were allowed or revoked, or have other grants. Messages that revoked keys have sent
@@ -318,8 +323,14 @@ class Actor(ProcessLoop):
             self.request_stop()
 
     def _on_control(self) -> None:
-        self._control.recv_multipart(zmq.DONTWAIT)
+        kind, *rest = self._control.recv_multipart(zmq.DONTWAIT)
+        if kind == b"setup":
+            self.setup = ActorSetup.of_json(rest[0], self.setup.control)
+            self.settings = self.setup.settings
+            self.on_settings_changed()
         self._report(monotonic_ms())
+        if kind == b"setup":
+            self.send(self._control, [b"adopted"])
 
     def _on_tick(self, now_ms: int) -> None:
         if now_ms >= self._report_ms:

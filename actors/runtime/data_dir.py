@@ -1,11 +1,13 @@
 """Access to a node's data directory: its user has it, and a group if the operator allows that."""
 
 import contextlib
+import errno
 import os
 import stat
 from pathlib import Path
 
 from ...storage.disk.disk import FOLDER_MODE, sync_folder
+from ..errors import OperatorError
 
 GROUP, OTHERS = stat.S_IRWXG, stat.S_IRWXO
 
@@ -58,3 +60,15 @@ def open_folders(node: Path) -> list[str]:
         else:
             found.append(f"{path}: all users may enter it, and user {state.st_uid} owns it")
     return found
+
+
+def problem(place: str, error: OSError) -> OperatorError:
+    """The operator's error for a data directory that can't be used."""
+    way_out = {
+        errno.EACCES: "give this user the right to write there, or change `data`",
+        errno.EROFS: "mount it for writing, or change `data`",
+        errno.ENOSPC: "make room on that disk, or change `data`",
+        errno.ENOTDIR: "remove the file that is in the way, or change `data`",
+        errno.EEXIST: "remove the file that is in the way, or change `data`",
+    }.get(error.errno or 0, "change `data`")
+    return OperatorError(place, f"{error.filename}: {error.strerror}", way_out)

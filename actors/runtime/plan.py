@@ -20,6 +20,9 @@ class Role(NamedTuple):
     stop_rank: int  # SIGTERM goes to rank 0 first; higher ranks serve it until it has ended.
     folder: str = ""  # Of the node's data directory.
     package: str = ACTORS
+    # Settings whose new values it adopts while it runs (Actor.on_settings_changed); others of those
+    # that it reads restart it.
+    adopts: tuple[str, ...] = ()
 
 
 # A name, and no import: nothing below the console depends on it.
@@ -35,12 +38,15 @@ ROLES = {
     "spark_job": Role("jobs.spark_job", 0),
     "state_machine": Role("raft.state_machine", 1, "raft"),
     "table_worker": Role("tables.worker", 1, "raft"),
-    "web": Role("server", 1, package=WEB),
+    "web": Role(
+        "server", 1, package=WEB,
+        adopts=("web.brokers", "web.logs", "web.server_keys", "web.tables"),
+    ),
     "zerodb_server": Role("tables.server", 0),
     "zre_beacon": Role("zre.beacon", 1),  # It sends zre_node's goodbye.
     "zre_log": Role("zre.log", 0),
-    "zre_node": Role("zre.node", 0),
-}
+    "zre_node": Role("zre.node", 0, adopts=("node.broker", "node.farm", "node.zerodb")),
+}  # fmt: skip
 # Of the parts that an extra of the same name brings: its setting, and packages.
 EXTRAS = {
     "metrics": ("metrics", ("prometheus_client",)),
@@ -127,9 +133,9 @@ def node_plan(topology: Topology, node: str, one_process: bool) -> NodePlan:
         plans = []
         for actor in actors:
             role = actor.partition(".")[0]
-            module, stop_rank, folder, package = ROLES[role]
-            path = str(data_dir / folder)
-            plans.append(ActorPlan(role, actor, f"{package}.{module}", path, stop_rank))
+            its = ROLES[role]
+            module, path = f"{its.package}.{its.module}", str(data_dir / its.folder)
+            plans.append(ActorPlan(role, actor, module, path, its.stop_rank))
         return UnitPlan(node, name, tuple(plans))
 
     peer = [*["log_writer"] * (topology.log.writer == "process"), "raft_peer"]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import signal
 import struct
 import time
@@ -19,6 +20,7 @@ from ...net.sockets import Socket, SocketOptions
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 DRAIN_MS_MAX = 1500  # How long an actor may go on after SIGTERM.
+STDOUT_BYTES_MAX = 4096  # PIPE_BUF: a pipe that polls writable takes as much without blocking.
 RARELY_MS = 60_000  # The shortest time between two log lines about the same bad input.
 
 
@@ -155,6 +157,18 @@ def timestamp() -> str:
 def format_event(event: str, values: Mapping[str, object]) -> str:
     """`event key=value`: the form of every log and lifecycle line."""
     return " ".join([event, *(f"{key}={_word(value)}" for key, value in values.items())])
+
+
+def write_if_writable(fd: int, text: str) -> None:
+    """Writes unless that would block: a slow reader of our output must not stop the nodes."""
+    data = text.encode("utf-8", "backslashreplace")[:STDOUT_BYTES_MAX]
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    try:
+        if poll.poll(0):
+            os.write(fd, data)
+    except OSError:
+        return
 
 
 def _word(value: object) -> str:

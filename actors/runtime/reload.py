@@ -10,8 +10,9 @@ from ..topology.changes import Change, changes, differences, fingerprint, refusa
 from ..topology.json_values import encode
 from ..topology.schema import Problem
 from ..topology.topology import Topology
-from .plan import NodePlan, UnitPlan, node_plans
+from .plan import ROLES, NodePlan, UnitPlan, node_plans
 from .setup import participants
+from .units import RESTART, STOP, UPDATE, Unit
 
 ZRE = ("zre_beacon", "zre_log", "zre_node")
 TABLES = ("job_server", "spark_job", "table_worker", "zerodb_server")
@@ -46,7 +47,8 @@ READERS: dict[str, tuple[str, ...]] = {
 
 
 class Step(NamedTuple):
-    """What a reload does with a unit: start, stop or restart it."""
+    """What a reload does with a unit: start, stop, restart or update it. An update gives actors
+    their new settings while they run."""
 
     node: str
     unit: str
@@ -68,14 +70,40 @@ def readers_of(setting: str) -> tuple[str, ...] | None:
     return next((READERS[it] for it in prefixes if it in READERS), None)
 
 
-def has_changed(old: NodePlan, new: NodePlan, unit: UnitPlan) -> bool:
-    """Whether a unit needs a restart: a setting that its actors read, or its actors, differ."""
+def order_for(old: NodePlan, new: NodePlan, unit: UnitPlan) -> str:
+    """What a unit needs: RESTART, UPDATE if its actors adopt each setting that they read and that
+    differs, "" if there is none."""
     if unit not in new.units:
-        return True
-    roles = {actor.role for actor in unit.actors}
-    found = differences(_readable(old), _readable(new))
-    readers = (readers_of(setting) for setting, _, _ in found)
-    return any(names is None or roles & {*names} for names in readers)
+        return RESTART
+    concerned = [
+        (actor.role, setting)
+        for setting, _, _ in differences(_readable(old), _readable(new))
+        for actor in unit.actors
+        if (readers := readers_of(setting)) is None or actor.role in readers
+    ]
+    if all(_adopts(role, setting) for role, setting in concerned):
+        return UPDATE if concerned else ""
+    return RESTART
+
+
+def _adopts(role: str, setting: str) -> bool:
+    return any(f"{setting}.".startswith(f"{key}.") for key in ROLES[role].adopts)
+
+
+def steps_to(reading: Reading, units: Sequence[Unit]) -> list[Step]:
+    """What units need to have a reading: stops first, a server before the processes that use it."""
+    planned = {(node.name, it.name) for node in reading.nodes.values() for it in node.units}
+    known = {(unit.node.name, unit.plan.name): unit for unit in units}
+    gone = [Step(*name, "stop") for name in reversed(known) if name not in planned]
+    steps = []
+    for node in reading.nodes.values():
+        for plan in node.units:
+            unit = known.get((node.name, plan.name))
+            if unit is None:
+                steps.append(Step(node.name, plan.name, "start"))
+            elif unit.order != STOP and (order := order_for(unit.node, node, unit.plan)):
+                steps.append(Step(node.name, plan.name, order))
+    return gone + steps
 
 
 def _readable(plan: NodePlan) -> dict[str, Any]:

@@ -44,12 +44,17 @@ class ActorSetup:
     @classmethod
     def load(cls, path: str) -> Self:
         """Raises OperatorError for a file that this version did not write."""
+        with open(path, encoding="utf-8") as file:
+            return cls.of_json(file.read(), path)
+
+    @classmethod
+    def of_json(cls, text: str | bytes, place: str) -> Self:
+        """Raises OperatorError for a text that this version did not write."""
         try:
-            with open(path, encoding="utf-8") as file:
-                found = json.load(file)
+            found = json.loads(text)
         except ValueError as error:
-            raise OperatorError(path, f"not a setup file: {error}", WAY_OUT) from None
-        return decode(cls, found, path)
+            raise OperatorError(place, f"not a setup file: {error}", WAY_OUT) from None
+        return decode(cls, found, place)
 
     def to_json(self) -> str:
         return json.dumps(encode(self))

@@ -1,10 +1,8 @@
 """The supervisor: starts, restarts and stops actors of some nodes. It never opens their data."""
 
 import contextlib
-import errno
 import os
 import secrets
-import select
 import shlex
 import signal
 import time
@@ -29,12 +27,12 @@ from .children import Child, LogFile, ProcessChild, ThreadChild
 from .cluster_status import CommitHistory, add_lag, cluster_status
 from .fork_server import HAS_FORK_SERVER, Forked, ForkServer
 from .plan import LOG_ROLES, NodePlan, UnitPlan
-from .process_loop import STOP_SIGNALS, ProcessLoop, format_event, timestamp
+from .process_loop import STOP_SIGNALS, ProcessLoop, format_event, timestamp, write_if_writable
 from .profiles import Profiles, decode_request
-from .reload import Reading, Step, TopologySource, has_changed
+from .reload import Reading, TopologySource, order_for, steps_to
 from .run_dir import RunDir, sweep, users_of
 from .setup import EXIT_BROKEN, EXIT_DAMAGED, EXIT_SETUP, EXIT_STOPPED, ActorSetup
-from .units import REMOVE, RESTART, STOP, STOP_KILL_MS, Member, Unit, stop_members
+from .units import REMOVE, RESTART, STOP, STOP_KILL_MS, UPDATE, Member, Unit, stop_members
 
 BACKOFF_MS = (0, 100, 200, 400, 800, 1600, 3200, 5000, 5000)  # Then the unit is given up.
 RETRY_MS = 30_000  # How often a unit is tried again that was ready before it was given up.
@@ -46,7 +44,6 @@ NOTIFY_MS = 1000  # How often the service manager is told how the processes do.
 RELOAD_MS_MAX = 30_000  # A reload whose next step does not come within this time has ended.
 CONTROL = "supervisor", "control"
 PROGRESS = ("started", "ready")  # Events of a start that only `start --verbose` prints.
-STDOUT_BYTES_MAX = 4096  # PIPE_BUF: a pipe that polls writable takes as much without blocking.
 
 
 class StartOptions(NamedTuple):
@@ -62,7 +59,8 @@ class StartOptions(NamedTuple):
 class Supervisor(ProcessLoop):
     """The parent of all actors of the nodes that it runs.
 
-    control   ROUTER   [id, ready] [id, status, msgpack map]   from each actor
+    control   ROUTER   [id, ready] [id, status, msgpack map] [id, adopted]   from each actor
+                       [id, setup, JSON]   to an actor that adopts it while it runs
                        [id, ask-status] -> [list of maps]   from `supervisor status`
                        [id, ask-stop] -> ['']   from `supervisor stop`
                        [id, ask-reload, dry] -> map   `supervisor reload`
@@ -145,7 +143,7 @@ class Supervisor(ProcessLoop):
             try:
                 self._make_node(node)
             except OSError as error:
-                raise data_error(node.places["data_dir"], error) from error
+                raise data_dir.problem(node.places["data_dir"], error) from error
         control = tuple(
             pipes.endpoint(str(self.options.run_dir), node.name, *CONTROL) for node in self.nodes
         )
@@ -205,17 +203,18 @@ class Supervisor(ProcessLoop):
             with contextlib.suppress(OSError):
                 data_dir.make(Path(member.plan.data_dir))
 
-    def _spawn(self, unit: Unit, member: Member) -> Child:
+    def _setup(self, unit: Unit, member: Member) -> ActorSetup:
         plan, node = member.plan, unit.node
-        one_process = self.options.one_process
-        setup = ActorSetup(
+        return ActorSetup(
             node=node.name,
             role=plan.role,
             name=plan.name,
             cluster=node.cluster,
             run_dir=self._pipes_dir,
             data_dir=plan.data_dir,
-            control=pipes.endpoint(self._pipes_dir, "all" if one_process else node.name, *CONTROL),
+            control=pipes.endpoint(
+                self._pipes_dir, "all" if self.options.one_process else node.name, *CONTROL
+            ),
             epoch=unit.epoch,
             # Only at the first start: a directory that is empty later has lost its data.
             bootstrap=self.options.bootstrap
@@ -227,11 +226,14 @@ class Supervisor(ProcessLoop):
             node_dir=node.data_dir,
             new_farms=() if unit.proved else node.new_farms,
         )
+
+    def _spawn(self, unit: Unit, member: Member) -> Child:
+        plan, setup = member.plan, self._setup(unit, member)
         child: Child
-        if one_process:
+        if self.options.one_process:
             child = ThreadChild(setup, member.log, plan.module, self.context, self._wake_reaper)
         else:
-            run_dir = self.run_dirs[node.name]
+            run_dir = self.run_dirs[unit.node.name]
             path = run_dir.write(f"{plan.name}.json", setup.to_json())
             forked = Forked(plan.module, str(path))
             child = ProcessChild(setup, member.log, forked, run_dir.lock_fd, self._forks)
@@ -297,7 +299,7 @@ class Supervisor(ProcessLoop):
 
     def _on_actor(self, name: bytes, kind: bytes, rest: list[bytes]) -> None:
         for member in self._members:
-            if name != f"{member.unit.node.name}/{member.plan.name}/{member.unit.epoch}".encode():
+            if name != member.routing_id:
                 continue
             member.reported_ms = monotonic_ms()
             if kind == b"status":
@@ -305,6 +307,8 @@ class Supervisor(ProcessLoop):
                 self._commits.add([member.status], member.reported_ms)
             elif kind == b"ready" and member.state == "starting":
                 self._on_ready(member, member.reported_ms)
+            elif kind == b"adopted" and member.unit.order == UPDATE:
+                self._on_adopted(member)
 
     def _on_ready(self, member: Member, now_ms: int) -> None:
         member.state = "ready"
@@ -349,7 +353,7 @@ class Supervisor(ProcessLoop):
         except OperatorError as error:
             return {"problem": str(error)}
         refused = self._source.refusals(reading, self._cluster_members())
-        steps = self._steps(reading)
+        steps = steps_to(reading, self.units)
         answer = {
             "problem": "",
             "fingerprint": reading.fingerprint,
@@ -365,29 +369,13 @@ class Supervisor(ProcessLoop):
         """The members by the log of the nodes here."""
         return {name for it in self._members for name in it.status.get("members", ())}
 
-    def _steps(self, reading: Reading) -> list[Step]:
-        """What the units here need: stops first, a server before the processes that it uses."""
-        planned = {(node.name, it.name) for node in reading.nodes.values() for it in node.units}
-        known = {(unit.node.name, unit.plan.name): unit for unit in self.units}
-        gone = [Step(*name, "stop") for name in reversed(known) if name not in planned]
-        steps = []
-        for node in reading.nodes.values():
-            for plan in node.units:
-                unit = known.get((node.name, plan.name))
-                if unit is None:
-                    steps.append(Step(node.name, plan.name, "start"))
-                elif unit.order != STOP and has_changed(unit.node, node, unit.plan):
-                    steps.append(Step(node.name, plan.name, "restart"))
-        return gone + steps
-
     def _check_adopted(self) -> None:
         """Once all units have the last reading of the topology, it is the one that runs."""
         if self._source is None or self._source.is_adopted or self.stopping:
             self._end_reload()
             return
         reading = self._source.latest
-        ready = all(it.is_ready or it.given_up or it.order == STOP for it in self.units)
-        if not ready or self._steps(reading):
+        if not all(it.is_settled for it in self.units) or steps_to(reading, self.units):
             return
         keys = [change.key for change in self._source.changes(reading)]
         self._source.adopt(reading)
@@ -414,8 +402,9 @@ class Supervisor(ProcessLoop):
         return reading
 
     def _on_restart_request(self, request: bytes) -> str:
-        """Begins to restart a unit with the topology as it is now, also one that was given up;
-        starts a unit that is new, stops one that is gone. Returns '' or why not."""
+        """Begins to restart a unit with the topology as it is now, also one that was given up, or
+        to update it if that is enough for a reload; starts a unit that is new, stops one that is
+        gone. Returns '' or why not."""
         node, name, *expected = msgpack.unpackb(request)
         try:
             reading = self._read(*expected)
@@ -430,6 +419,8 @@ class Supervisor(ProcessLoop):
                 unit = self._add_unit(plan, new)
             elif unit is not None and plan and new:
                 unit.next = plan, new
+                if expected and unit.is_ready and not unit.order:
+                    order = order_for(unit.node, plan, unit.plan) or RESTART
             elif unit is not None and expected:
                 order = REMOVE
             else:
@@ -440,9 +431,29 @@ class Supervisor(ProcessLoop):
         if expected and self._reload_ms is None:
             self._notifier.reloading()
         self._reload_ms = monotonic_ms() if expected else self._reload_ms
-        self.event("restarting", node=node, unit=name, reason="asked")
-        self._order(unit, order)
+        if order == UPDATE:
+            self._update(unit)
+        else:
+            self.event("restarting", node=node, unit=name, reason="asked")
+            self._order(unit, order)
         return ""
+
+    def _update(self, unit: Unit) -> None:
+        """Gives its actors their next setup. If they have not adopted it in time, they restart."""
+        unit.adopt_plan(data_dir.make)
+        unit.give(UPDATE, monotonic_ms())
+        unit.updating = {member.plan.name for member in unit.members}
+        for member in unit.members:
+            setup = self._setup(unit, member).to_json().encode()
+            self.send(self._control, [member.routing_id, b"setup", setup])
+
+    def _on_adopted(self, member: Member) -> None:
+        unit = member.unit
+        unit.updating.discard(member.plan.name)
+        if not unit.updating:
+            unit.order, unit.proved = "", True
+            self.event("updated", node=unit.node.name, unit=unit.plan.name)
+            self._check_adopted()
 
     def _on_order(self, verb: str, node: str, names: list[str]) -> str:
         """Stops units until they are started, or starts units that were stopped. Returns '' or
@@ -470,6 +481,11 @@ class Supervisor(ProcessLoop):
 
     def _continue_order(self, unit: Unit, now_ms: int) -> None:
         """Units of a node that stop together stop by rank, as at the end of the supervisor."""
+        if unit.order == UPDATE:
+            if now_ms - unit.order_ms >= STOP_KILL_MS:
+                self.event("restarting", node=unit.node.name, unit=unit.plan.name, reason="hangs")
+                self._order(unit, RESTART)
+            return
         node, elapsed_ms = unit.node.name, now_ms - unit.order_ms
         together = [it for it in self.units if it.node.name == node and it.order == STOP]
         members = [member for it in together for member in it.members]
@@ -521,6 +537,8 @@ class Supervisor(ProcessLoop):
     def _on_exit(self, member: Member, code: int) -> None:
         unit, child, words = member.unit, member.child, member.words
         assert child is not None
+        if unit.order == UPDATE:
+            unit.order = ""  # It starts again with the new settings.
         child.read_log()
         self.unwatch(child.log_fd)
         child.close()
@@ -751,6 +769,8 @@ class Supervisor(ProcessLoop):
         }
         if unit.given_up:
             row["reason"] = unit.given_up
+        if unit.order == UPDATE:
+            row["updating"] = True
         return {**member.status, **row}
 
     def event(self, event: str, **values: object) -> None:
@@ -764,37 +784,13 @@ class Supervisor(ProcessLoop):
                 log.write(stamped)
         progress = event in PROGRESS or (self.stopping and event == "exited")
         if self._complete or self.options.verbose or not progress:
-            _write_if_writable(1, f"{line}\n")
+            write_if_writable(1, f"{line}\n")
 
     def _error(self, line: str) -> None:
-        _write_if_writable(2, f"supervisor: {line}\n")
+        write_if_writable(2, f"supervisor: {line}\n")
 
 
 def _cause(code: int) -> dict[str, object]:
     if code >= 0:
         return {"code": code}
     return {"signal": signal.Signals(-code).name}
-
-
-def _write_if_writable(fd: int, text: str) -> None:
-    """Writes unless that would block: a slow reader of our output must not stop the nodes."""
-    data = text.encode("utf-8", "backslashreplace")[:STDOUT_BYTES_MAX]
-    poll = select.poll()
-    poll.register(fd, select.POLLOUT)
-    try:
-        if poll.poll(0):
-            os.write(fd, data)
-    except OSError:
-        return
-
-
-def data_error(place: str, error: OSError) -> OperatorError:
-    """The operator's error for a data directory that can't be used."""
-    way_out = {
-        errno.EACCES: "give this user the right to write there, or change `data`",
-        errno.EROFS: "mount it for writing, or change `data`",
-        errno.ENOSPC: "make room on that disk, or change `data`",
-        errno.ENOTDIR: "remove the file that is in the way, or change `data`",
-        errno.EEXIST: "remove the file that is in the way, or change `data`",
-    }.get(error.errno or 0, "change `data`")
-    return OperatorError(place, f"{error.filename}: {error.strerror}", way_out)

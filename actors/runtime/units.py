@@ -11,6 +11,7 @@ from .setup import EXIT_BROKEN
 STOP_KILL_MS = 4000  # After SIGTERM.
 # Orders of an operator to a unit.
 RESTART, STOP, REMOVE = "restart", "stop", "remove"
+UPDATE = "update"  # Its actors adopt their new settings while they run.
 
 
 class Member:
@@ -26,6 +27,11 @@ class Member:
         self.reported_ms = 0
         self.status: dict[str, Any] = {}
         self.tail_shown: list[str] = []
+
+    @property
+    def routing_id(self) -> bytes:
+        """Of its connection to the supervisor."""
+        return f"{self.unit.node.name}/{self.plan.name}/{self.unit.epoch}".encode()
 
     @property
     def words(self) -> dict[str, object]:
@@ -51,8 +57,9 @@ class Unit:
         self.was_ready = False
         self.ready_ms: int | None = None
         self.restart_ms: int | None = None
-        self.order = ""  # An operator's; carried out when its actors have ended.
+        self.order = ""  # An operator's; but UPDATE, carried out when its actors have ended.
         self.order_ms = 0
+        self.updating: set[str] = set()  # Actors that have not adopted what UPDATE gave them.
         self.next: tuple[NodePlan, UnitPlan] | None = None  # For its next start.
         self.proved = False  # It has been ready with its present plan.
         self.given_up = ""
@@ -64,6 +71,12 @@ class Unit:
     @property
     def is_ready(self) -> bool:
         return all(member.state == "ready" for member in self.members)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it has its settings, and nothing happens to it."""
+        has_settings = self.is_ready and self.order != UPDATE
+        return has_settings or bool(self.given_up) or self.order == STOP
 
     def give(self, order: str, now_ms: int) -> None:
         """Notes an order of an operator, which gives a failed unit new attempts."""

@@ -85,6 +85,7 @@ class ZreNode(Actor):
             setup = self.machine.setup
             keys.check(zmq.ROUTER, endpoint_of(setup.address, setup.port))
         self.reports = Reports(self)
+        self._offered: dict[str, str] = {}  # Headers by what processes of this node offer.
         self._gone_ms: int | None = None
         setup = self.machine.setup
         self.log("mailbox", address=setup.address, port=setup.port, uuid=setup.uuid.hex())
@@ -126,13 +127,25 @@ class ZreNode(Actor):
     def _on_services(self, arena: Arena) -> None:
         for frames in arena.messages():
             name, value = (frame.decode() for frame in frames)
-            if self.machine.setup.headers.get(name) == value:
+            if self._offered.get(name) == value:
                 continue
-            self.machine.set_header(name, value, self.now_ms)
-            self.log("service_headers", header=name, value=value)
+            self._offered[name] = value
+            self._announce()
             if name == services.PRESENCE and self.settings.zre.report:
                 own_key = self.machine.setup.public_key
                 self.reports.connect(self.machine.uuid, value, self._curve(own_key), is_kelek=True)
+
+    def on_settings_changed(self) -> None:
+        self._announce()
+
+    def _announce(self) -> None:
+        """Greets all peers again if other services are to be announced."""
+        known = self.machine.setup.headers
+        headers = service_headers(self.setup.cluster, self.settings) | self._offered
+        for name in sorted(known.keys() | headers.keys()):
+            if known.get(name) != headers.get(name):
+                self.log("service_headers", header=name, value=headers.get(name, "-"))
+        self.machine.set_headers(headers, self.now_ms)
 
     def on_keys_changed(self, changes: Sequence[KeyChange]) -> None:
         self.machine.on_keys_changed()

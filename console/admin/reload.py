@@ -1,5 +1,6 @@
 """`supervisor reload`: nodes that run adopt a changed topology."""
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import click
@@ -37,17 +38,18 @@ def reload(
 ) -> None:
     """Has the nodes that run here adopt the topology as its file is now.
 
-    Restarts only processes whose settings have changed, one node after the other: the next one when
-    the previous one has caught up, the leader's node last, after it has handed over leadership. A
-    broken file or an impossible change is refused, and nothing restarts. On several machines, copy
-    the file to each and reload one machine after the other.
+    Restarts only processes whose settings have changed and that can't adopt them while they run.
+    One node goes after the other: the next one when the previous one has caught up, the leader's
+    node last, after it has handed over leadership. A broken file or an impossible change is
+    refused, and nothing restarts. On several machines, copy the file to each and reload one machine
+    after the other.
     """
     path = client.path_of(topology)
     running = client.running_nodes(path, ())
     if not running:
         raise client.nothing_runs(path)
     found = _ask_all(path, running, dry_run)
-    total = sum(row["role"] != "supervisor" for row in client.rows_of(path))
+    rows = [row for row in client.rows_of(path) if row["role"] != "supervisor"]
     if output != "json":
         for key, old, new, _ in found.changes.values():
             click.echo(_line(key, old, new))
@@ -63,14 +65,33 @@ def reload(
     if dry_run:
         for node, unit, verb in found.steps:
             click.echo(f"would {verb} node={node} unit={unit}")
+        restarted, updated = _counts(
+            (verb, _size(rows, node, unit)) for node, unit, verb in found.steps
+        )
+        and_updated = f", update {updated}" if updated else ""
+        click.echo(f"would restart {restarted} of {len(rows)} processes{and_updated}")
         for place, problem, way_out in found.refused:
             click.echo(f"refused {place}: {problem}; {way_out}")
         return
-    processes = sum(len(it["roles"]) for it in done)
+    restarted, updated = _counts((it["verb"], len(it["roles"])) for it in done)
+    and_updated = f", {updated} updated" if updated else ""
     count = len(found.changes)
     changed = f"{count} change{'s' * (count != 1)}" if count else "no change"
-    click.echo(f"reloaded {path}: {changed}, {processes} of {total} processes restarted")
+    processes = f"{restarted} of {len(rows)} processes restarted{and_updated}"
+    click.echo(f"reloaded {path}: {changed}, {processes}")
     _show_elsewhere(path, running, found)
+
+
+def _size(rows: rolling.Rows, node: str, unit: str) -> int:
+    """The number of a unit's processes; a unit that is new has one."""
+    return sum((row["node"], row.get("unit")) == (node, unit) for row in rows) or 1
+
+
+def _counts(steps: Iterable[tuple[str, int]]) -> tuple[int, int]:
+    """(processes that restart, start or stop; that adopt their settings while they run)"""
+    known = [*steps]
+    updated = sum(count for verb, count in known if verb == "update")
+    return sum(count for _, count in known) - updated, updated
 
 
 def _ask_all(path: str, running: dict[str, dict[str, Any]], dry: bool) -> _Answers:

@@ -12,7 +12,7 @@ from . import supervisor_client as client
 STEP_S = 30.0  # How long one unit may take to be ready again.
 PROGRESS_S = 30.0  # How long a node that catches up may stand still.
 ASK_S = 0.05
-DONE = {"restart": "restarted", "start": "started", "stop": "stopped"}
+DONE = {"restart": "restarted", "start": "started", "stop": "stopped", "update": "updated"}
 STOPPED = "stopped"  # The state of a unit that an operator has stopped.
 Step = tuple[str, str, str]  # Node, unit, verb: actors/runtime/reload.py.
 Rows = list[dict[str, Any]]
@@ -41,7 +41,7 @@ def carry_out(
                     words = ("node", "unit", "roles", "ms")
                     made_text = {**made, "roles": ",".join(made["roles"])}
                     pairs = " ".join(f"{word}={made_text[word]}" for word in words)
-                    click.echo(f"{DONE[step[2]]} {pairs}")
+                    click.echo(f"{DONE[made['verb']]} {pairs}")
                 done.append(made)
         wait_caught_up(path, node, target)
     return done
@@ -61,12 +61,16 @@ def _take(path: str, step: Step, fingerprints: dict[str, str] | None) -> dict[st
     def is_done(rows: Rows) -> bool:
         if verb == "stop":
             return not rows
-        if not rows or any(row["state"] != "ready" or _epoch(row) <= epoch for row in rows):
+        if not rows or not all_ready(rows) or any(row.get("updating") for row in rows):
+            return False
+        if verb != "update" and any(_epoch(row) <= epoch for row in rows):
             return False
         return not had_leader or any(row.get("leader") for row in rows)
 
     rows = wait_unit(path, (node, unit), is_done)
     ms = round((time.monotonic() - begun) * 1000)
+    if verb == "update" and any(_epoch(row) > epoch for row in rows):
+        verb = "restart"  # It ended, or did not adopt its settings in time.
     return {
         "node": node,
         "unit": unit,

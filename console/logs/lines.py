@@ -29,7 +29,7 @@ _WARNING = re.compile(
 _EVENT_WORDS = """
 all-ready disk-full exited gave-up installed leadership-given-up leadership-kept link-down link-up
 made not-restored read-only ready reloaded repaired repairing restarting restored role slow-disk
-started starting stopped stopping unwilling writable-again
+started starting stopped stopping unwilling updated writable-again
 """
 EVENTS = frozenset(_EVENT_WORDS.split())
 _AGO = re.compile(r"(\d+)(s|m|min|h|d)")

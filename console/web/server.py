@@ -73,7 +73,8 @@ class WebServer(Actor):
         from .collector import Collector
         from .sources import Sources
 
-        collector = Collector(Sources(self.setup, self.report))
+        self._sources = Sources(self.setup, self.report)
+        collector = Collector(self._sources)
         server = PageServer(make_app(collector, self.setup))
         tasks = [
             asyncio.create_task(collector.run()),
@@ -99,10 +100,13 @@ class WebServer(Actor):
             await asyncio.gather(*tasks, return_exceptions=True)
             await collector.close()
 
+    def on_settings_changed(self) -> None:
+        self._sources.adopt(self.setup)
+
     def _watch_files(self, loop: asyncio.AbstractEventLoop) -> None:
         """Wakes the loop for what the supervisor sends; what can't be watched waits WAKE_S."""
         signals: list[Any] = [] if self._threaded else [self._signal_in]
-        for file in (self._stop_fd, self._reports, *signals):
+        for file in (self._stop_fd, self._control, self._reports, *signals):
             with contextlib.suppress(OSError):
                 loop.add_reader(file, self._woken.set)
 

@@ -52,9 +52,8 @@ class Sources:
     """Asks only what an open page shows, and keeps its clients while a page is open."""
 
     def __init__(self, setup: ActorSetup, report: Callable[[], Awaitable[list[Row]]]) -> None:
-        settings = setup.settings.web
-        assert settings is not None
-        self._setup, self._settings, self._report = setup, settings, report
+        self._report = report
+        self.adopt(setup)
         self._usage = Usage()
         self._rows: list[Row] = []  # Of the last report.
         self._commits = CommitHistory()
@@ -67,8 +66,17 @@ class Sources:
         self._answers: dict[str, NetworkAnswer] = {}
         self._browsing = asyncio.Semaphore(2)
 
+    def adopt(self, setup: ActorSetup) -> None:
+        """Takes another setup. Clients and answers of the former one end at the next picture."""
+        settings = setup.settings.web
+        assert settings is not None
+        self._setup, self._settings, self._is_new = setup, settings, True
+
     async def picture(self, views: Iterable[str]) -> Picture:
         """All that documents of these views need."""
+        if self._is_new:
+            self._is_new = False
+            await self.close()
         views = set(views)
         problem = ""
         rows: list[Row] = []

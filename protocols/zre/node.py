@@ -91,10 +91,10 @@ class NodeMachine(Dialogs):
                 count += 1
         return count
 
-    def set_header(self, name: str, value: str, now_ms: int) -> None:
-        """Sets a header and greets all peers again, as only HELLO carries headers.
-        LocalProtocolError: it can't be encoded."""
-        setup, headers = self.setup, {**self.setup.headers, name: value}
+    def set_headers(self, headers: dict[str, str], now_ms: int) -> None:
+        """Sets the headers and greets all peers again, as only HELLO carries headers.
+        LocalProtocolError: they can't be encoded."""
+        setup = self.setup
         if headers == setup.headers:
             return
         self.setup = setup._replace(headers=headers)

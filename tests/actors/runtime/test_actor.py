@@ -4,6 +4,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +39,16 @@ class Probe(Actor):
         super().__init__(setup, host)
         self.got: list[Frames] = []
         self.wakes = 0
+        self.adopted: list[str] = []
 
     def on_arena(self, arena: Arena) -> None:
         self.got.append(arena.messages())
 
     def on_wake(self, now_ms: int) -> None:
         self.wakes += 1
+
+    def on_settings_changed(self) -> None:
+        self.adopted.append(self.settings.node.url)
 
     def status(self) -> dict[str, Any]:
         return {"wakes": self.wakes}
@@ -180,6 +185,20 @@ def test_the_supervisor_gets_reports(harness: ProbeHarness) -> None:
     harness.control.send_multipart([name, b"status"])
     harness.probe.run_once()
     assert harness.control.recv_multipart()[1] == b"status"
+
+
+def test_an_actor_adopts_settings_while_it_runs(harness: ProbeHarness) -> None:
+    probe, changed = harness.probe, node_settings({"url": "tcp://h:2"})
+    setup = replace(probe.setup, settings=changed)
+    probe.ready()
+    for _ in range(2):
+        name = harness.control.recv_multipart()[0]
+    harness.control.send_multipart([name, b"setup", setup.to_json().encode()])
+    probe.run_once()
+    assert probe.adopted == ["tcp://h:2"]
+    assert probe.setup == setup
+    assert harness.control.recv_multipart()[1] == b"status", "of its new settings"
+    assert harness.control.recv_multipart() == [name, b"adopted"]
 
 
 def test_the_default_limits_are_those_of_the_guard(harness: ProbeHarness) -> None:

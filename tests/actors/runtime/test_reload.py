@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from kelek.actors.errors import OperatorError
-from kelek.actors.runtime.reload import TopologySource, has_changed, readers_of
+from kelek.actors.runtime.reload import TopologySource, order_for, readers_of
+from kelek.actors.runtime.units import RESTART, UPDATE
 from kelek.actors.topology import topology
 from kelek.bench.ports import free_ports, free_udp_port
 from kelek.tests.actors.conftest import FAKES
@@ -18,9 +19,19 @@ ALL = {"raft", "snapshot_sender", "state_machine", "table_worker", "zerodb_serve
        "broker"}  # fmt: skip
 
 
-def source_of(path: Path, text: str) -> TopologySource:
+def source_of(path: Path, text: str, one_process: bool = False) -> TopologySource:
     path.write_text(text)
-    return TopologySource(topology.load(str(path)), ["n1"], False)
+    return TopologySource(topology.load(str(path)), ["n1"], one_process)
+
+
+def orders(path: Path, text: str, changed: str, one_process: bool = False) -> dict[str, str]:
+    """What each unit of n1 that a change of the file concerns needs."""
+    source = source_of(path, text, one_process)
+    old = source.running.nodes["n1"]
+    path.write_text(changed)
+    new = source.read().nodes["n1"]
+    found = {unit.name: order_for(old, new, unit) for unit in old.units}
+    return {name: order for name, order in found.items() if order}
 
 
 TEXT = """\
@@ -64,15 +75,45 @@ nodes:
 def test_units_whose_settings_differ_restart(
     tmp_path: Path, part: str, instead: str, units: set[str]
 ) -> None:
-    source = source_of(tmp_path / "t.yaml", TEXT)
-    old = source.running.nodes["n1"]
-    (tmp_path / "t.yaml").write_text(TEXT.replace(part, instead))
-    new = source.read().nodes["n1"]
-    assert {unit.name for unit in old.units if has_changed(old, new, unit)} == units
+    found = orders(tmp_path / "t.yaml", TEXT, TEXT.replace(part, instead))
+    assert found == dict.fromkeys(units, RESTART)
 
 
 @pytest.mark.parametrize(
-    ("port", "units"), [("clients_url: tcp://h:4", {"broker"}), ("url: tcp://h:1", ALL)]
+    ("part", "instead", "restarted", "updated"),
+    [
+        ("tcp://127.0.0.1:4", "tcp://127.0.0.1:49", {"broker"}, {"zre_node", "web"}),
+        ("workers_url: tcp://127.0.0.1:5", "workers_url: tcp://127.0.0.1:59", {"broker"},
+         {"zre_node"}),
+        ("tcp://127.0.0.1:3", "tcp://127.0.0.1:39",
+         {"zerodb_server", "job_server", "broker"}, {"zre_node", "web"}),
+        ("'127.0.0.1:6'", "'127.0.0.1:69'", {"web"}, set()),
+        ("interface: lo", "interface: 127.0.0.1", {"zre_beacon", "zre_node"}, set()),
+        ("n1:\n", "n2: {url: 'tcp://127.0.0.1:7', peer_url: 'tcp://127.0.0.1:8'}\n  n1:\n",
+         {"raft", "table_worker", "zerodb_server"}, {"web"}),
+    ],
+)  # fmt: skip
+def test_what_announces_or_asks_a_server_adopts_its_new_url(
+    tmp_path: Path, part: str, instead: str, restarted: set[str], updated: set[str]
+) -> None:
+    pytest.importorskip("starlette")
+    pytest.importorskip("uvicorn")
+    text = (
+        "cluster: ring\nnodes:\n  n1:\n"
+        "    url: tcp://127.0.0.1:1\n    peer_url: tcp://127.0.0.1:2\n"
+        "    zerodb: {url: 'tcp://127.0.0.1:3'}\n    zre: {interface: lo}\n"
+        "    broker: {workers_url: tcp://127.0.0.1:5, clients_url: tcp://127.0.0.1:4}\n"
+        "    web: {address: '127.0.0.1:6'}\n"
+    )
+    changed = text.replace(part, instead)
+    found = orders(tmp_path / "t.yaml", text, changed)
+    assert found == {**dict.fromkeys(restarted, RESTART), **dict.fromkeys(updated, UPDATE)}
+    assert orders(tmp_path / "t.yaml", text, changed, True) == {"node": RESTART}
+
+
+@pytest.mark.parametrize(
+    ("port", "units"),
+    [("clients_url: tcp://h:4", {"broker"}), ("url: tcp://h:1", ALL)],
 )
 def test_with_keys_another_port_of_a_broker_restarts_that_broker_alone(
     tmp_path: Path, port: str, units: set[str]
@@ -83,11 +124,8 @@ def test_with_keys_another_port_of_a_broker_restarts_that_broker_alone(
         "    broker:\n      clients_url: tcp://h:4\n      workers_url: tcp://h:5\n"
         "    server_key: 'Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID'\n"
     )
-    source = source_of(tmp_path / "t.yaml", text)
-    old = source.running.nodes["n1"]
-    (tmp_path / "t.yaml").write_text(text.replace(port, f"{port}9"))
-    new = source.read().nodes["n1"]
-    assert {unit.name for unit in old.units if has_changed(old, new, unit)} == units
+    found = orders(tmp_path / "t.yaml", text, text.replace(port, f"{port}9"))
+    assert found == dict.fromkeys(units, RESTART)
 
 
 def test_a_setting_without_an_entry_concerns_every_role() -> None:

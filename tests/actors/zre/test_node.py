@@ -1,5 +1,6 @@
 """The actor zre_node: greetings, announced services, reports, and floods of beacons."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,35 @@ def test_a_peer_is_answered_in_its_version(
     peer.send(Ping())
     assert peer.next() == (version, PingOk())
     harness.run_until(lambda: node.status()["peers"] == 1)
+
+
+def test_changed_services_are_announced_beside_those_of_other_processes(
+    harness: ActorHarness, node: ZreNode
+) -> None:
+    peer = ForeignPeer(harness, node, Version.V2)
+    peer.connect()
+    peer.send(peer.hello())
+    harness.connect("zre_node.services").send_multipart(
+        [services.ZRE_LOG.encode(), b"tcp://127.0.0.1:9"]
+    )
+    headers: dict[str, str] = {}
+    while services.ZRE_LOG not in headers:
+        _, hello = peer.next()
+        assert isinstance(hello, Hello)
+        headers = hello.headers
+    urls = {"clients_url": "tcp://h:2", "workers_url": "tcp://h:3"}
+    for broker, header in ((BrokerEndpoints(**urls), {services.BROKER: "tcp://h:2",
+                                                      services.WORKERS: "tcp://h:3"}),
+                           (None, {})):  # fmt: skip
+        changed = replace(node.settings, node=replace(node.settings.node, broker=broker))
+        setup = replace(node.setup, settings=changed)
+        name = b"n1/zre_node/1"
+        harness.control.send_multipart([name, b"setup", setup.to_json().encode()])
+        _, hello = peer.next()
+        assert isinstance(hello, Hello)
+        assert hello.headers == {**headers, **header}
+    node.on_settings_changed()
+    assert not node.machine.has_effects, "no greeting without a difference"
 
 
 def test_reports_go_to_an_announced_log_service(harness: ActorHarness, node: ZreNode) -> None:

@@ -65,3 +65,31 @@ def test_the_page_has_the_rights_of_its_key() -> None:
         assert {it["role"] for it in peers} == {"leader", "follower"}
     finally:
         cluster.stop()
+
+
+def test_the_page_adopts_another_url_of_a_broker_with_its_key() -> None:
+    """Its node has no broker that changes, so none of its actors restarts."""
+    cluster = SecureCluster(names=("n1", "n2"))
+    port, new = free_ports(2)
+    page = f"web: {{address: '127.0.0.1:{port}', key_file: {cluster.allow('page', 'observer')}}}"
+    cluster.topology.write_text(cluster.topology.read_text().replace("n2: {", f"n2: {{{page}, ", 1))
+    changed = {**cluster.urls, "n1.broker.clients_url": f"tcp://127.0.0.1:{new}"}
+
+    def urls() -> dict[str, str]:
+        services = fetch(port, "/events?view=services")[1]
+        assert services["problem"] == ""
+        return {row["node"]: row["url"] for row in services["brokers"]}
+
+    try:
+        cluster.start()
+        cluster.wait(lambda: "all-ready" in cluster.log())
+        assert urls() == {it: cluster.urls[f"{it}.broker.clients_url"] for it in ("n1", "n2")}
+        text = cluster.topology.read_text()
+        old = cluster.urls["n1.broker.clients_url"]
+        cluster.topology.write_text(text.replace(old, changed["n1.broker.clients_url"]))
+        shown = cluster.supervisor("reload", "topology.yaml")
+        assert "restarted node=n1 unit=node " in shown
+        assert "updated node=n2 unit=node " in shown
+        assert urls() == {it: changed[f"{it}.broker.clients_url"] for it in ("n1", "n2")}
+    finally:
+        cluster.stop()

@@ -333,7 +333,7 @@ def test_a_header_that_is_set_reaches_all() -> None:
     for host in hosts:
         host.node.join("g")
     network.run(2000)
-    hosts[0].node.set_header("X-NEW", "tcp://1.2.3.4:5", network.now_ms)
+    hosts[0].node.set_headers({"X-NEW": "tcp://1.2.3.4:5"}, network.now_ms)
     network.act(hosts[0])
     network.run(10)
     for host in hosts[1:]:
@@ -344,7 +344,7 @@ def test_a_header_that_is_set_reaches_all() -> None:
     network.run(10)
     assert [host.events[-1].content for host in hosts[1:]] == [[b"x"], [b"x"]]
     with pytest.raises(LocalProtocolError):
-        hosts[0].node.set_header("X" * 256, "", network.now_ms)
+        hosts[0].node.set_headers({"X" * 256: ""}, network.now_ms)
     network.run(20_000)
     assert not any(host.seen(EventKind.EXIT) for host in hosts)
 
