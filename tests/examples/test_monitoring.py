@@ -90,7 +90,99 @@ def test_panels_do_not_overlap() -> None:
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+needs_promtool = pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="promtool is not installed"
+)
+NODE = "node='n1'"
+# Of each alert: what it fires on, each 30 s, and the value it shows; "" for one without labels.
+FIRES: dict[str, tuple[dict[str, str], str]] = {
+    "KelekNodeDown": ({"up{job='kelek', instance='h:9100'}": "0x30"}, ""),
+    "KelekNoLeader": ({"kelek_raft_has_leader{job='kelek'}": "0x30"}, ""),
+    "KelekElections": ({"kelek_raft_elections_total{job='kelek'}": "0+1x30"}, "30"),
+    "KelekMemberSilent": (
+        {f"kelek_raft_member_silent_seconds{{{NODE}, member='n2'}}": "11x30"}, "11"),
+    "KelekProcessDown": ({f"kelek_process_up{{{NODE}, role='broker'}}": "0x30"}, ""),
+    "KelekProcessRestarts": (
+        {f"kelek_process_restarts_total{{{NODE}, role='broker'}}": "0+0.1x30"}, "3"),
+    "KelekLag": (
+        {f"kelek_apply_lag_entries{{{NODE}, role='table_worker'}}": "200001x30"}, "200001"),
+    "KelekSlowSync": (
+        {f"kelek_raft_fsync_seconds_bucket{{{NODE}, le='0.1'}}": "0x50",
+         f"kelek_raft_fsync_seconds_bucket{{{NODE}, le='0.2'}}": "0+100x50",
+         f"kelek_raft_fsync_seconds_bucket{{{NODE}, le='+Inf'}}": "0+100x50"}, "0.20"),
+    "KelekDiskSlow": ({f"kelek_raft_disk_slow{{{NODE}}}": "1x30"}, ""),
+    "KelekClockSkew": (
+        {f"kelek_raft_member_clock_ahead_seconds{{{NODE}, member='n2'}}": "-3x30"}, "3.00"),
+    "KelekDiskFull": ({f"kelek_raft_writable{{{NODE}}}": "0x30"}, ""),
+    "KelekDiskFillsUp": (
+        {f"kelek_disk_free_bytes{{{NODE}}}": "9x30", f"kelek_disk_bytes{{{NODE}}}": "100x30"}, ""),
+    "KelekReadOnly": ({f"kelek_table_read_only{{{NODE}, role='table_worker'}}": "1x30"}, ""),
+    "KelekRepairing": ({f"kelek_raft_repairing{{{NODE}}}": "1x30"}, ""),
+    "KelekVoteWithheld": ({f"kelek_raft_vote_withheld{{{NODE}}}": "1x30"}, ""),
+    "KelekRequestsRefused": (
+        {f"kelek_broker_refused_total{{{NODE}}}": "0+60x50",
+         f"kelek_broker_expired_total{{{NODE}}}": "0x50"}, "2"),
+    "KelekFarmNoLeader": ({"kelek_farm_has_leader{job='kelek', farm='f'}": "0x30"}, ""),
+    "KelekCertificateExpires": ({f"kelek_farm_certificate_days{{{NODE}}}": "13x30"}, "13"),
+}  # fmt: skip
+AT = "15m"
+
+
+def promtool(*words: str) -> None:
+    done = subprocess.run(
+        ["promtool", *words], cwd=FOLDER, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_promtool
 def test_promtool_accepts_the_rules() -> None:
-    for check in (["check", "rules", "alerts.yml"], ["check", "config", "prometheus.yml"]):
-        subprocess.run(["promtool", *check], cwd=FOLDER, check=True, timeout=60)
+    promtool("check", "rules", "alerts.yml")
+    promtool("check", "config", "prometheus.yml")
+
+
+@needs_promtool
+def test_promtool_accepts_the_queries_of_the_dashboard(tmp_path: Path) -> None:
+    board = json.loads((FOLDER / "dashboard.json").read_text(encoding="utf-8"))
+    found = [
+        {"record": f"panel:{panel['id']}", "expr": it["expr"].replace("$__rate_interval", "5m")}
+        for panel in board["panels"] for it in panel["targets"]
+    ]  # fmt: skip
+    path = tmp_path / "board.yml"
+    path.write_text(yaml.safe_dump({"groups": [{"name": "board", "rules": found}]}))
+    promtool("check", "rules", str(path))
+
+
+@needs_promtool
+def test_each_alert_fires_on_its_numbers_and_says_them(tmp_path: Path) -> None:
+    by_name = {rule["alert"]: rule for rule in rules()}
+    assert by_name.keys() == FIRES.keys()
+    tests = [rule_test(rule, *FIRES[name]) for name, rule in by_name.items()]
+    path = tmp_path / "tests.yml"
+    path.write_text(yaml.safe_dump({"rule_files": [str(FOLDER / "alerts.yml")], "tests": tests}))
+    promtool("test", "rules", str(path))
+
+
+def rule_test(rule: dict[str, Any], series: dict[str, str], value: str) -> dict[str, Any]:
+    """A test of promtool: the alert fires alone, and says the value."""
+    labels = dict(re.findall(r"(\w+)='([^']*)'", next(iter(series))))
+    labels.pop("le", None)
+
+    def filled(text: str) -> str:
+        text = re.sub(r"\{\{ \$labels\.(\w+) \}\}", lambda it: labels[it[1]], text)
+        return re.sub(r"\{\{ \$value[^}]*\}\}", value, text)
+
+    annotations = {name: filled(text) for name, text in rule["annotations"].items()}
+    return {
+        "interval": "30s",
+        "input_series": [{"series": it, "values": values} for it, values in series.items()],
+        "alert_rule_test": [
+            {
+                "eval_time": AT, "alertname": rule["alert"],
+                "exp_alerts": [{"exp_labels": {**labels, **rule["labels"]},
+                                "exp_annotations": annotations}],
+            },
+            *({"eval_time": AT, "alertname": other, "exp_alerts": []}
+              for other in FIRES if other != rule["alert"]),
+        ],
+    }  # fmt: skip

@@ -4,7 +4,9 @@ import json
 import os
 import re
 import select
+import shutil
 import signal
+import subprocess
 import time
 import urllib.error
 import urllib.request
@@ -128,3 +130,9 @@ def test_durations_of_real_requests_are_counted(shell: Any) -> None:
     for name, role in SECONDS.items():
         total = value(page, f"{name}_sum", role)
         assert 0 < total < 60 * value(page, f"{name}_count", role), f"{name} is no duration"
+    if shutil.which("promtool"):
+        lint = subprocess.run(
+            ["promtool", "check", "metrics"], input=page, capture_output=True, text=True,
+            timeout=DEADLINE_S, check=False,
+        )  # fmt: skip
+        assert (lint.returncode, lint.stdout, lint.stderr) == (0, "", "")
