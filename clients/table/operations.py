@@ -316,6 +316,10 @@ class TableOperations(ClientBase):
         """Counts of events: searches, servers, again, silent, junk, strays."""
         return dict(self._client.counters)
 
+    def _use(self, number: int) -> None:
+        """Further calls are for another table, over the same connection."""
+        self._name, self._number, self._schema = "", number, None
+
     # ---- names ----
 
     @operation

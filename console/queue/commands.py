@@ -1,7 +1,7 @@
 """`kelek queue`: the jobs of queues (kelek.Queue), for operators."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Annotated, Any, NamedTuple
 
@@ -159,13 +159,11 @@ def retry(
                 raise CliError(f"{name}: job {job} is no dead letter", FAILED)
 
 
-def queue_names(options: ServerOptions) -> list[str]:
-    """The queues of the cluster, by the names of their tables."""
-    with open_table(None, options) as table:
-        names = sorted(table.names())
+def queue_names(tables: Iterable[str]) -> list[str]:
+    """The queues of a cluster, by the names of its tables."""
     return [
         name.removeprefix(TABLE_PREFIX)
-        for name in names
+        for name in sorted(tables)
         if name.startswith(TABLE_PREFIX) and len(name) > len(TABLE_PREFIX)
     ]
 
@@ -204,7 +202,9 @@ def check_known(name: str, known: list[str]) -> None:
 
 def show_jobs(options: QueueOptions, name: str, jobs: list[JobInfo], keys: tuple[str, ...]) -> None:
     if not jobs:
-        check_known(name, queue_names(options))
+        with open_table(None, options) as table:
+            known = queue_names(table.names())
+        check_known(name, known)
     rows = [row_of(job) for job in jobs]
     if options.output == "text":
         for row in rows:

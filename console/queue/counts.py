@@ -3,13 +3,16 @@
 from contextlib import suppress
 from typing import Any
 
+from ...clients.queue.operations import table_of
+from ...clients.queue.store import JobStore
 from ...protocols.failover.limits import REACH_MS
 from ...protocols.majordomo.values import OWN_SERVICES
 from ..broker.lists import ListRequest, fetch_all_rows
 from ..cli_errors import CliError
 from ..options import ServerOptions, argument, command
 from ..render import show_rows
-from .commands import QueueOptions, check_known, opened, queue_names
+from ..table.target import open_table
+from .commands import QueueOptions, check_known, queue_names
 
 
 @command
@@ -22,12 +25,13 @@ def info(
     lists each broker's.
     """
     rows: list[dict[str, Any]] = []
-    for name in names or queue_names(options):
-        with opened(options, name) as queue:
-            counts = queue.info()
-        if names and not any(counts.values()):
-            check_known(name, queue_names(options))
-        rows.append({"queue": name, **counts})
+    with open_table(None, options) as table:
+        numbers = table.names()
+        known = queue_names(numbers)
+        for name in names or known:
+            check_known(name, known)
+            table._use(numbers[table_of(name)])
+            rows.append({"queue": name, **table._run(JobStore(table).counts())})
     if not names and not options.urls:
         rows += durable_services(options)
     keys = ("queue", "waiting", "delayed", "running", "dead", "ended", "workers")

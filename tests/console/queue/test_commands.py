@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 import kelek
 import kelek.testing
+from kelek.clients.table import operations
 from kelek.testing.local_cluster import LocalCluster
 from kelek.tests.console.kelek_runner import fails, ok
 
@@ -67,6 +69,24 @@ def test_all_queues_and_durable_services_are_counted(cluster: LocalCluster) -> N
     assert found["counted"]["waiting"] == 1
     assert found["orders"]["waiting"] == 1
     assert rows("list", "counted", "-t", cluster.topology)[0]["body"] == "{'name': b'bytes'}"
+
+
+def test_one_connection_counts_the_jobs_of_all_queues(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, count in (("first", 1), ("second", 2)):
+        with kelek.Queue(cluster.table_urls, name) as queue:
+            queue.put_many(range(count))
+    made, make_client = [], operations.make_client
+
+    def make(*arguments: Any) -> Any:
+        made.append(arguments)
+        return make_client(*arguments)
+
+    monkeypatch.setattr(operations, "make_client", make)
+    found = {row["queue"]: row["waiting"] for row in rows("info", "-t", cluster.topology)}
+    assert (found["first"], found["second"]) == (1, 2)
+    assert len(made) == 1
 
 
 def test_errors_are_one_line(cluster: LocalCluster) -> None:
