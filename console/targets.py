@@ -90,20 +90,15 @@ def load_topology(path: str | None) -> "tuple[str, Topology]":
 
 def check_names(urls: Iterable[str]) -> None:
     """Raises CliError if no url has a host with an address: libzmq would only not connect."""
-    import socket  # Imported here: few commands need it.
+    from ..net.host_names import host_name, name_problem  # Imported here: few commands need it.
 
     problem = ""
     for url in urls:
-        host = url.partition("://")[2].rpartition(":")[0].strip("[]")
-        if not url.startswith("tcp://") or ":" in host or host.replace(".", "").isdigit():
+        host = host_name(url)
+        found = name_problem(host) if host else ""
+        if not found:
             return
-        try:
-            socket.getaddrinfo(host, None)
-        except (OSError, UnicodeError) as error:
-            said = error.strerror if isinstance(error, OSError) else error
-            problem = problem or f"--url {url}: the name {host} has no address: {said}"
-        else:
-            return
+        problem = problem or f"--url {url}: {found}"
     raise CliError(f"{problem}; write the address of the machine", FAILED)
 
 

@@ -14,6 +14,7 @@ import zmq
 from ..native.net.messages import Frames
 from ..native.net.sockets import send_batch
 from .clock import monotonic_ms
+from .host_names import NameLookup, host_name
 from .sockets import CurveClient, Socket, SocketOptions, allow_ipv6
 
 SEND_MESSAGES_MAX = 1 << 15  # More than a window of single updates.
@@ -30,6 +31,7 @@ _LOST = int(zmq.EVENT_DISCONNECTED)
 _ENDED = int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)  # Also if the key of the server is another.
 _BROKEN = int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
 _DENIED = int(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
+_RETRIED = int(zmq.EVENT_CONNECT_RETRIED)  # No connection was made, maybe for want of an address.
 _MECHANISM = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
 NEVER_MS = 1 << 62
 
@@ -57,6 +59,8 @@ ENDS = LinkProblem(
     "the server ends each handshake: it needs a key, or has no room for connections",
     "give a key file and the server's public key",
 )
+
+NO_ADDRESS = "write the address of the machine"
 
 
 class LinkLimits(NamedTuple):
@@ -88,6 +92,8 @@ class Link:
     __slots__ = (
         "_ended",
         "_has_curve",
+        "_host",
+        "_lookup",
         "frames",
         "monitor",
         "problem",
@@ -100,12 +106,16 @@ class Link:
         """Before the socket connects: the monitor then sees each event."""
         self.socket = socket
         self.url = url
-        self.monitor: Socket = socket.get_monitor_socket(EVENTS | _ENDED | _BROKEN | _DENIED)
+        self._host = host_name(url)  # "" once it is known to have an address.
+        retried = _RETRIED if self._host else 0
+        events = EVENTS | _ENDED | _BROKEN | _DENIED | retried
+        self.monitor: Socket = socket.get_monitor_socket(events)
         self.frames = Frames()
         self.problem: LinkProblem | None = None
         self.retry_ms = NEVER_MS
         self._has_curve = has_curve
         self._ended = 0  # Handshakes in a row.
+        self._lookup: NameLookup | None = None  # Of the host, while no connection is made.
 
     def connect(self) -> None:
         """Raises ZMQError for an invalid address."""
@@ -128,12 +138,30 @@ class Link:
         """What the monitor has seen: True a connection was made, False one was lost."""
         for event, value in _events(self.monitor):
             if event == _CONNECTED:
-                self._ended, self.problem = 0, None
+                self._ended, self.problem, self._host = 0, None, ""
                 yield True
             elif event == _LOST:
                 yield False
+            elif event == _RETRIED:
+                self._check_name()
             else:
                 self._on_failed(event, value)
+
+    def _check_name(self) -> None:
+        """Has the host looked up, and again while it has no address."""
+        if not self._host:
+            return
+        if self._lookup is None:
+            self._lookup = NameLookup(self._host)
+            return
+        found = self._lookup.result()
+        if found is None:
+            return
+        self._lookup = None
+        if not found:
+            self._host, self.problem = "", None
+        elif self.problem is None or self.problem.text != found:
+            self.problem = LinkProblem(found, NO_ADDRESS)
 
     def _on_failed(self, event: int, value: int) -> None:
         """A handshake has failed."""

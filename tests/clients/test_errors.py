@@ -86,7 +86,7 @@ def farm_of(urls: str, name: str = "barn", password: str = "p") -> None:
         farm.append(b"x")
 
 
-def said_by(call: Callable[[], None], kind: type[Exception] = kelek.Unavailable) -> str:
+def said_by(call: Callable[[], object], kind: type[Exception] = kelek.Unavailable) -> str:
     """The error of a call, which comes soon, and not after a warning."""
     begin_s = monotonic()
     with pytest.raises(kind) as said:
@@ -148,6 +148,36 @@ def test_a_dead_url_with_asyncio() -> None:
         assert address in text
         assert word in text
         assert text.endswith("run there?")
+
+
+NAMELESS = "tcp://a..b:7100"  # No look-up of it leaves the machine.
+
+
+def default_table_of(url: str) -> None:
+    with kelek.Table([url, f"tcp://127.0.0.1:{free_port()}"], 1) as table:
+        table.get(b"k")
+
+
+def async_table_of(url: str) -> None:
+    async def get() -> None:
+        async with kelek.AsyncTable(url, 1) as table:
+            await table.get(b"k")
+
+    asyncio.run(get())
+
+
+@pytest.mark.parametrize("call", [log_of, default_table_of, broker_of, async_table_of])
+def test_a_host_name_without_an_address(call: Callable[[str], None]) -> None:
+    """A warning says it at once; then it is an error."""
+    way_out = "; write the address of the machine"
+    if call is not async_table_of:
+        warned = said_by(lambda: call(NAMELESS), Noticed)
+        assert warned.startswith(f"kelek: {NAMELESS}: the name a..b has no address: ")
+        assert warned.endswith(way_out)
+    logging.getLogger("kelek").handlers.clear()
+    said = said_by(lambda: call(NAMELESS))
+    assert f"{NAMELESS}: the name a..b has no address: " in said
+    assert said.endswith(way_out)
 
 
 def test_calls_repeat_and_wait_anew() -> None:

@@ -12,7 +12,16 @@ import zmq
 
 from kelek.bench.ports import free_port
 from kelek.net.clock import monotonic_ms
-from kelek.net.links import KEY_REFUSED, OTHER_KEY, Link, LinkLimits, LinkProblem, link_options
+from kelek.net.host_names import host_name
+from kelek.net.links import (
+    KEY_REFUSED,
+    NO_ADDRESS,
+    OTHER_KEY,
+    Link,
+    LinkLimits,
+    LinkProblem,
+    link_options,
+)
 from kelek.net.poll_loop import PollLoop
 from kelek.net.sockets import CurveClient, SocketOptions, configure
 from kelek.protocols.access.certificates import Certificate
@@ -42,6 +51,45 @@ def close(link: Link) -> None:
     link.socket.disable_monitor()
     link.monitor.close()
     link.socket.close(linger=0)
+
+
+def test_a_link_names_a_host_without_an_address(
+    context: zmq.Context[zmq.Socket[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks again, as a name may get an address later."""
+    answers: list[object] = [socket.gaierror(socket.EAI_NONAME, "not known"), []]
+    asked: list[str] = []
+
+    def look_up(host: str, port: object) -> object:
+        asked.append(host)
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    link = make_link(context, "tcp://a..b:1")  # libzmq looks it up in the same way.
+    for problem in (LinkProblem("the name a..b has no address: not known", NO_ADDRESS), None):
+        while link.problem != problem:
+            assert link.monitor.poll(TIMEOUT_MS)
+            assert not [*link.events()]
+    assert asked == ["a..b", "a..b"]
+    close(link)
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [
+        ("tcp://n1.example:7100", "n1.example"),
+        ("tcp://localhost:7100", "localhost"),
+        ("tcp://127.0.0.1:7100", ""),
+        ("tcp://[::1]:7100", ""),
+        ("tcp://[fe80::1%lo]:7100", ""),
+        ("ipc:///tmp/x:1", ""),
+    ],
+)
+def test_only_names_of_tcp_are_looked_up(url: str, host: str) -> None:
+    assert host_name(url) == host
 
 
 def test_a_link_reports_connections_that_are_made_and_lost(
