@@ -5,7 +5,7 @@ A thread collects the picture each second, so the view answers keys while a node
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import ClassVar
 
@@ -30,7 +30,17 @@ from ..admin.supervisor_client import load
 from ..cli_errors import CliError
 from ..logs.files import LogFiles, log_folders
 from ..status.commands import Source
-from .figures import NODE_HEADS, PROCESS_HEADS, Sample, node_rows, process_rows, usage_of
+from .figures import (
+    NODE_HEADS,
+    NODE_SPARE,
+    PROCESS_HEADS,
+    PROCESS_SPARE,
+    Sample,
+    fitting,
+    node_rows,
+    process_rows,
+    usage_of,
+)
 
 REFRESH_S = 1.0
 LOG_LINES = 200
@@ -91,6 +101,39 @@ class ConfirmScreen(ModalScreen[bool]):
         self.dismiss(is_yes)
 
 
+class FittingTable(DataTable[str]):
+    """A table that leaves out columns for which the screen has no room."""
+
+    def __init__(self, name: str, heads: Sequence[str], spare: Sequence[str]) -> None:
+        super().__init__(id=name, cursor_type="row")
+        self._heads, self._spare = heads, spare
+        self._shown: list[str] = []
+        self.forget_widths()
+
+    def forget_widths(self) -> None:
+        """The screen has another width."""
+        self._widths = {head: len(head) for head in self._heads}
+
+    def fill(self, rows: Sequence[tuple[str, list[str]]]) -> None:
+        """Replaces the rows; the cursor stays at its name."""
+        at = name_at(self)
+        for _, cells in rows:
+            for head, cell in zip(self._heads, cells, strict=True):
+                # Only growing: columns do not come and go with each picture.
+                self._widths[head] = max(self._widths[head], len(cell))
+        shown = fitting(self._widths, self._spare, self.scrollable_content_region.width)
+        self.clear(columns=shown != self._shown)
+        if shown != self._shown:
+            self.add_columns(*shown)
+            self._shown = shown
+        for name, cells in rows:
+            by_head = dict(zip(self._heads, cells, strict=True))
+            self.add_row(*(by_head[head] for head in shown), key=name)
+        names = [name for name, _ in rows]
+        if at in names:
+            self.move_cursor(row=names.index(at), animate=False)
+
+
 class TopApp(App[None]):
     """Nodes above, the processes of the chosen node below, what is wrong at the bottom."""
 
@@ -126,10 +169,8 @@ class TopApp(App[None]):
 
     def compose(self) -> ComposeResult:
         yield Static("asking ...", id="summary", markup=False)
-        for name, heads in (("nodes", NODE_HEADS), ("processes", PROCESS_HEADS)):
-            table: DataTable[str] = DataTable(id=name, cursor_type="row")
-            table.add_columns(*heads)
-            yield table
+        yield FittingTable("nodes", NODE_HEADS, NODE_SPARE)
+        yield FittingTable("processes", PROCESS_HEADS, PROCESS_SPARE)
         yield Static(id="problems", markup=False)
         yield Input(id="filter", placeholder="a part of a name", compact=True)
         yield Footer()
@@ -188,23 +229,20 @@ class TopApp(App[None]):
         self._fill("#nodes", node_rows(now, before))
         self.show_processes()
 
+    def on_resize(self) -> None:
+        for table in self.main_screen.query(FittingTable):
+            table.forget_widths()
+        self.call_after_refresh(self.show_picture)
+
     def show_processes(self) -> None:
         now, before = self.samples[-1], self.samples[-2] if len(self.samples) > 1 else None
         node = next((each for each in now.status.nodes if each.node == self.chosen), None)
         self._fill("#processes", process_rows(now, before, None if self.word else node))
 
     def _fill(self, selector: str, rows: Iterable[tuple[str, list[str]]]) -> None:
-        """Replaces the rows of a table; the cursor stays at its name."""
-        table: DataTable[str] = self.main_screen.query_one(selector, DataTable)
-        at = name_at(table)
-        shown = [(name, cells) for name, cells in rows if self.word in name]
+        table = self.main_screen.query_one(selector, FittingTable)
         with self.prevent(DataTable.RowHighlighted):
-            table.clear()
-            for name, cells in shown:
-                table.add_row(*cells, key=name)
-            names = [name for name, _ in shown]
-            if at in names:
-                table.move_cursor(row=names.index(at), animate=False)
+            table.fill([(name, cells) for name, cells in rows if self.word in name])
 
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
         if event.data_table.id == "nodes" and self.samples and event.row_key.value:

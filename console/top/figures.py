@@ -39,6 +39,10 @@ PROCESS_HEADS = (
     "RST",
     "UP",
 )
+# Columns that a narrow screen lacks, the first one first.
+NODE_SPARE = ("FSYNC", "MEM", "COMMIT", "RST", "CPU", "ENTRY/S")
+PROCESS_SPARE = ("UP", "MEM", "LATENCY p50 / p99", "RST", "CPU", "WORK/S")
+PADDING = 2  # Of a cell.
 
 
 class Usage(NamedTuple):
@@ -121,6 +125,25 @@ def process_rows(
                 "-" if row["uptime"] is None else uptime_text(row["uptime"]),
             ],
         )
+
+
+def fitting(widths: Mapping[str, int], spare: Sequence[str], most: int) -> list[str]:
+    """The columns of a table that fit a screen of this width.
+
+    widths   of each column, without padding
+    spare    the columns to leave out, the first one first
+    """
+    left, gone = most - sum(width + PADDING for width in widths.values()), list[str]()
+    for name in spare:
+        if left >= 0:
+            break
+        gone.append(name)
+        left += widths[name] + PADDING
+    for name in reversed(gone[:-1]):  # A wide one has left room for others.
+        if widths[name] + PADDING <= left:
+            gone.remove(name)
+            left -= widths[name] + PADDING
+    return [name for name in widths if name not in gone]
 
 
 def quantile_s(counts: Sequence[int], part: float) -> float | None:

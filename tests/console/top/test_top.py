@@ -6,6 +6,7 @@ import re
 import signal
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,11 @@ ROOT = Path(__file__).parents[3]
 Rows = list[dict[str, Any]]
 
 
-def run(app: TopApp, story: Callable[[Pilot[None]], Coroutine[Any, Any, None]]) -> None:
+def run(
+    app: TopApp, story: Callable[[Pilot[None]], Coroutine[Any, Any, None]], columns: int = 80
+) -> None:
     async def main() -> None:
-        async with app.run_test(size=(80, 24)) as pilot:
+        async with app.run_test(size=(columns, 24)) as pilot:
             await story(pilot)
 
     asyncio.run(main())
@@ -112,6 +115,44 @@ def test_keys_and_a_cluster_in_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
         await until(pilot, lambda: "no node of f.yaml runs" in text_of(app))
 
     run(app, story)
+
+
+def test_a_narrow_screen_lacks_the_less_important_columns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counts = [9, 3, *[0] * len(BOUNDS_S)]
+    rows = [{**row, "pid": os.getpid(), "latency": {"commit": counts}} for row in peers()]
+    monkeypatch.setattr("kelek.console.top.app.REFRESH_S", 3600.0)
+    app = TopApp(Source("f.yaml", lambda: [dict(row) for row in rows]))
+
+    def heads(selector: str) -> list[str]:
+        return [str(each.label) for each in app.query_one(selector, DataTable).columns.values()]
+
+    def fits(columns: int) -> bool:
+        """And nothing is left out without a reason."""
+        tables = app.query(DataTable)
+        whole = (
+            heads("#nodes") == [*figures.NODE_HEADS],
+            heads("#processes") == [*figures.PROCESS_HEADS],
+        )
+        is_narrow = all(it.virtual_size.width <= columns for it in tables)
+        return len(app.samples) > 1 and is_narrow and whole == (columns == 200,) * 2
+
+    async def story(pilot: Pilot[None]) -> None:
+        for columns in (60, 200, 40):
+            await pilot.resize_terminal(columns, 24)
+            await until(pilot, partial(fits, columns))
+            assert heads("#nodes")[:3] == ["NODE", "STATE", "RAFT"]
+            assert heads("#processes")[:2] == ["PROCESS", "STATE"]
+            assert [row[0] for row in cells_of(app, "#nodes")] == ["n1", "n2", "n3"]
+
+    run(app, story, 60)
+
+
+def test_a_wide_column_gives_way_to_several_narrow_ones() -> None:
+    widths = {"A": 3, "B": 20, "C": 4, "D": 4}
+    for most, kept in ((50, "ABCD"), (36, "ABD"), (30, "ACD"), (16, "AD"), (1, "A")):
+        assert "".join(figures.fitting(widths, ("C", "B", "D"), most)) == kept
 
 
 def test_figures(tmp_path: Path) -> None:
