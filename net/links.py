@@ -41,6 +41,7 @@ class LinkProblem(NamedTuple):
 
     text: str
     way_out: str
+    may_pass: bool = False  # By itself, as when a machine gets its name later.
 
 
 KEY_REFUSED = LinkProblem(
@@ -161,7 +162,7 @@ class Link:
         if not found:
             self._host, self.problem = "", None
         elif self.problem is None or self.problem.text != found:
-            self.problem = LinkProblem(found, NO_ADDRESS)
+            self.problem = LinkProblem(found, NO_ADDRESS, may_pass=True)
 
     def _on_failed(self, event: int, value: int) -> None:
         """A handshake has failed."""

@@ -141,6 +141,7 @@ class Failover(Generic[CandidateT]):
         self._was_heard = False  # A server has answered, or was used.
         self._notice = StallNotice()
         self._refusals: dict[str, tuple[str, str]] = {}  # Problem and way out, by url.
+        self._final: set[str] = set()  # The urls of those that do not end by themselves.
 
     # ---- connections ----
 
@@ -162,6 +163,7 @@ class Failover(Generic[CandidateT]):
         server = self.servers[url] = self._new_server(url)
         server.connected = True
         self._refusals.pop(url, None)
+        self._final.discard(url)
         if self.current is not None and self.current.url == url:
             self.current = server
         if self.current is None and not self.policy.search_ms:
@@ -178,9 +180,10 @@ class Failover(Generic[CandidateT]):
             self.leave("lost", now_ms)
         return server
 
-    def on_refused(self, url: str, problem: str, way_out: str) -> None:
-        """The connection is not made, and why."""
+    def on_refused(self, url: str, problem: str, way_out: str, may_pass: bool = False) -> None:
+        """The connection is not made, and why. may_pass: that may end by itself"""
         self._refusals[url] = problem, way_out
+        (self._final.discard if may_pass else self._final.add)(url)
 
     def send(self, url: str, frames: list[bytes]) -> None:
         self.actions.append(Send(url, frames))
@@ -321,7 +324,7 @@ class Failover(Generic[CandidateT]):
         belongs to another cluster. An election or a restart is not hopeless, nor, unless the owner
         says so by reach_ms, a server that has not started yet."""
         servers = self.servers.values()
-        wrong = [it for it in servers if it.is_elsewhere or it.url in self._refusals]
+        wrong = [it for it in servers if it.is_elsewhere or it.url in self._final]
         absent = [it for it in servers if not (it.connected or it in wrong)]
         return (
             self.is_new

@@ -216,9 +216,9 @@ class BrokerClientMachine:
         once."""
         self.failover.on_disconnected(url, now_ms)
 
-    def on_refused(self, url: str, problem: str, way_out: str) -> None:
-        """The connection is not made: a key is missing or refused."""
-        self.failover.on_refused(url, problem, way_out)
+    def on_refused(self, url: str, problem: str, way_out: str, may_pass: bool = False) -> None:
+        """The connection is not made: a key is missing or refused, or the host has no address."""
+        self.failover.on_refused(url, problem, way_out, may_pass)
 
     def on_frames(self, url: str, frames: Sequence[bytes], now_ms: int) -> None:
         """A message arrived; invalid ones are dropped and counted."""

@@ -310,7 +310,7 @@ class Workers:
     def on_disconnected(self, url: str, now_ms: int) -> None:
         self.workers[url].on_disconnected(now_ms)
 
-    def on_refused(self, url: str, problem: str, way_out: str) -> None:
+    def on_refused(self, url: str, problem: str, way_out: str, may_pass: bool = False) -> None:
         self.workers[url].counters["refused"] += 1
 
     def on_frames(self, url: str, frames: Sequence[bytes], now_ms: int) -> None:

@@ -243,9 +243,9 @@ class LogClientMachine:
             for stream in self._streams_of(url):
                 self._move_to_leader(stream)
 
-    def on_refused(self, url: str, problem: str, way_out: str) -> None:
-        """The connection is not made: a key is missing or refused."""
-        self.failover.on_refused(url, problem, way_out)
+    def on_refused(self, url: str, problem: str, way_out: str, may_pass: bool = False) -> None:
+        """The connection is not made: a key is missing or refused, or the host has no address."""
+        self.failover.on_refused(url, problem, way_out, may_pass)
 
     def on_frames(self, url: str, frames: Sequence[bytes], now_ms: int) -> None:
         """A message has arrived. An invalid one is dropped and counted."""
