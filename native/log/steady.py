@@ -152,11 +152,26 @@ class SteadyLog:
         self._reqids = reqids
         log.reqids = reqids._struct
         self._segment: SegmentState | None = None
+        self._before = 0  # Blocks of before the steady state.
 
-    def begin(self, term: int, last_index: int, segment: SegmentState | None) -> None:
+    def begin(
+        self,
+        term: int,
+        last_index: int,
+        segment: SegmentState | None,
+        before: Sequence[SteadyBlock] = (),
+    ) -> None:
+        """before: the last blocks of the log, which are durable: some follower lacks them"""
         log = self._log
         log.term, log.last_index, log.durable_index = term, last_index, last_index
-        log.used = log.count = log.written = log.durable = log.known = 0
+        log.used = 0
+        for at, (first_index, count, block) in enumerate(before):
+            place = log.blocks[at]
+            place.first_index, place.count = first_index, count
+            place.start, place.size = log.used, len(block)
+            ffi.memmove(self._bytes + log.used, block, len(block))
+            log.used += len(block)
+        self._before = log.count = log.written = log.durable = log.known = len(before)
         log.syncing = log.error = log.sync_failed = 0
         self._segment = segment
         if segment is not None:
@@ -200,13 +215,14 @@ class SteadyLog:
                 one.count,
                 bytes(ffi.buffer(log.bytes + one.start, one.size)),
             )
-            for one in (log.blocks[at] for at in range(log.count))
+            for one in (log.blocks[at] for at in range(self._before, log.count))
         ]
+        durable, written = log.durable - self._before, log.written - self._before
         return SteadyEntries(
-            blocks[: log.durable],
-            blocks[log.durable : log.written],
-            blocks[log.written :],
-            log.known,
+            blocks[:durable],
+            blocks[durable:written],
+            blocks[written:],
+            log.known - self._before,
             log.offset,
             log.synced,
         )
@@ -364,7 +380,9 @@ class SteadyLeader:
         peers: Sequence[tuple[PeerState, PeerLimits, Frames]],
         latency: IndexLatency,
         segment: SegmentState | None = None,
+        unsent: Sequence[SteadyBlock] = (),
     ) -> None:
+        """unsent: the last blocks of the log, from the first one that a follower lacks"""
         leader = self.leader
         self._name = ffi.new("uint8_t[]", state.name)
         leader.name, leader.name_size = self._name, len(state.name)
@@ -395,7 +413,7 @@ class SteadyLeader:
         self._outs = [out for _, _, out in peers]
         for at, (peer, limits, out) in enumerate(peers):
             _fill_peer(leader.peers[at], peer, limits, out)
-        self.log.begin(state.term, state.last_index, segment)
+        self.log.begin(state.term, state.last_index, segment, unsent)
 
     # ---- for a caller without a loop ----
 

@@ -12,6 +12,7 @@ from .messages import AppendResponse, EntryBatch, Envelope
 from .progress import Follower, ReplicationState
 
 NEVER_MS = 1 << 62
+UNSENT_BYTES_MAX = 1 << 20  # Of the entries that some follower lacks when a steady state begins.
 
 
 class Contact(NamedTuple):
@@ -95,6 +96,8 @@ class LeaderState(NamedTuple):
     others_notice_ms: int  # When such followers must learn of a commit.
     followers: tuple[Follower, ...]  # That C replicates to.
     append_bytes_max: int
+    unsent: Sequence[EntryBatch] = ()  # The last entries, from the first one that was not sent to
+    # each of them: they wait for room in the window.
 
 
 def leader_state(core: Raft, reachable: Collection[str]) -> LeaderState | None:
@@ -114,11 +117,13 @@ def leader_state(core: Raft, reachable: Collection[str]) -> LeaderState | None:
     ):
         return None
     voters, peer_id = core.configuration.voters, core.setup.peer_id
+    unsent = _unsent(core, leading.followers, leading.term_start)
+    places = {log.last_index + 1, *(batch.first_index for batch in unsent)}
     steady: list[Follower] = []
     others: list[int] = []
     notice_ms = NEVER_MS
     for follower in leading.followers:
-        if follower.peer in reachable and _is_steady(follower, log.last_index):
+        if follower.peer in reachable and _is_steady(follower, places):
             steady.append(follower)
             if follower.peer in voters and not follower.capabilities.counts_in_quorum:
                 others.append(0)
@@ -148,13 +153,29 @@ def leader_state(core: Raft, reachable: Collection[str]) -> LeaderState | None:
         notice_ms,
         tuple(steady),
         core.setup.tuning.append_bytes_max,
+        unsent,
     )
 
 
-def _is_steady(follower: Follower, last_index: int) -> bool:
+def _unsent(core: Raft, followers: Iterable[Follower], term_start: int) -> Sequence[EntryBatch]:
+    """The batches that some of the followers lack, if they are few; the entry before them is of
+    this term."""
+    last_index = core.log.last_index
+    first_index = last_index + 1
+    for it in followers:
+        if it.state is ReplicationState.REPLICATE and it.next_index > term_start:
+            first_index = min(first_index, it.next_index)
+    found: Sequence[EntryBatch] = core.log.slice(first_index, UNSENT_BYTES_MAX) or ()
+    is_whole = bool(found) and found[-1].last_index == last_index
+    if not is_whole or sum(len(batch.block) for batch in found) > UNSENT_BYTES_MAX:
+        return ()
+    return found
+
+
+def _is_steady(follower: Follower, places: Collection[int]) -> bool:
     return (
         follower.state is ReplicationState.REPLICATE
-        and follower.next_index == last_index + 1
+        and follower.next_index in places
         and follower.capabilities.inflight_max > 1
         and not follower.loaded_batches
         and follower.read_started_ms is None

@@ -18,6 +18,7 @@ from ....native.log.steady import (
     PeerLimits,
     PeerState,
     SegmentState,
+    SteadyBlock,
     SteadyLeader,
 )
 from ....native.log.updates import MARKED_ACCEPTED, MARKED_ALONE, MARKED_REFUSED
@@ -114,7 +115,8 @@ class SteadyLeading:
         )
         voters = core.configuration.voters
         peers = [self._begin_follower(each, each.peer in voters, state) for each in self._followers]
-        self.native.begin(native_state, peers, latency, segment)
+        unsent = [SteadyBlock(it.first_index, it.count, it.block) for it in state.unsent]
+        self.native.begin(native_state, peers, latency, segment, unsent)
 
     def _begin_follower(
         self, follower: Follower, votes: bool, state: LeaderState

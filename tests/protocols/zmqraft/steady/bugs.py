@@ -190,6 +190,7 @@ FUNCTIONS = {
     "klk_steady_commit": "int (*)(struct klk_steady_leader *, uint64_t, "
     "struct klk_messages *const *)",
     "klk_steady_due_ms": "uint64_t (*)(const struct klk_steady_leader *)",
+    "klk_steady_lease_ms": "uint64_t (*)(const struct klk_steady_leader *)",
 }
 
 
