@@ -398,7 +398,7 @@ class Ledger:
             if kind == records.REQUESTS:
                 segment.unfinished = len(mine)
                 for record in mine:
-                    record.request_segment = segment
+                    record.request_segments.append(segment)
             pairs.append((key, records.pack(kind, mine)))
         return pairs
 
@@ -423,9 +423,9 @@ class Ledger:
             if record.state != records.DONE:
                 record.state = records.DONE
                 self._release_inflight(record)
-                if record.request_segment is not None:
-                    record.request_segment.unfinished -= 1
-                    self._settle(record.request_segment)
+                for each in record.request_segments:
+                    each.unfinished -= 1
+                    self._settle(each)
             record.end_segment = segment
             if record.service != records.CLOSE:
                 self._resize(record, -sum(map(len, record.body)))
@@ -482,7 +482,7 @@ class Ledger:
             segment_of_ends = self._segments.get(due[1])
             if segment_of_ends is None:
                 continue
-            if any(record.request_segment is not None for record in segment_of_ends.records):
+            if any(record.request_segments for record in segment_of_ends.records):
                 postponed.append((unix_ms + RECHECK_MS, due[1]))
                 continue
             found.append(due[1])
@@ -559,26 +559,18 @@ class Ledger:
             self.junk.append((key, problem))
 
     def _load_requests(self, segment: Segment, found: list[DurableRequest]) -> None:
-        for record in found:
-            known = self._requests.get(record.name)
-            if known is not None:
-                # A repeat at another broker: the first of both in the log counts.
-                if known.state == records.WRITING:
-                    if known.request_segment is not None:
-                        # Our own write may never arrive.
-                        known.request_segment.unfinished -= 1
-                    self._adopt(known, segment)
-                continue
-            self._adopt(record, segment)
-            self._index(record)
+        for loaded in found:
+            # A repeat at another broker is the same request. All of its segments stay until its
+            # end: brokers find them in different orders.
+            record = self._requests.get(loaded.name, loaded)
+            record.request_segments.append(segment)
+            segment.records.append(record)
+            segment.unfinished += record.state != records.DONE
+            if record.state == records.WRITING:
+                self._on_stored(record)
+            if record is loaded:
+                self._index(record)
         self._settle(segment)
-
-    def _adopt(self, record: DurableRequest, segment: Segment) -> None:
-        """A segment of the store has this request."""
-        record.request_segment = segment
-        segment.records.append(record)
-        segment.unfinished += 1
-        self._on_stored(record)
 
     def _load_ends(self, segment: Segment, found: list[DurableRequest]) -> None:
         for loaded in found:
@@ -612,9 +604,9 @@ class Ledger:
         for record in mine:
             if record.end_segment is segment:
                 self._unindex(record)
-            elif record.request_segment is segment:
-                record.request_segment = None
-                if record.state != records.DONE:
+            elif segment in record.request_segments:
+                record.request_segments.remove(segment)
+                if record.state != records.DONE and not record.request_segments:
                     # The request's owner has stored its end; we have not read it yet.
                     self._unindex(record)
 

@@ -104,7 +104,8 @@ class DurableRequest:
     run: int = 0  # Counts the workers that have had it, for the positions of parts.
     sent_count: int = 0  # Answers that the client was sent.
     titanic_sender: Name | None = None  # The client that sent titanic.request.
-    request_segment: "Segment | None" = None  # None once it is deleted.
+    # Those that have the request, until they are deleted: several if several brokers wrote it.
+    request_segments: list["Segment"] = field(default_factory=list)
     end_segment: "Segment | None" = None
 
     @property

@@ -303,6 +303,41 @@ def test_what_a_former_owner_wrote_does_not_count() -> None:
     assert taken(ledger) == [final(b"1", b"mine")]
 
 
+def test_two_copies_of_a_request_stay_until_its_end() -> None:
+    """Two brokers wrote it. Their clocks give an order of keys that is not that of the log, and
+    brokers read in both orders. None may take one copy's end for that of the request."""
+    first, second = a_ledger(b"token  1"), a_ledger(b"token  2")
+    ask(first, b"1")
+    (one,) = first.pack_requests(NOW + 5000)
+    ask(second, b"1")
+    (other,) = second.pack_requests(NOW)
+    for pair in (one, other):  # The order of the log.
+        second.load(*pair)
+    owner = a_ledger(b"token  3")
+    for pair in (other, one):  # The order of the keys.
+        owner.load(*pair)
+    assert owner.deletable(NOW, 10) == []
+    (record,) = owner.pop_queued()
+    owner.answer(record.name, True, [b"end"])
+    ((key, end),) = written(owner)
+    assert sorted(owner.deletable(NOW, 10)) == sorted([one[0], other[0]])
+    # Whatever copy goes first, the client of the second broker is answered.
+    second.on_deleted([one[0]])
+    assert second.deletable(NOW, 10) == [], "it would lose the request as the next owner"
+    second.load(key, end)
+    assert taken(second) == [final(b"1", b"end")]
+    # A copy that comes late keeps the end, or a broker that reads both would begin it again.
+    third = a_ledger(b"token  4")
+    ask(third, b"1")
+    late = third.pack_requests(NOW)
+    owner.on_deleted([one[0], other[0]])
+    owner.load(*late[0])
+    assert owner.deletable(NOW + TTL_MS, 10) == [late[0][0]]
+    assert owner.deletable(NOW + TTL_MS, 10) == []
+    owner.on_deleted([late[0][0]])
+    assert owner.deletable(NOW + 2 * TTL_MS, 10) == [key]
+
+
 def test_junk_in_the_store_is_counted() -> None:
     dice, ledger = Random(1), a_ledger()
     key = REQUESTS + bytes(8) + b"token  2"
