@@ -130,8 +130,8 @@ class WorkerMachine:
     # Specification, "Opening and Closing Connections": READY comes first on each new socket, once.
     def on_connected(self, now_ms: int) -> None:
         """Connected: registers the service."""
-        if self._is_connected or self.stopped:
-            return
+        if self._is_connected or self.stopped or self._connect_ms is not None:
+            return  # In the last case its socket is about to be closed, and connected by itself.
         self._is_connected, self._silent_since_ms, self._pings = True, now_ms, 0
         self.counters["connected"] += 1
         setup = self.setup

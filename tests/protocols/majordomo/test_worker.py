@@ -186,6 +186,18 @@ def test_nothing_is_sent_after_disconnect(header: bytes) -> None:
     assert worker.deadline_ms == 450
 
 
+def test_a_socket_that_is_to_be_closed_does_not_register() -> None:
+    """It may connect again before the owner has closed it."""
+    worker = worker_of()
+    hear(worker, codec.Disconnect())
+    worker.on_disconnected(0)
+    worker.on_connected(0)
+    assert worker.ready(0) == [Disconnect("a")]
+    assert worker.ready(100) == [Connect("a")]
+    worker.on_connected(100)
+    assert said(worker, 100) == READY
+
+
 def test_the_window_is_not_exceeded() -> None:
     worker = worker_of()
     assert len(ask(worker, 1) + ask(worker, 2)) == 2
