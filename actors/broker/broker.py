@@ -17,7 +17,7 @@ from ...native.net.messages import Arena, Frames
 from ...net.clock import earliest, monotonic_ms
 from ...net.sockets import Socket
 from ...protocols.access.zap import KeyChange
-from ...protocols.majordomo.broker import SIDES, BrokerMachine, BrokerSetup
+from ...protocols.majordomo.broker import HEAD_FRAMES, SIDES, BrokerMachine, BrokerSetup
 from ...protocols.majordomo.ledger import DurableSetup
 from ...protocols.majordomo.records import TOKEN_BYTES
 from ...protocols.majordomo.values import Headers
@@ -187,7 +187,9 @@ class BrokerActor(Actor):
         requests."""
         messages = self._machine.clients
         gone = self._unreachable(messages, unsent)
-        dropped = [messages.head(position, 6) for position in (*unsent.over, *unsent.full)]
+        dropped = [
+            messages.head(position, HEAD_FRAMES) for position in (*unsent.over, *unsent.full)
+        ]
         messages.clear()
         self.counters["answers_dropped"] += len(dropped)
         self._machine.on_dropped(dropped)

@@ -38,6 +38,7 @@ _DROPPED = codec.Failure(
 NOT_ALLOWED = codec.Failure(values.NOT_ALLOWED, "the key has no grant for it")
 QUEUE_FULL = codec.Failure(values.BUSY, "too many requests wait for this service")
 SIDES = ("client", "worker")
+HEAD_FRAMES = 7  # Of a dropped message: a routing id, and a whole FINAL with an error.
 SILENCED_MAX = 65_536  # Connections that are ignored; the oldest are forgotten.
 
 
@@ -166,20 +167,22 @@ class BrokerMachine:
 
     def on_dropped(self, heads: list[list[bytes]]) -> None:
         """Messages to clients were dropped, because these left too much unread; `heads` has the
-        first six frames of each, and all later messages to the client were dropped, too. An answer
-        with a missing part ends with an error; MDP has no errors, so there it never ends."""
+        first HEAD_FRAMES of each, and all later messages to the client were dropped, too. An answer
+        with a missing part, or a dropped error, ends with the error of that, which is tried once.
+        MDP has no errors, so there it never ends."""
         for routing_id, header, *rest in heads:
             if header == values.MDPC02 and rest[0] == values.CLIENT_PARTIAL:
                 self.exchange.drop_mdp_part(routing_id)
             if header != self.setup.headers.client or len(rest) < 4:
                 continue
-            command, service, request_id, body, *_ = rest
+            command, service, request_id, *body = rest
             goes_on = self.exchange.drop_part(routing_id, request_id)
             if self.durable is not None:
                 goes_on |= self.durable.ledger.detach_client(routing_id, request_id)
             is_last = command in (values.CLIENT_FINAL, values.CLIENT_END)
-            if body != values.ERROR_MARK and (is_last or goes_on):
-                error = codec.Final(service, request_id, codec.encode_failure(_DROPPED))
+            failure = codec.encode_failure(_DROPPED)
+            if body != failure and (is_last or goes_on):
+                error = codec.Final(service, request_id, failure)
                 self.clients.add([routing_id, *codec.encode(error, headers=self.setup.headers)])
 
     def on_workers_gone(self, routing_ids: list[bytes], now_ms: int) -> None:

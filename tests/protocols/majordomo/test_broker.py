@@ -8,8 +8,8 @@ import pytest
 from kelek.native.broker.exchange import PROBE_MS
 from kelek.native.net.messages import Arena, Frames
 from kelek.protocols.majordomo import broker as machine
-from kelek.protocols.majordomo import values
-from kelek.protocols.majordomo.broker import BrokerMachine, BrokerSetup
+from kelek.protocols.majordomo import codec, values
+from kelek.protocols.majordomo.broker import HEAD_FRAMES, BrokerMachine, BrokerSetup
 from kelek.protocols.majordomo.codec import decode_failure
 
 Message = list[bytes]
@@ -525,13 +525,27 @@ def test_an_answer_ends_with_an_error_when_a_part_of_it_was_dropped(table: Servi
     for work in (one, two):
         table.worker([b"w", W, b"\3", *work, b"2"], [b"w", W, b"\4", *work, b"end"])
     assert not table.to_clients, "MDP has no word for it"
-    table.broker.on_dropped([error[:6]])
+    table.broker.on_dropped([error[:HEAD_FRAMES]])
     assert not table.to_clients, "it is tried once"
     # The end that was behind the part, or is a small answer of another request.
     table.broker.on_dropped([[b"c", C, b"\2", b"echo", b"1", b"2"], final := [*error[:5], b"end"]])
     assert table.to_clients == [error]
     table.broker.on_dropped([final])
     assert table.to_clients == [error]
+
+
+def test_an_error_that_was_dropped_behind_a_large_answer_ends_its_request(
+    table: ServiceTable,
+) -> None:
+    table.worker([b"w", *READY, b"\0\2"])
+    table.client([b"c", *REQUEST, b"1", b"x"], [b"c", *REQUEST, b"2", b"x"])
+    one, two = map(work_of, table.to_workers)
+    refusal = codec.encode_failure(codec.Failure(500, "no"))
+    table.worker([b"w", W, b"\4", *one, b"large"], [b"w", W, b"\4", *two, *refusal])
+    table.broker.on_dropped([message[:HEAD_FRAMES] for message in table.to_clients])
+    errors = table.to_clients
+    assert [error[4] for error in errors] == [b"1", b"2"]
+    assert {failure(error)[0] for error in errors} == {507}
 
 
 def test_ready_with_credit_may_be_followed_by_the_one_for_older_brokers(
