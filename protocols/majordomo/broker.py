@@ -80,7 +80,7 @@ class BrokerMachine:
     def __init__(self, setup: BrokerSetup, now_ms: int) -> None:
         self.setup = setup
         self.counters: Counter[str] = Counter()
-        self._durable_services = frozenset(setup.durable.reply_ttls_ms if setup.durable else ())
+        self._durable_services = setup.durable.reply_ttls_ms if setup.durable else {}
         # For the C loop of ordinary requests and answers (native/broker/server.py), too.
         self.exchange = Exchange(_exchange_setup(setup, tuple(self._durable_services)))
         self.clients, self.workers = self.exchange.clients, self.exchange.workers
@@ -260,7 +260,7 @@ class BrokerMachine:
             return
         counts = self.durable.ledger.counts_by_service()
         infos = {info.name: info for info in self.durable.exchange.services()}
-        for name in infos.keys() | counts.keys() | self._durable_services:
+        for name in dict.fromkeys((*infos, *counts, *self._durable_services)):
             info = infos.get(name, ServiceInfo(name, 0, 0, 0, 0, 0, None))
             _, row = _service_row(info, now_ms)
             open_, done = counts.get(name, (0, 0))

@@ -95,7 +95,8 @@ class _Reading:
 
     index: int | None = None  # The index to watch from; None: unknown.
     ranges: list[tuple[bytes, bytes]] = field(default_factory=list)  # Those not read yet.
-    stale: set[bytes] = field(default_factory=set)  # Segments that it has not found yet.
+    # Segments that it has not found yet; a dict, because its order is that of what follows.
+    stale: dict[bytes, None] = field(default_factory=dict)
     ticket: int | None = None  # Of the read or watch in flight.
     retry_ms: int = 0  # Of that one.
 
@@ -213,18 +214,19 @@ class Durable:
             return
         self._reading.ticket = None
         for key, value in pairs:
-            self._reading.stale.discard(key)
+            self._reading.stale.pop(key, None)
             self._on_put(key, value, now_ms)
         start, end = self._reading.ranges.pop(0)
         if start == LEASE:
             found = {key for key, _ in pairs}
-            for key in {LEASE, OWNER} - found:
-                self._on_delete(key, now_ms)
+            for key in (LEASE, OWNER):
+                if key not in found:
+                    self._on_delete(key, now_ms)
         if resume:
             self._reading.ranges.insert(0, (resume, end))
         elif not self._reading.ranges:
             self.ledger.on_deleted(self._reading.stale)
-            self._reading.stale = set()
+            self._reading.stale = {}
             self.is_loaded = True
             early, self._deferred, self._deferred_bytes = self._deferred, [], 0
             for sender, framing, request in early:

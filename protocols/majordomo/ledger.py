@@ -610,9 +610,9 @@ class Ledger:
                     # The request's owner has stored its end; we have not read it yet.
                     self._unindex(record)
 
-    def written_keys(self) -> set[bytes]:
-        """The keys of all segments known to be in the store."""
-        return {key for key, segment in self._segments.items() if segment.is_written}
+    def written_keys(self) -> dict[bytes, None]:
+        """The keys of all segments known to be in the store, in order."""
+        return {key: None for key, segment in self._segments.items() if segment.is_written}
 
     # ---- dispatch ----
 
