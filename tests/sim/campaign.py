@@ -4,6 +4,7 @@
 
 log              clusters of the log with random faults
 tables           clusters with tables, with random faults
+broker           the same with brokers of durable services, their clients and workers
 farm             farms with random faults and changes of their members
 farm-flows       each step of each member change of a farm, interrupted
 farm-scenarios   scripted courses of a farm
@@ -21,6 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from kelek.tests.sim.broker.cluster import BrokerCluster
 from kelek.tests.sim.farm.flows import FLOWS, FlowRun, interruptions, interruptions_of_suite
 from kelek.tests.sim.farm.run import FarmRun
 from kelek.tests.sim.farm.scenarios import SCENARIOS
@@ -68,6 +70,7 @@ def suite(seeds: range) -> Iterator[Run]:
 RUNS: dict[str, Callable[[range], Iterator[Run]]] = {
     "log": lambda seeds: (partial(run_cluster, SimCluster, seed) for seed in seeds),
     "tables": lambda seeds: (partial(run_cluster, TableCluster, seed) for seed in seeds),
+    "broker": lambda seeds: (partial(run_cluster, BrokerCluster, seed) for seed in seeds),
     "farm": lambda seeds: (partial(run_farm, seed) for seed in seeds),
     "farm-flows": flows,
     "farm-scenarios": scenarios,

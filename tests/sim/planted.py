@@ -12,6 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from kelek.tests.sim.broker.bugs import BROKER_BUGS
 from kelek.tests.sim.farm.bugs import FARM_BUGS
 from kelek.tests.sim.log.bugs import LOG_BUGS
 from kelek.tests.sim.patches import PACKAGE, PlantedBug
@@ -29,7 +30,7 @@ COPIED = (
     "tests/storage/memory_tables.py",
 )
 CAMPAIGN = "kelek.tests.sim.campaign"
-BUGS = (*LOG_BUGS, *TABLE_BUGS, *FARM_BUGS)
+BUGS = (*LOG_BUGS, *TABLE_BUGS, *BROKER_BUGS, *FARM_BUGS)
 
 
 def plant(bug: PlantedBug, folder: Path) -> None:

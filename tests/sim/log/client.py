@@ -181,6 +181,7 @@ class ClientHost(NamedTuple):
     process: Process
     name: str
     repeats: bool = True  # As Connection.repeats.
+    route: bytes = b""  # A routing id of its own; empty: the ROUTER makes one for each connection.
 
 
 class MachineLinks:
@@ -210,6 +211,12 @@ class MachineLinks:
                 case Send(url, frames):
                     self._ends[url].send(frames)
 
+    def close(self) -> None:
+        """The process has ended. What it has sent may still arrive."""
+        for end in self._ends.values():
+            end.abandon()
+        self._ends.clear()
+
 
 class ClientDealer:
     """A DEALER of a client: it reconnects by itself until it is closed."""
@@ -236,6 +243,7 @@ class ClientDealer:
             return
         self.connection = network.connect(host, self.listener, self)
         self.connection.whole, self.connection.repeats = True, self.home.repeats
+        self.connection.route = self.home.route or self.connection.route
         self.client.post("connected", self.url, None)
 
     def send(self, frames: Frames) -> None:
@@ -256,3 +264,11 @@ class ClientDealer:
         self.closed = True
         if self.connection is not None:
             self.connection.close()
+
+    def abandon(self) -> None:
+        """Its process has ended: the listener learns of that after a while."""
+        self.closed = True
+        if self.connection is not None:
+            self.connection.close_client_side()
+            simulation = self.client.simulation
+            simulation.after(simulation.between(100, 50_000), self.connection.close)

@@ -171,6 +171,7 @@ class ServerProcess(Process):
             entry_bytes_max=node.run_settings.entry_bytes_max,
             own_url=node.url,
             first_ticket=epoch,
+            secret=node.secret,
         )
         self.session = Session(session, client, self._new_reqids, lambda: node.leased_index)
         listeners = {each.url: each.client_door for each in nodes}
@@ -272,6 +273,7 @@ class TableNode(SimNode):
     """A machine whose tables survive as far as they were flushed."""
 
     checker: TableChecker
+    secret = b""  # Of the node's own processes.
 
     def __init__(
         self,
@@ -288,7 +290,7 @@ class TableNode(SimNode):
         self.server_router = ServerRouter(self)
         self.server_url = f"tcp://{name}:3"
         self._workers = [f"worker{number}" for number in range(run_settings.workers)]
-        self._tables: dict[str, Process | None] = dict.fromkeys([SERVER, *self._workers])
+        self.tables: dict[str, Process | None] = dict.fromkeys([SERVER, *self._workers])
         self.table_disks: list[WorkerDisk] = []
         self._make_disks()
         self._applied_reports: dict[str, tuple[int, bool]] = {}
@@ -317,7 +319,7 @@ class TableNode(SimNode):
 
     def start(self) -> None:
         super().start()
-        for name in self._tables:
+        for name in self.tables:
             self._start_table_process(name)
 
     def start_unit(self) -> None:
@@ -325,11 +327,11 @@ class TableNode(SimNode):
         super().start_unit()
 
     def _start_table_process(self, name: str) -> None:
-        if self.off or self._tables[name] is not None:
+        if self.off or self.tables[name] is not None:
             return
         try:
             if name == SERVER:
-                self._tables[name] = ServerProcess(self)
+                self.tables[name] = ServerProcess(self)
                 return
             worker = WorkerProcess(self, self._workers.index(name))
         except Halt as halt:
@@ -339,7 +341,7 @@ class TableNode(SimNode):
             self.simulation.trace_event(self.name, name, "can't start:", error)
             self.simulation.after(50 * US_PER_MS, self._start_table_process, name)
             return
-        self._tables[name] = worker
+        self.tables[name] = worker
         worker.wake_after(0)
         if self._published is not None:
             self._send_commit(name, self._published)
@@ -351,7 +353,7 @@ class TableNode(SimNode):
             self.simulation.after(delay_us, self._start_table_process, name)
 
     def _end_table_process(self, name: str) -> bool:
-        process, self._tables[name] = self._tables[name], None
+        process, self.tables[name] = self.tables[name], None
         if process is None:
             return False
         process.kill()
@@ -364,7 +366,7 @@ class TableNode(SimNode):
         return True
 
     def kill_all(self) -> None:
-        for name in self._tables:
+        for name in self.tables:
             self._end_table_process(name)
         super().kill_all()
 
@@ -378,15 +380,15 @@ class TableNode(SimNode):
         self._make_disks()
 
     def processes(self) -> list[Process]:
-        return super().processes() + [it for it in self._tables.values() if it is not None]
+        return super().processes() + [it for it in self.tables.values() if it is not None]
 
     # The pipes between the processes.
 
     def process(self, name: str) -> Process | None:
-        return self._tables[name] if name in self._tables else super().process(name)
+        return self.tables[name] if name in self.tables else super().process(name)
 
     def worker_process(self, number: int) -> WorkerProcess | None:
-        found = self._tables[self._workers[number]]
+        found = self.tables[self._workers[number]]
         assert found is None or isinstance(found, WorkerProcess)
         return found
 

@@ -42,7 +42,7 @@ from kelek.tests.storage.memory_tables import MemoryTables
 FLUSHES = 0.03  # The share of writes that fill the memory.
 REOPENED = 0.5  # The share of full disks after which the database is opened again.
 STATE_FILE = "tables"
-_PAIR = struct.Struct("<iI")
+_PAIR = struct.Struct("<qI")
 
 Change = tuple[int, bytes, bytes | None]  # Table, key, and value; None: it is deleted.
 
