@@ -225,7 +225,7 @@ class BrokerMachine:
         """RFC 9: requests that outlive their clients. Empty: the answer follows later."""
         assert self.durable is not None
         if request.service == values.TITANIC_REPLY:
-            return self.durable.titanic_reply(sender, request.body[0])
+            return self.durable.titanic_reply(sender, framing, request)
         if request.service == values.TITANIC_REQUEST:
             if len(request.body) < 2 or not values.is_service(request.body[0]):
                 return [values.TITANIC_UNKNOWN]

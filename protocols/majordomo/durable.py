@@ -33,6 +33,7 @@ RENEWALS = 3  # In the duration of a lease.
 DEFERRED_BYTES_MAX = 64 << 20  # Of requests that arrive before the store is read ...
 DEFERRED_OVERHEAD_BYTES = 512  # ... each with this overhead.
 DELETE_MS = 200  # Between searches for deletable segments.
+QUESTIONS_MAX = 4096  # Questions for unknown uuids that wait for changes of the store.
 
 
 class StoreWrite(NamedTuple):
@@ -60,7 +61,14 @@ class Watch:
     index: int
 
 
-Order = StoreWrite | StoreRead | Watch
+@dataclass(frozen=True, slots=True)
+class StoreIndex:
+    """Asks for an index of the log that is not below that of any change until now."""
+
+    ticket: int
+
+
+Order = StoreWrite | StoreRead | Watch | StoreIndex
 
 
 class StoreChange(NamedTuple):
@@ -101,6 +109,17 @@ class _Reading:
     retry_ms: int = 0  # Of that one.
 
 
+@dataclass(slots=True, eq=False)
+class _Question:
+    """titanic.reply with a uuid that this broker does not know, or not yet: it may be behind."""
+
+    sender: Sender
+    framing: Framing
+    request: Request
+    ticket: int | None = None  # Of the StoreIndex.
+    index: int | None = None  # It is answered when all changes until there are seen.
+
+
 class Durable:
     """The state machine. The caller executes the orders of pop_orders() and reports their
     results."""
@@ -119,6 +138,7 @@ class Durable:
         self.is_loaded = False
         self._deferred: list[tuple[Sender, Framing, Request]] = []  # Until the store is read.
         self._deferred_bytes = 0
+        self._questions: list[_Question] = []
         # Our ownership.
         self.owns = False
         self._lease_until_ms = 0  # When our lease ends.
@@ -165,15 +185,52 @@ class Durable:
                     self.ledger.add_credit((identity, command.request_id), command.octets)
                 # CANCEL has no effect: an accepted request is executed.
 
-    def titanic_reply(self, sender: Sender, uuid: bytes) -> Message:
-        """The answer to titanic.reply."""
-        if not self.is_loaded:
+    def titanic_reply(self, sender: Sender, framing: Framing, request: Request) -> Message:
+        """The answer to titanic.reply; empty: it follows when it is certain that no other broker
+        has accepted a request with this uuid."""
+        uuid = request.body[0]
+        if self.is_loaded and self.ledger.has_titanic_request(uuid):
+            return self.ledger.titanic_reply(sender, uuid)
+        if not self.is_loaded or len(self._questions) >= QUESTIONS_MAX:
             return [values.TITANIC_FAILED]
-        return self.ledger.titanic_reply(sender, uuid)
+        self._questions.append(_Question(sender, framing, request))
+        return []
+
+    def _ask_index(self) -> None:
+        """One StoreIndex at a time, for all questions that came before it."""
+        if any(one.ticket is not None and one.index is None for one in self._questions):
+            return
+        unasked = [one for one in self._questions if one.ticket is None]
+        if unasked:
+            ticket = self._next_ticket()
+            for one in unasked:
+                one.ticket = ticket
+            self._orders.append(StoreIndex(ticket))
+
+    def on_index(self, ticket: int, index: int) -> None:
+        """The answer to a StoreIndex."""
+        for one in self._questions:
+            if one.ticket == ticket:
+                one.index = index
+        self._answer_questions()
+
+    def _answer_questions(self) -> None:
+        """Answers the questions that need no further change of the store."""
+        reading = self._reading
+        if not self._questions or reading.index is None or reading.ranges:
+            return
+        questions, self._questions = self._questions, []
+        for one in questions:
+            if one.index is None or one.index >= reading.index:
+                self._questions.append(one)
+            else:
+                body = self.ledger.titanic_reply(one.sender, one.request.body[0])
+                self.ledger.reply_to(one.sender, one.framing, one.request, body)
 
     def detach_key(self, slot: int) -> None:
         """A key was revoked: its clients get no answers. What is stored is executed."""
         self._deferred = [each for each in self._deferred if each[0].slot != slot]
+        self._questions = [each for each in self._questions if each.sender.slot != slot]
         self.ledger.detach_key(slot)
 
     def _defer(self, sender: Sender, framing: Framing, request: Request) -> None:
@@ -231,6 +288,7 @@ class Durable:
             early, self._deferred, self._deferred_bytes = self._deferred, [], 0
             for sender, framing, request in early:
                 self.add_request(sender, framing, request, now_ms)
+            self._answer_questions()
 
     def on_watched(
         self, ticket: int, index: int, changes: Sequence[StoreChange], now_ms: int
@@ -249,6 +307,7 @@ class Durable:
                 self._on_put(key, value, now_ms)
             for key in change.deletes:
                 self._on_delete(key, now_ms)
+        self._answer_questions()
 
     def on_changes_lost(self, ticket: int) -> None:
         """The log no longer has the changes after that index: read everything again."""
@@ -263,6 +322,12 @@ class Durable:
             self._reading.retry_ms = now_ms + RETRY_MS
         elif ticket in self._pending_writes:
             self._pending_writes[ticket].retry_ms = now_ms + RETRY_MS
+        else:
+            failed = [one for one in self._questions if one.ticket == ticket]
+            self._questions = [one for one in self._questions if one.ticket != ticket]
+            for one in failed:
+                body = [values.TITANIC_FAILED]
+                self.ledger.reply_to(one.sender, one.framing, one.request, body)
 
     # ---- following the store ----
 
@@ -325,6 +390,7 @@ class Durable:
         """Acts once after everything was received."""
         self.collect_answers()
         self._follow_store(now_ms)
+        self._ask_index()
         if self.may_dispatch(now_ms):
             self._dispatch(now_ms)
         self._write(now_ms)

@@ -141,6 +141,15 @@ class Ledger:
         record.titanic_sender = titanic_sender
         self._add_request(record, titanic_sender[0])
 
+    def has_titanic_request(self, uuid: bytes) -> bool:
+        """Whether this broker knows a request of titanic.request."""
+        return (TITANIC_CLIENT, uuid) in self._requests
+
+    def reply_to(self, sender: Sender, framing: Framing, request: Request, body: Message) -> None:
+        """Answers a request for an internal service."""
+        final = Final(request.service, request.request_id, body)
+        self.replies.append([sender.routing_id, *encode(final, framing, self.setup.headers)])
+
     def titanic_reply(self, sender: Sender, uuid: bytes) -> Message:
         """The answer to titanic.reply (RFC 9), of the same key."""
         record, key = self._requests.get((TITANIC_CLIENT, uuid)), records.key_digest(sender.key)

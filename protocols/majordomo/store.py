@@ -10,8 +10,17 @@ from typing import Protocol
 from ..errors import RemoteProtocolError
 from ..zerodb.client.client import Exchange, TableClientMachine
 from ..zerodb.wire import answers, ops, requests, values
-from ..zerodb.wire.values import PACKED, PARTSYNC, Extension
-from .durable import Durable, Order, StoreChange, StoreRead, StoreWrite, Watch
+from ..zerodb.wire.values import PACKED, PARTSYNC, WITH_INDEX, Extension
+from .durable import (
+    LEASE,
+    Durable,
+    Order,
+    StoreChange,
+    StoreIndex,
+    StoreRead,
+    StoreWrite,
+    Watch,
+)
 
 PAGE_BYTES = 4 << 20  # Of a read.
 WATCH_MS = 1000  # A server answers after this time even without changes.
@@ -85,6 +94,9 @@ class StoreRequests:
             found = answers.SCAN.decode(answer, exchange.sent)
             pairs = list(zip(found.keys, found.values, strict=True))
             durable.on_read(ticket, pairs, found.resume, now_ms)
+        elif isinstance(order, StoreIndex):
+            # A server that does not tell the index is that of an older version.
+            durable.on_index(ticket, answer.log_index or 0)
         else:
             index, found_changes = answers.WATCH.decode(answer)
             changes = [change for each in found_changes if (change := _decode_change(each.ops))]
@@ -110,6 +122,8 @@ class StoreRequests:
         if isinstance(order, StoreRead):
             packed = Extension(PACKED, bytes_max=PAGE_BYTES)
             return requests.Scan(table, None, order.start, order.end, packed)
+        if isinstance(order, StoreIndex):
+            return requests.Read(table, [LEASE], Extension(WITH_INDEX))
         if isinstance(order, Watch):
             return requests.Watch(table, b"", b"", order.index, Extension(deadline_ms=WATCH_MS))
         if not order.guards:

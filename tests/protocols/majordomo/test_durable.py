@@ -12,17 +12,22 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from kelek.native.broker.exchange import ExchangeSetup
 from kelek.native.net.messages import Arena
 from kelek.protocols.majordomo.broker import BrokerMachine, BrokerSetup
+from kelek.protocols.majordomo.codec import Request
 from kelek.protocols.majordomo.durable import (
     Durable,
     Order,
     StoreChange,
+    StoreIndex,
     StoreRead,
     StoreWrite,
     Watch,
 )
-from kelek.protocols.majordomo.ledger import DurableSetup
+from kelek.protocols.majordomo.ledger import DurableSetup, Ledger
+from kelek.protocols.majordomo.records import Sender
+from kelek.protocols.majordomo.values import HEADERS, Framing
 
 KLKC, KLKW = b"KLKC01", b"KLKW01"
 UNIX_MS = 1_700_000_000_000
@@ -108,6 +113,7 @@ class DurableNode:
             resume = rest[0][0] if rest else b""
             self.results.append(lambda: durable.on_read(ticket, page, resume, now()))
         else:
+            assert isinstance(order, Watch)
             self._watch(order, dice)
 
     def _watch(self, order: Watch, dice: Random) -> None:
@@ -386,3 +392,58 @@ def test_a_broker_survives_any_content_of_its_table(bad: list[tuple[bytes, objec
         assert node.durable.is_loaded
         for key, _ in node.durable.ledger.junk:
             assert key in kept, "unreadable rows stay for an operator"
+
+
+def following_durable() -> tuple[Durable, int]:
+    """One that has read an empty store and watches it, and the ticket of that."""
+    setup = DurableSetup("n", b"token  1", {b"work": 1000}, UNIX_MS)
+    durable = Durable(setup, ExchangeSetup(HEADERS, (b"full", b"queue", b"late")), 0)
+    while True:
+        durable.ready(0)
+        (order,) = [each for each in durable.pop_orders() if not isinstance(each, StoreWrite)]
+        if isinstance(order, StoreRead):
+            durable.on_read(order.ticket, [], b"", 0)
+        elif durable.is_loaded:
+            return durable, order.ticket
+        else:
+            durable.on_watched(order.ticket, 10, [], 0)
+
+
+def test_an_unknown_uuid_is_looked_for_in_all_changes_until_the_question() -> None:
+    other = Ledger(DurableSetup("m", b"token  2", {b"work": 1000}))
+    asked = Request(b"titanic.request", b"1", [b"work", b"x"])
+    other.add_titanic_request(Sender(b"c"), Framing.TEXT, asked)
+    pairs = other.pack_requests(UNIX_MS)
+    other.on_written(key for key, _ in pairs)
+    uuid = other.replies[0][-1]
+    durable, watch = following_durable()
+
+    def ask(request_id: bytes, uuid: bytes) -> Message:
+        request = Request(b"titanic.reply", request_id, [uuid])
+        return durable.titanic_reply(Sender(b"c"), Framing.TEXT, request)
+
+    def indexes() -> list[int]:
+        durable.ready(0)
+        return [each.ticket for each in durable.pop_orders() if isinstance(each, StoreIndex)]
+
+    def answered() -> list[Message]:
+        found = [reply[4:] for reply in durable.ledger.replies]
+        durable.ledger.replies.clear()
+        return found
+
+    assert ask(b"2", uuid) == ask(b"3", b"none") == []
+    (ticket,) = indexes()
+    assert ask(b"4", b"later") == []
+    assert indexes() == [], "one at a time"
+    durable.on_index(ticket, 12)
+    (later,) = indexes()
+    assert answered() == [], "this broker is behind"
+    durable.on_watched(watch, 13, [StoreChange(list(pairs), [])], 0)
+    assert answered() == [[b"2", b"300"], [b"3", b"400"]]
+    assert ask(b"5", uuid) == [b"300"]
+    durable.on_failed(later, 0)
+    assert answered() == [[b"4", b"500"]]
+    assert ask(b"6", b"none") == []
+    (ticket,) = indexes()
+    durable.on_index(ticket, 12)
+    assert answered() == [[b"6", b"400"]], "it has seen that already"

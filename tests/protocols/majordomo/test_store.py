@@ -3,7 +3,7 @@
 from itertools import count
 
 from kelek.native.broker.exchange import ExchangeSetup
-from kelek.protocols.majordomo.durable import Durable, Order, StoreWrite, Watch
+from kelek.protocols.majordomo.durable import Durable, Order, StoreIndex, StoreWrite, Watch
 from kelek.protocols.majordomo.ledger import DurableSetup
 from kelek.protocols.majordomo.store import StoreRequests
 from kelek.protocols.majordomo.values import HEADERS
@@ -33,6 +33,9 @@ class ScriptedDurable(Durable):
 
     def on_written(self, ticket: int, holds: bool, now_ms: int) -> None:
         self.told.append(("written", ticket, holds))
+
+    def on_index(self, ticket: int, index: int) -> None:
+        self.told.append(("index", ticket, index))
 
     def on_changes_lost(self, ticket: int) -> None:
         self.told.append(("lost", ticket))
@@ -113,3 +116,14 @@ def test_changes_that_are_gone_are_read_anew() -> None:
     assert isinstance(exchange.request, requests.Watch)
     assert bench.answer(exchange, refused(exchange, values.GONE)) == ("lost", 9)
     assert not bench.lines, "it is no failure"
+
+
+def test_the_index_of_a_read_is_that_of_the_log() -> None:
+    bench = StoreBench()
+    (exchange,) = bench.order(StoreIndex(9))
+    request = exchange.request
+    assert isinstance(request, requests.Read)
+    assert request.extension.flags & values.WITH_INDEX
+    assert not request.extension.flags & values.STALE
+    answer = Answer(requests.type_of(request), 0, exchange.reqid, False, [])
+    assert bench.answer(exchange, answer._replace(log_index=77)) == ("index", 9, 77)
