@@ -130,7 +130,7 @@ BROKER_BUGS = (
             ),
         ),
         expected=STUCK,
-        first_seed=6,
+        first_seed=14,
     ),
     _bug(
         "changes that the log no longer has are skipped",
