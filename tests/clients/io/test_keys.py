@@ -228,14 +228,14 @@ def test_a_refused_client_says_why_and_sends_nothing(
                 request(url, **keys)
             # libzmq may miss why a server ends its handshakes.
             problems = {refusal.problem, UNSURE.get(refusal.problem, refusal.problem)}
-            assert str(told.value) in {f"kelek: {url}: {'; '.join(it)}" for it in problems}
+            assert str(told.value) in {f"kelek: {url}: {it.text}; {it.way_out}" for it in problems}
             assert monotonic() - begin_s < TOLD_S
     assert server.received == []
 
 
 def test_the_error_after_the_timeout_says_it_too(gate: CurveGate, warnings: Warnings) -> None:
     (url,) = tcp_urls(1)
-    texts = {f"{url}: {problem}; {way_out}" for problem, way_out in (NEEDS_KEY, ENDS)}
+    texts = {f"{url}: {it.text}; {it.way_out}" for it in (NEEDS_KEY, ENDS)}
     text = f"{url}: the server .*; {NEEDS_KEY.way_out}"
     with closing(RouterThread({url: SilentServer()}, gate)):
         with kelek.Log(url, timeout_ms=1400) as log, pytest.raises(kelek.LogNoLeader, match=text):

@@ -46,7 +46,7 @@ class RecordingMachine(LogClientMachine):
     def on_frames(self, url: str, frames: Sequence[bytes], now_ms: int) -> None:
         self.sizes.append(sum(map(len, frames)))
 
-    def on_refused(self, url: str, problem: str, way_out: str) -> None:
+    def on_refused(self, url: str, problem: str, way_out: str, may_pass: bool = False) -> None:
         self.refused[url] = problem
 
     def on_broadcast(self, subscription: object, frames: Sequence[bytes], now_ms: int) -> None:

@@ -26,6 +26,7 @@ from kelek.tests.sim.tables.cluster import TableCluster
 from kelek.tests.sim.tables.node import SERVER
 
 ENDED_WITHIN_MS = 10_000
+EXECUTED_WITHIN_MS = 60_000  # All requests of a run, once more.
 EXPIRED_WITHIN_MS = 20_000
 LONG_MS = 600_000  # Longer than a run.
 
@@ -119,6 +120,7 @@ class BrokerCluster(TableCluster):
         executed = dict(self.checker.executed)
         for program in self.programs:
             program.repeat_all()
+        within = ENDED_WITHIN_MS if self.keeps_ends else EXECUTED_WITHIN_MS
         self._run_until(lambda: all(it.done for it in self.programs), within, "no old answers")
         self._run_until(self._all_ended, within, "requests without an end after repeats")
         self._check_repeats(executed)

@@ -209,13 +209,13 @@ def test_a_spare_without_room_is_tried_again() -> None:
     log = Log(disk.process(), ME, epoch=1, segment_bytes=SEGMENT_BYTES)
     disk.bytes_max, bytes_max = 0, disk.bytes_max
     assert not log.background_step()
-    assert log.lacks_space
+    lacked_space = log.lacks_space
     assert not log.has_background_work, "the owner tries again, after a while"
     with pytest.raises(StorageFull):
         log.append(0, 0, [batch(1).block])
     disk.bytes_max = bytes_max
     log.append(0, 0, [batch(1).block])
-    assert not log.lacks_space
+    assert (lacked_space, log.lacks_space) == (True, False)
     log.close()
 
 
