@@ -121,17 +121,44 @@ def find_javac() -> str:
     raise JarError(f"no javac of Java {JAVA_RELEASE} or later in JAVA_HOME or on PATH")
 
 
-def index_text(readme: str) -> str:
-    """The README for a package index, which has no files of the repository: no pictures, and of
-    links to files their text alone.
+def public_address() -> str:
+    """The address of the repository, which a release names by KELEK_REPOSITORY; "": none."""
+    address = os.environ.get("KELEK_REPOSITORY", "").rstrip("/")
+    if address and not address.startswith("https://"):
+        raise SystemExit(f"kelek: KELEK_REPOSITORY={address}: write https://HOST/OWNER/NAME")
+    return address
+
+
+def project_urls(address: str) -> dict[str, str]:
+    """What a package index links to."""
+    if not address:
+        return {}
+    files = {"Documentation": "docs/tutorial/first-steps.md", "Changelog": "CHANGELOG.md",
+             "Security": "SECURITY.md"}  # fmt: skip
+    urls = {"Homepage": address, "Source": address, "Issues": f"{address}/issues"}
+    return urls | {name: f"{address}/blob/HEAD/{path}" for name, path in files.items()}
+
+
+def index_text(readme: str, address: str) -> str:
+    """The README for a package index, which has no files of the repository: its links and pictures
+    lead to the repository. Without an address there are no pictures, and of links their text alone.
     """
-    readme = re.sub(r"^!\[[^\]]*\]\((?!https?:)[^)]*\)\n\n?", "", readme, flags=re.M)
-    return re.sub(r"(?<!!)\[([^\]]+)\]\((?!https?:)[^)]*\)", r"\1", readme)
+    picture, link = (
+        r"!\[([^\]]*)\]\((?!https?:)([^)]*)\)",
+        r"(?<!!)\[([^\]]+)\]\((?!https?:)([^)]*)\)",
+    )
+    if address:
+        readme = re.sub(picture, rf"![\1]({address}/raw/HEAD/\2)", readme)
+        return re.sub(link, rf"[\1]({address}/blob/HEAD/\2)", readme)
+    readme = re.sub(rf"^{picture}\n\n?", "", readme, flags=re.M)
+    return re.sub(link, r"\1", readme)
 
 
+ADDRESS = public_address()
 setup(
-    long_description=index_text(Path(__file__).with_name("README.md").read_text("utf-8")),
+    long_description=index_text(Path(__file__).with_name("README.md").read_text("utf-8"), ADDRESS),
     long_description_content_type="text/markdown",
+    project_urls=project_urls(ADDRESS),
     cffi_modules=["build_ext.py:ffibuilder"],
     cmdclass={"build_ext": BuildCore, "build_py": BuildPackage},
     options={"bdist_wheel": {"py_limited_api": "cp311"}},

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
@@ -46,14 +47,20 @@ def tracked() -> list[str]:
     return [name for name in names if name and (ROOT / name).is_file()]
 
 
+def copied(folder: Path, ignored: Sequence[str] = ()) -> Path:
+    """A copy of the tree there, without top folders and files of these patterns."""
+    for name in tracked():
+        if not any(fnmatch(PurePosixPath(name).parts[0], pattern) for pattern in ignored):
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, target)
+    return folder
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel that the source distribution makes."""
-    source = tmp_path_factory.mktemp("source") / "some name-1.0"
-    for name in tracked():
-        target = source / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, target)
+    source = copied(tmp_path_factory.mktemp("source") / "some name-1.0")
     out = tmp_path_factory.mktemp("sdist")
     command = f"from setuptools import build_meta; build_meta.build_sdist({str(out)!r})"
     subprocess.run([sys.executable, "-c", command], cwd=source, check=True, timeout=PIP_S)
@@ -68,11 +75,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_an_image_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
     """By the Dockerfile's own command, from the files of the tree that it copies."""
     ignored = (ROOT / "examples/container/Dockerfile.dockerignore").read_text().split()
-    for name in tracked():
-        if not any(fnmatch(PurePosixPath(name).parts[0], pattern) for pattern in ignored):
-            target = tmp_path / "source" / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, target)
+    copied(tmp_path / "source", ignored)
     text = (ROOT / "examples/container/Dockerfile").read_text()
     [command] = re.findall(r"^RUN pip (wheel .*)$", text, re.M)
     pip(*(f"{tmp_path}{word}" if word.startswith("/") else word for word in command.split()))
@@ -148,6 +151,43 @@ def test_metadata_is_complete_and_has_no_link_to_a_file(wheel: Path) -> None:
     assert not re.search(r"\]\((?!https?:)", description)
     extras = set(re.findall(r"^Provides-Extra: (\S+)$", head, re.M))
     assert extras == {one for one in extras if f"extra == '{one}'" in head.replace('"', "'")}
+
+
+def metadata_of(address: str, folder: Path) -> str:
+    """The metadata that a release makes which names the address of the repository."""
+    source = copied(folder / "source")
+    command = (
+        "from setuptools import build_meta as it; "
+        f"it.prepare_metadata_for_build_wheel({str(folder)!r})"
+    )
+    environment = {**os.environ, "KELEK_REPOSITORY": address}
+    done = subprocess.run(
+        [sys.executable, "-c", command], cwd=source, env=environment, check=False, timeout=PIP_S,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    if done.returncode:
+        raise ValueError(done.stderr)
+    [metadata] = folder.glob("*.dist-info/METADATA")
+    return metadata.read_text()
+
+
+def test_a_release_links_to_its_repository(tmp_path: Path) -> None:
+    """All links and pictures lead to files that are there."""
+    address = "https://forge.example/one/kelek"
+    text = metadata_of(f"{address}/", tmp_path)
+    urls = dict(re.findall(r"^Project-URL: (\w+), (\S+)$", text, re.M))
+    assert urls["Homepage"] == urls["Source"] == address
+    assert {"Changelog", "Documentation", "Issues", "Security"} <= urls.keys()
+    links = re.findall(rf"{address}/(blob|raw)/HEAD/([^)#\s]+)", text)
+    assert {kind for kind, _ in links} == {"blob", "raw"}
+    for _, path in links:
+        assert (ROOT / path).exists(), path
+    assert not re.search(r"\]\((?!https?:)", text.partition("\n\n")[2])
+
+
+def test_an_address_of_another_kind_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="KELEK_REPOSITORY=forge: write https://HOST/OWNER/NAME"):
+        metadata_of("forge", tmp_path)
 
 
 def first_commands() -> list[str]:
