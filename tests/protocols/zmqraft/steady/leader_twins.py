@@ -296,8 +296,7 @@ class LeadingTwin(TwinLeader):
         super().answers(name, messages[done:], now_ms)
 
     def apply(self, now_ms: int) -> None:
-        if self.is_steady:
-            self._leave()
+        self.leave(now_ms)  # In a process C has told of the commit before anything is applied.
         super().apply(now_ms)
 
     def write(self) -> None:
