@@ -44,7 +44,7 @@ LOG_BUGS = (
             ),
         ),
         expected=STALE,
-        first_seed=3,
+        first_seed=4,
     ),
     PlantedBug(
         "a lease that does not end",
@@ -73,7 +73,7 @@ LOG_BUGS = (
         "a lease goes on during a transfer",
         (Patch(CORE, "self._leading.gives_leases = False", "pass"),),
         expected=STALE,
-        first_seed=19,
+        first_seed=407,
     ),
     PlantedBug(
         "a shared lease of a leader that has committed nothing",
@@ -182,7 +182,7 @@ LOG_BUGS = (
                 "self._active",
             ),
         ),
-        first_seed=30,
+        first_seed=32,
     ),
     PlantedBug(
         "no pre-vote",
