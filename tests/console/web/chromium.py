@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
-DEADLINE_S = 150.0
+DEADLINE_S = 40.0
 FLAGS = (
     "--headless",
     "--no-sandbox",
