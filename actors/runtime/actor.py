@@ -47,7 +47,8 @@ if TYPE_CHECKING:
     from ...protocols.access.zap import KeyChange
     from ..access.gate import AccessGate
 
-REPORT_MS = 250  # How often an actor reports to the supervisor.
+REPORT_MS = 250  # How often an actor with news reports to the supervisor.
+UNCHANGED_MS = 750  # How often it repeats a status that has not changed.
 ORPHAN_S_MAX = 1.0  # How long an actor may outlive its supervisor.
 
 
@@ -87,7 +88,10 @@ class Actor(ProcessLoop):
         self.access: AccessGate | None = None  # Of an actor with an endpoint that has CURVE.
         self._started = False
         self._ready_sent = False
-        self._report_ms = 0
+        self._report_ms = 0  # When its status is looked at next.
+        self._repeat_ms = 0  # When the status that was sent last is repeated.
+        self._reported = b""
+        self._idle = False  # Nothing has happened since then, and the status was an old one.
 
     # ---- What a subclass overrides ----
 
@@ -334,18 +338,23 @@ class Actor(ProcessLoop):
 
     def _on_tick(self, now_ms: int) -> None:
         if now_ms >= self._report_ms:
-            self._report(now_ms)
+            self._report(now_ms, now_ms >= self._repeat_ms)
+        else:
+            self._idle = False
         if self.stopping:
             self._check_drained(now_ms)
 
     def _tick_ms(self) -> int:
-        return min(self._report_ms, self._stop_ms) if self.stopping else self._report_ms
+        report_ms = self._repeat_ms if self._idle else self._report_ms
+        return min(report_ms, self._stop_ms) if self.stopping else report_ms
 
     def report_soon(self) -> None:
         """The next wake reports: what an operator asks for has changed."""
         self._report_ms = 0
+        self._idle = False
 
-    def _report(self, now_ms: int) -> None:
+    def _report(self, now_ms: int, repeat: bool = True) -> None:
+        """Reports the status, if it has changed or shall be repeated."""
         self._report_ms = now_ms + REPORT_MS
         self.reload_keys()
         self.log_cuts()
@@ -354,7 +363,13 @@ class Actor(ProcessLoop):
             status = {**status, "connections": self.connections.count}
         if self.counters:
             status = {**status, "counters": dict(self.counters)}
-        self.send(self._control, [b"status", msgpack.packb(status)])
+        packed = msgpack.packb(status)
+        # Key files are looked at as often as the status.
+        self._idle = packed == self._reported and self.access is None
+        if repeat or packed != self._reported:
+            self._repeat_ms = now_ms + UNCHANGED_MS
+            self._reported = packed
+            self.send(self._control, [b"status", packed])
 
 
 def actor_class(module: str) -> type[Actor]:

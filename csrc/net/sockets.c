@@ -15,7 +15,7 @@
 #include "bundles.h"
 
 enum { DONTWAIT = 1, EVENTS = 15, SNDMORE = 2 };
-enum { CHECK_ALL_MS = 100, INTERRUPTED_MAX = 64, DISCARDED_MAX = 1 << 18 };
+enum { CHECK_ALL_MS = 100, CHECK_IDLE_MS = 800, INTERRUPTED_MAX = 64, DISCARDED_MAX = 1 << 18 };
 enum { DENIED_BYTES_MAX = 1024 };
 
 static struct {
@@ -769,13 +769,14 @@ static int poll_fds(struct klk_poll *poll_state, int timeout_ms) {
 int klk_poll_wait(struct klk_poll *poll_state, int64_t timeout_ms) {
     if (!zmq.getsockopt) return KLK_EINVAL;
     int64_t now_ms = monotonic_ms(), end_ms = now_ms + timeout_ms, lazy_ms = now_ms + KLK_LAZY_MS;
+    int64_t check_ms = CHECK_ALL_MS; /* Longer once a query of all sockets has found nothing. */
     int lazy = poll_choose(poll_state, 0);
     for (;;) {
         int found = poll_check(poll_state, now_ms);
         if (found < 0) return KLK_EOS;
         int64_t left_ms = found || end_ms <= now_ms ? 0 : end_ms - now_ms;
-        if (left_ms > (lazy ? KLK_LAZY_MS : CHECK_ALL_MS))
-            left_ms = lazy ? KLK_LAZY_MS : CHECK_ALL_MS;
+        if (left_ms > (lazy ? KLK_LAZY_MS : check_ms)) left_ms = lazy ? KLK_LAZY_MS : check_ms;
+        if (!lazy && check_ms < CHECK_IDLE_MS) check_ms *= 2;
         int seen = poll_fds(poll_state, (int)left_ms);
         if (seen < 0 && errno != EINTR) return KLK_EOS;
         if (seen < 0) return found;

@@ -18,7 +18,7 @@ class Poller:
     """As zmq.Poller, with one more rule: call recheck() after a send, and after an incomplete read.
 
     A socket's descriptor shows only that something has happened since the last query of its events,
-    and a send queries them too. Every 100 ms the poller queries all sockets.
+    and a send queries them too. The poller queries all sockets after 100 ms, then less often.
     """
 
     def __init__(self, connections: Connections | None = None) -> None:

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -185,6 +185,68 @@ def test_the_supervisor_gets_reports(harness: ProbeHarness) -> None:
     harness.control.send_multipart([name, b"status"])
     harness.probe.run_once()
     assert harness.control.recv_multipart()[1] == b"status"
+
+
+class QuietProbe(Probe):
+    """A probe in virtual time; its status changes when told."""
+
+    time_ms = 1000
+    news = 0
+
+    def wait(self, timeout_ms: int) -> list[Any]:
+        self.time_ms += timeout_ms
+        return []
+
+    def status(self) -> dict[str, Any]:
+        return {"news": self.news}
+
+
+@pytest.fixture
+def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[QuietProbe, Callable[[], list[int]]]]:
+    """A quiet probe, and a function that takes the news which the supervisor has got."""
+    harness = ActorHarness()
+    probe = harness.start_actor(QuietProbe, "", 7, node_settings())
+    for module in (actor, poll_loop):
+        monkeypatch.setattr(module, "monotonic_ms", lambda: probe.time_ms)
+
+    def take_reports() -> list[int]:
+        found = []
+        while harness.control.poll(100):
+            found.append(msgpack.unpackb(harness.control.recv_multipart()[2])["news"])
+        return found
+
+    probe.run_once()
+    yield probe, take_reports
+    harness.close()
+
+
+def test_a_status_without_news_is_reported_less_often(
+    quiet: tuple[QuietProbe, Callable[[], list[int]]],
+) -> None:
+    """An idle cluster of thirty processes costs their wakes."""
+    probe, take_reports = quiet
+    assert take_reports() == [0]
+    start_ms = probe.time_ms
+    while probe.time_ms - start_ms < 10 * actor.UNCHANGED_MS:
+        probe.run_once()
+    assert len(take_reports()) == 10
+    assert probe.wakes <= 13
+
+
+def test_news_of_an_idle_actor_are_reported_soon(
+    quiet: tuple[QuietProbe, Callable[[], list[int]]],
+) -> None:
+    probe, take_reports = quiet
+    for _ in range(5):
+        probe.run_once()
+    take_reports()
+    probe.news = 1
+    probe.run_once(10)  # Something arrives, and the loop waits again.
+    start_ms = probe.time_ms
+    while not (found := take_reports()):
+        probe.run_once()
+    assert found == [1]
+    assert probe.time_ms - start_ms <= actor.REPORT_MS
 
 
 def test_an_actor_adopts_settings_while_it_runs(harness: ProbeHarness) -> None:
