@@ -169,8 +169,16 @@ def _is_ours(path: Path) -> bool:
 
 
 def running(base: Path) -> dict[str, dict[str, Any]]:
-    """The nodes of a topology that run on this machine: name -> contents of the lock file."""
+    """The nodes of a topology that run on this machine: name -> contents of the lock file.
+
+    Of a killed supervisor's node processes may still be ending (was_killed()).
+    """
     return {path.name: holder(path) for path in _entries(base) if is_locked(path)}
+
+
+def was_killed(held: dict[str, Any]) -> bool:
+    """Whether the supervisor of a locked node has ended; held: contents of the lock file."""
+    return "pid" in held and not is_alive(held["pid"])
 
 
 def _entries(path: Path) -> list[Path]:

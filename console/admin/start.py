@@ -87,8 +87,8 @@ def start(
 
 def _start_stopped(path: str, targets: Sequence[ProcessTarget]) -> bool:
     """Starts units that were stopped. Returns whether there were any."""
-    here = running_nodes(path, ())
-    if not {target.node for target in targets} <= {*here}:
+    here = {name for name, held in running_nodes(path, ()).items() if not run_dir.was_killed(held)}
+    if not {target.node for target in targets} <= here:
         return False
     rows = [row for row in rows_of_targets(path, targets) if row["state"] == rolling.STOPPED]
     for node, units in _units_of(rows).items():
@@ -201,8 +201,9 @@ def end_supervisors(path: str, supervisors: dict[int, set[str]]) -> None:
     base = run_dir.of_topology(path)
     running = run_dir.running(base)
     for names in supervisors.values():
-        name = min(names)
-        ask(base, name, b"ask-stop", running[name])
+        held = running.get(min(names), {})
+        if held and not run_dir.was_killed(held):
+            ask(base, min(names), b"ask-stop", held)
     until = time.monotonic() + STOP_S
     while left := [
         (name, pid)

@@ -105,6 +105,9 @@ def ask(
         socket.send_multipart([question, *map(msgpack.packb, rest)])
         begun = time.monotonic()
         while not socket.poll(BEAT_MS):
+            if run_dir.was_killed(found):
+                problem = f"its supervisor ({found['pid']}) has ended; try again"
+                raise CliError(f"node {node}: {problem}", FAILED)
             beat(time.monotonic() - begun)
             if time.monotonic() - begun > wait_s:
                 pid = found.get("pid")
@@ -129,7 +132,7 @@ def rows_of(path: str, nodes: tuple[str, ...] = (), wait_s: float = ASK_S) -> li
     seen: set[int] = set()
     for name, found in running_nodes(path, nodes).items():
         pid = found.get("pid", 0)
-        if pid not in seen:
+        if pid not in seen and not run_dir.was_killed(found):
             seen.add(pid)
             rows += ask(base, name, b"ask-status", found, wait_s=wait_s)
     if nodes:

@@ -1,6 +1,7 @@
 """The command `supervisor` with real nodes: start, kills, status, logs, stop, refusals."""
 
 import contextlib
+import fcntl
 import json
 import os
 import select
@@ -28,6 +29,7 @@ from kelek.tests.crash.programs import in_namespace
 
 DEADLINE_S = 60.0
 LOOK_S = 0.05
+WAITS_S = 1.0
 NODES = ("n1", "n2", "n3")
 ROLES = ("log_writer", "raft_peer", "snapshot_sender", "state_machine")
 
@@ -72,6 +74,13 @@ class Cli:
         done = self.run("start", "--detach", *words)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
+
+    def start_in_foreground(self, log: Path, *words: str) -> subprocess.Popen[bytes]:
+        with log.open("wb") as output:
+            return subprocess.Popen(
+                self.command("start", *words),
+                cwd=self.folder, env=self.environment, stdout=output, stderr=output,
+            )  # fmt: skip
 
     def rows(self, *words: str) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = json.loads(self.run("status", "-o", "json", *words).stdout)[
@@ -485,6 +494,26 @@ def test_a_supervisor_that_does_not_answer(cli: Cli) -> None:
     os.kill(pid, signal.SIGCONT)
     assert done.returncode == 1
     assert f"its supervisor ({pid}) does not answer" in done.stderr
+
+
+def test_a_killed_supervisor_is_not_asked(cli: Cli) -> None:
+    """While a process of its node still ends, and holds the node's lock."""
+    cli.write(("n1",))
+    cli.start()
+    pids = pids_of(cli.rows())
+    (lock,) = (cli.ipc_dir / "kelek").glob("*/n1/lock")
+    with lock.open("r+") as held:
+        os.kill(cli.pid("n1", "supervisor"), signal.SIGKILL)
+        assert wait_gone(pids, DEADLINE_S) == []
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert cli.run("status").returncode == 3
+        log = cli.folder / "start.log"
+        starting = cli.start_in_foreground(log, "--node", "n1")
+        assert wait_gone([starting.pid], WAITS_S) == [starting.pid]
+        assert log.read_text() == "", "it waits for the lock"
+    cli.wait_rows(lambda rows: rows and all(row["state"] == "ready" for row in rows))
+    cli.run("stop")
+    assert starting.wait(DEADLINE_S) == 0
 
 
 def test_junk_on_the_control_socket(cli: Cli) -> None:
