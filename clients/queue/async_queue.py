@@ -79,7 +79,9 @@ class AsyncWorkLoop:
         await self._queue._run(self._worker.keep_up())
         helpers = [asyncio.create_task(self._keep()), asyncio.create_task(self._acknowledge())]
         try:
-            while not self._worker.stopping and not self._is_idle(idle_s):
+            while not self._worker.stopping:
+                if self._is_idle(idle_s) and await self._is_empty():
+                    break
                 await self._turn(idle_s)
             if self._calls:
                 await asyncio.wait(self._calls)
@@ -110,12 +112,27 @@ class AsyncWorkLoop:
                 self._worker.next_claims(self._most - held, holds, until_ms)
             )
         except Timeout as error:
-            self._worker.forget()  # What was sent may claim jobs later: others give them back.
-            self._on_error(error)
-            await asyncio.sleep(RETRY_S)
+            await self._on_timeout(error)
             return
         if not claims:
             await self._pause(holds)
+        self._begin(claims)
+
+    async def _on_timeout(self, error: Timeout) -> None:
+        self._worker.forget()  # What was sent may claim jobs later: others give them back.
+        self._on_error(error)
+        await asyncio.sleep(RETRY_S)
+
+    async def _is_empty(self) -> bool:
+        """Whether there is no job to claim, or no cluster; else claims some."""
+        try:
+            self._begin(await self._queue._run(self._worker.last_claims(self._most)))
+        except Timeout as error:
+            await self._on_timeout(error)
+        return not self._calls
+
+    def _begin(self, claims: list[Claim]) -> None:
+        """Begins the calls of claimed jobs."""
         for first in range(0, len(claims), self._work.batch):
             call = asyncio.create_task(self._call(claims[first : first + self._work.batch]))
             self._calls.add(call)

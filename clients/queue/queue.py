@@ -121,7 +121,9 @@ class WorkLoop:
                 if self._turn(idle_since_s, idle_s):
                     idle_since_s = time.monotonic()
                 elif idle_s is not None and time.monotonic() >= idle_since_s + idle_s:
-                    break
+                    if self._is_empty():
+                        break
+                    idle_since_s = time.monotonic()
         finally:
             self._ended.set()
             self._busy.set()
@@ -140,9 +142,7 @@ class WorkLoop:
                 claims = self._queue._run(self._worker.next_claims(self._most, False, until_ms))
                 self._claims.extend(claims)
         except Timeout as error:
-            self._worker.forget()  # What was sent may claim jobs later: others give them back.
-            self._on_error(error)
-            time.sleep(RETRY_S)
+            self._on_timeout(error)
             return False
         if not self._claims:
             return False
@@ -156,6 +156,19 @@ class WorkLoop:
         self._worker.has_short_jobs = took_s < SHORT_S * count
         self._settle(self._most)
         return True
+
+    def _on_timeout(self, error: Timeout) -> None:
+        self._worker.forget()  # What was sent may claim jobs later: others give them back.
+        self._on_error(error)
+        time.sleep(RETRY_S)
+
+    def _is_empty(self) -> bool:
+        """Whether there is no job to claim, or no cluster; else claims some."""
+        try:
+            self._claims.extend(self._queue._run(self._worker.last_claims(self._most)))
+        except Timeout as error:
+            self._on_timeout(error)
+        return not self._claims
 
     @property
     def _most(self) -> int:

@@ -223,6 +223,13 @@ class JobWorker(KeptSession):
             yield from self._wait_for_jobs(until_ms)
         return found
 
+    def last_claims(self, most: int) -> Operation[list[Claim]]:
+        """Claims due jobs after a look at all that wait by the leader: this node may be behind."""
+        if not self.session:
+            yield from self.keep_up()
+        yield from self._finder.follow()
+        return (yield from self.claim(most))
+
     def claim(self, most: int, holds: bool = False) -> Operation[list[Claim]]:
         """Claims due jobs without waiting."""
         for _ in range(CLAIM_TRIES_MAX):

@@ -13,14 +13,15 @@ import pytest
 
 import kelek
 import kelek.testing
-from kelek.clients.io.operations import Operation
+from kelek.clients.io.operations import Operation, Sleep
 from kelek.clients.queue import records
 from kelek.clients.queue.operations import TABLE_PREFIX
-from kelek.clients.queue.worker import JobWorker
+from kelek.clients.queue.worker import Claim, JobWorker
 from kelek.testing.local_cluster import LocalCluster
 from kelek.tests.waiting import wait_until
 
 DEADLINE_S = 60.0
+IDLE_MS = 100
 NUMBERS = count(1)
 QUICK = kelek.QueueTuning(tries=3, backoff_s=0.05, worker_ttl_s=3.0)
 
@@ -282,6 +283,45 @@ def test_several_workers_share_the_jobs(cluster: LocalCluster) -> None:
         assert counts(queue) == {"ended": 1000}
     assert sorted(done) == [*range(1000)], "each once"
     assert sum(each["done"] for each in counters) == 1000
+
+
+@pytest.fixture
+def slow_claims(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first claim of a worker fails after a while: others were faster, on a busy cluster."""
+    claim, failed = JobWorker.claim, set[int]()
+
+    def claim_slowly(self: JobWorker, most: int, holds: bool = False) -> Operation[list[Claim]]:
+        if id(self) in failed:
+            return (yield from claim(self, most, holds))
+        failed.add(id(self))
+        yield Sleep(2 * IDLE_MS)
+        return []
+
+    monkeypatch.setattr(JobWorker, "claim", claim_slowly)
+
+
+@pytest.mark.usefixtures("slow_claims")
+def test_a_slow_cluster_is_no_empty_queue(queue: kelek.Queue) -> None:
+    queue.put_many(range(10))
+    queue.worker(lambda job: None)
+    queue.run(idle_s=IDLE_MS / 1000)
+    assert counts(queue) == {"ended": 10}
+
+
+@pytest.mark.usefixtures("slow_claims")
+def test_a_slow_cluster_is_no_empty_queue_for_asyncio(cluster: LocalCluster) -> None:
+    async def story() -> None:
+        async with kelek.AsyncQueue(cluster.table_urls, f"q{next(NUMBERS)}") as queue:
+
+            @queue.worker
+            async def work(job: kelek.AsyncJob) -> None:
+                return
+
+            await queue.put_many(range(10))
+            await queue.run(idle_s=IDLE_MS / 1000)
+            assert (await queue.info())["ended"] == 10
+
+    asyncio.run(asyncio.wait_for(story(), DEADLINE_S))
 
 
 def test_jobs_behind_a_long_one_are_given_to_others(cluster: LocalCluster) -> None:
