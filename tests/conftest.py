@@ -1,6 +1,7 @@
 """Options and fixtures of all tests."""
 
 import contextlib
+import fcntl
 import os
 import re
 import select
@@ -10,7 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -43,6 +44,7 @@ ROOT = Path(__file__).resolve().parent.parent
 COMMAND_S = 120
 STATUS_INTERVAL_S = 0.05
 STATUS_TRIES = 10
+LOAD_MAX = 8  # Load average for each core; a quiet machine has at most 6 while it tests.
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -62,6 +64,18 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["SPARK_CONF_DIR"] = str(ROOT / "tests" / "pipeline" / "conf")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # So that no timeout limits the wait.
+def pytest_runtest_protocol() -> Generator[None, bool, bool]:
+    """On an overloaded machine the tests of all processes take turns.
+
+    Clusters of many processes lose their leaders when each process waits seconds for a core.
+    """
+    overloaded = os.getloadavg()[0] > LOAD_MAX * (os.cpu_count() or 1)
+    with (ROOT / ".build" / "turns.lock").open("w") as turns:
+        fcntl.flock(turns, fcntl.LOCK_EX if overloaded else fcntl.LOCK_SH)
+        return (yield)
 
 
 class Shell:

@@ -23,7 +23,8 @@ class Dummy(Actor):
             raise AssertionError("a bug at the start")
         if fault == "slow start":
             self.log("starts-slowly")
-            select.select([], [], [], 600)
+            for _ in range(600):  # Again and again: a signal just before a wait does not end it.
+                select.select([], [], [], 1)
         if fault == "can't be ended":
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         self.fault = fault
