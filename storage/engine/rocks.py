@@ -73,9 +73,10 @@ from .walk import Row, TableFile, Walk, file_pieces, files_of, share_within
 SPARE_MIN = 16  # Prepared empty column families: creating one takes 20 to 150 ms.
 SINGLES_MAX = 8  # Created one by one in a batch, before many are prepared.
 BUFFERED = ("num-entries-active-mem-table", "num-immutable-mem-table")
-# After a full disk, with free space, or while writes stall, until recover() opens it again.
-STUCK_S = 20.0
-FAILED_S = 1.0  # The same after another error, with which RocksDB never resumes.
+# How long a database takes no writes, with free space, until recover() opens it again:
+STALLED_S = 20.0  # while writes stall,
+FULL_S = 7.0  # after a full disk, for whose space RocksDB looks every 5 s,
+FAILED_S = 1.0  # after another error, with which RocksDB never resumes.
 FREE_BYTES_MIN = 16 << 20  # On the disk, to open or to flush.
 STALL_S_MAX = 1.0  # Of a write that waits for flushes and compactions.
 SETTLE_S_MAX = 10.0  # Before a flush.
@@ -480,7 +481,9 @@ class RocksTables:
             now = time.monotonic()
             if self._free() < FREE_BYTES_MIN or self._stuck_since is None:
                 self._stuck_since = now
-            limit_s = STUCK_S if isinstance(error, StorageFull | Stalled) else FAILED_S
+            limit_s = FAILED_S
+            if isinstance(error, StorageFull | Stalled):
+                limit_s = FULL_S if isinstance(error, StorageFull) else STALLED_S
             if now - self._stuck_since >= limit_s and not self._scanned() and self._disk_writes():
                 self._stuck_since = now
                 self._shut()

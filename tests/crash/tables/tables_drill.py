@@ -88,7 +88,7 @@ def main() -> int:
     path, kind, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
     local = kind == "local"
     if len(sys.argv) > 5:
-        rocks.STUCK_S = float(sys.argv[5])
+        rocks.FULL_S = rocks.STALLED_S = float(sys.argv[5])
     tables = rocks.open_tables(path, Resources.of(1 << 20, 2 << 20), not local)
     say("durable", tables.applied[0])
     while tables.applied[0] < count:
