@@ -129,8 +129,9 @@ class TopologySource:
     def __init__(self, running: Topology, nodes: Sequence[str], one_process: bool) -> None:
         self._nodes, self._one_process = tuple(nodes), one_process
         self.running = self.latest = self._reading(running)
-        self._stamp: tuple[int, ...] | None = self._stamp_now()
-        self._status: dict[str, Any] = {"changed": [], "problem": ""}
+        self._stamp: tuple[tuple[int, ...], frozenset[str]] | None
+        self._stamp = self._stamp_now(), frozenset()
+        self._status: dict[str, Any] = {"changed": [], "refused": "", "problem": ""}
 
     @property
     def is_adopted(self) -> bool:
@@ -157,32 +158,37 @@ class TopologySource:
 
     def refusals(self, reading: Reading, members: Collection[str]) -> list[Problem]:
         """What nodes that run can't adopt: FILE:LINE:COL: key.path, problem, way out."""
+        return self._refusals(reading.topology, members)
+
+    def _refusals(self, wanted: Topology, members: Collection[str]) -> list[Problem]:
         known = members or list(self.running.topology.nodes)
-        found = refusals(self.changes(reading), known)
-        place = reading.topology.place
-        return [(place(key), problem, way_out) for key, problem, way_out in found]
+        found = refusals(changes(self.running.topology, wanted), known)
+        return [(wanted.place(key), problem, way_out) for key, problem, way_out in found]
 
     def adopt(self, reading: Reading) -> None:
         """All units have this reading."""
         self.running = reading
         self._stamp = None
 
-    def status(self) -> dict[str, Any]:
-        """changed: the keys that differ from what runs; problem: why the file can't be read.
+    def status(self, members: Collection[str] = ()) -> dict[str, Any]:
+        """changed: the keys that differ from what runs; refused: why a reload refuses them;
+        problem: why the file can't be read.
 
-        Reads the file only if its size or time differs.
+        Reads the file only if its size or time differs, or the members of the log.
         """
-        stamp = self._stamp_now()
+        stamp = self._stamp_now(), frozenset(members)
         if stamp != self._stamp:
             self._stamp = stamp
             keys: list[str] = []
-            problem = ""
+            refused = problem = ""
             try:
                 found = topologies.load(self.running.topology.path)
                 keys = [change.key for change in changes(self.running.topology, found)]
+                if problems := self._refusals(found, members):
+                    refused = ": ".join(problems[0][:2])
             except OperatorError as error:
                 problem = str(error)
-            self._status = {"changed": keys, "problem": problem}
+            self._status = {"changed": keys, "refused": refused, "problem": problem}
         return self._status
 
     def _stamp_now(self) -> tuple[int, ...]:

@@ -744,7 +744,11 @@ class Supervisor(ProcessLoop):
                 "restarts": 0,
                 "uptime": round((now_ms - self._start_ms) / 1000, 3),
                 "commits_before": self._commits.known(now_ms),
-                **({"topology": self._source.status()} if self._source else {}),
+                **(
+                    {"topology": self._source.status(self._cluster_members())}
+                    if self._source
+                    else {}
+                ),
             }
         ]
         rows += (self._row(member, now_ms) for member in self._members)

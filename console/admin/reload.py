@@ -53,9 +53,12 @@ def reload(
     if output != "json":
         for key, old, new, _ in found.changes.values():
             click.echo(_line(key, old, new))
-    if found.refused and not dry_run:
+    if found.refused and not (dry_run and output == "json"):
+        if dry_run:
+            for place, problem, way_out in found.refused[1:]:
+                click.echo(f"{place}: {problem}; {way_out}", err=True)
         place, problem, way_out = found.refused[0]
-        more = len(found.refused) - 1
+        more = len(found.refused) - 1 if not dry_run else 0
         also = f" (and {more} more: --dry-run shows them)" if more else ""
         raise CliError(f"{place}: {problem}; {way_out}{also}; nothing was changed")
     done = [] if dry_run else rolling.carry_out(path, found.steps, output, found.fingerprints)
@@ -70,8 +73,6 @@ def reload(
         )
         and_updated = f", update {updated}" if updated else ""
         click.echo(f"would restart {restarted} of {len(rows)} processes{and_updated}")
-        for place, problem, way_out in found.refused:
-            click.echo(f"refused {place}: {problem}; {way_out}")
         return
     restarted, updated = _counts((it["verb"], len(it["roles"])) for it in done)
     and_updated = f", {updated} updated" if updated else ""

@@ -149,9 +149,11 @@ def test_a_file_that_changes_between_two_steps_is_refused(tmp_path: Path) -> Non
 def test_the_status_names_changed_keys_and_a_broken_file(tmp_path: Path) -> None:
     path = tmp_path / "t.yaml"
     source = source_of(path, TEXT)
-    assert source.status() == {"changed": [], "problem": ""}
+    assert source.status() == {"changed": [], "refused": "", "problem": ""}
     path.write_text(TEXT.replace("'ipc:///z'", "'ipc:///changed'"))
-    assert source.status() == {"changed": ["nodes.n1.zerodb.url"], "problem": ""}
+    assert source.status() == {
+        "changed": ["nodes.n1.zerodb.url"], "refused": "", "problem": ""
+    }  # fmt: skip
     assert source.is_adopted, "a look at the file adopts nothing"
     source.adopt(source.read())
     assert source.status()["changed"] == []

@@ -66,6 +66,11 @@ def restarts(shell: Any, node: str, role: str) -> int:
     return int(row["restarts"])
 
 
+def with_raft(text: str, setting: str) -> str:
+    """A topology with this setting of Raft, in place of that of another test, if it ran here."""
+    return re.sub(r"(?m)^raft: .*\n", "", text) + f"raft: {{{setting}}}\n"
+
+
 def test_a_unit_restarts_alone_and_is_waited_for(running: Any) -> None:
     before = {node: pids(running, node=node) for node in ("n1", "n2", "n3")}
     restarted = restarts(running, "n2", "raft_peer")
@@ -164,6 +169,11 @@ def test_a_broken_topology_and_an_impossible_change_leave_all_processes(running:
             assert done.returncode == 2, command
             assert done.stderr.startswith(f"supervisor: {problem}"), done.stderr
             assert done.stderr.count("\n") == 1
+        if "brokker" not in changed:
+            dry = running.run("supervisor reload --dry-run")
+            assert (dry.returncode, dry.stderr) == (done.returncode, done.stderr)
+            assert "would" not in dry.stdout
+            assert f"; `supervisor reload` refuses that: {problem.split(';')[0]}" in notes(running)
     path.write_text(text)
     assert pids(running) == before
 
@@ -171,7 +181,7 @@ def test_a_broken_topology_and_an_impossible_change_leave_all_processes(running:
 def test_a_restart_takes_the_topology_as_it_is_now(running: Any) -> None:
     path = running.folder / "topology.yaml"
     text = path.read_text()
-    path.write_text(text.replace("broadcast_heartbeat_ms: 400", "broadcast_heartbeat_ms: 300"))
+    path.write_text(with_raft(text, "broadcast_heartbeat_ms: 300"))
     running.ok("supervisor restart n2/state_machine")
     assert "topology changed since start" in notes(running), "not everywhere"
     steps = json.loads(running.ok("supervisor reload --dry-run -o json"))["steps"]
@@ -234,7 +244,7 @@ def test_no_append_fails_while_a_setting_of_raft_is_reloaded(running: Any) -> No
 
     with ThreadPoolExecutor(1) as pool:
         appending = pool.submit(append)
-        path.write_text(text.replace("raft: {", "raft: {heartbeat_ms: 60, "))
+        path.write_text(with_raft(text, "heartbeat_ms: 60"))
         out = running.ok("supervisor reload")
         stop.set()
         appending.result(DEADLINE_S)
