@@ -97,6 +97,7 @@ class ClusterStatus(NamedTuple):
     notes: list[str]
     leader: str | None
     term: int | None
+    is_starting: bool = False  # What of the log is committed is not known yet.
 
     @property
     def summary(self) -> str:
@@ -109,7 +110,8 @@ class ClusterStatus(NamedTuple):
         elif any(problem.kind == NO_LEADER for problem in self.problems):
             parts.append("no leader")
         wrong = [f"{node.node} {node.state}" for node in known if node.state != READY]
-        parts += wrong[:3] or (["all caught up"] if not self.problems else [])
+        well = "starting" if self.is_starting else "all caught up"
+        parts += wrong[:3] or ([well] if not self.problems else [])
         if len(wrong) > 3:
             parts.append(f"{len(wrong) - 3} more")
         return ", ".join(parts)
@@ -186,7 +188,12 @@ def cluster_status(
     known = max((n for n in nodes if n.leader), key=lambda n: n.term or 0, default=None)
     best = leading or known
     return ClusterStatus(
-        nodes, problems, notes_of(rows), best.leader if best else None, best.term if best else None
+        nodes,
+        problems,
+        notes_of(rows),
+        best.leader if best else None,
+        best.term if best else None,
+        any(row.get("commit_index") == 0 and row.get("last_index", 0) > 1 for row in rows),
     )
 
 
@@ -358,10 +365,10 @@ def _topology_notes(rows: Iterable[Row]) -> list[str]:
             notes[f"topology can't be read: {found['problem']}"] = None
         elif keys := found["changed"]:
             more = f" and {len(keys) - 2} more" * (len(keys) > 2)
-            notes[
-                f"topology changed since start: {', '.join(keys[:2])}{more}; "
-                "`supervisor reload` adopts it"
-            ] = None
+            way_out = "`supervisor reload` adopts it"
+            if refused := found.get("refused"):
+                way_out = f"`supervisor reload` refuses that: {refused}"
+            notes[f"topology changed since start: {', '.join(keys[:2])}{more}; {way_out}"] = None
     return [*notes]
 
 

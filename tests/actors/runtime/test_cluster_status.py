@@ -43,6 +43,24 @@ def test_a_cluster_that_works() -> None:
     )
 
 
+def test_a_leader_that_has_committed_nothing_is_starting() -> None:
+    """What it will find committed is in its log, so nothing can be said to be caught up."""
+    for last_index, state in ((900, "starting"), (1, "all caught up")):
+        rows = [
+            peer(*name, commit_index=0, applied_index=0, last_index=last_index)
+            for name in (("n1", "leader"), ("n2", "follower"), ("n3", "follower"))
+        ]
+        assert cluster_status(rows).summary == f"3 of 3 nodes, n1 leads term 4, {state}"
+
+
+def test_a_changed_topology_that_a_reload_refuses() -> None:
+    rows = healthy()
+    rows[0]["topology"] = {"changed": ["cluster"], "refused": "t.yaml:1:10: no", "problem": ""}
+    assert cluster_status(rows).notes == [
+        "topology changed since start: cluster; `supervisor reload` refuses that: t.yaml:1:10: no"
+    ]
+
+
 @pytest.mark.parametrize(
     ("node", "more", "line"),
     [
