@@ -136,7 +136,7 @@ class GroupOperations(SessionHolder):
 
     def _lists(self, is_single: bool, timeout_s: float | None) -> Batches[StreamRecord]:
         quiet_ms = milliseconds_or_never("timeout_s", timeout_s)
-        heard_ms = monotonic_ms()
+        quiet_since_ms = NEVER_MS  # It begins with the first look, behind a slow join.
         self._stop_reading()
         try:
             while True:
@@ -146,9 +146,10 @@ class GroupOperations(SessionHolder):
                     self._handed = found[-1].offset + 1 if self._buffer else self._cursor
                     yield found
                     self._progress.advance(self._handed)
-                    heard_ms = monotonic_ms()
+                    quiet_since_ms = monotonic_ms()
                 elif not (yield from self._fetch()):
-                    until_ms = NEVER_MS if quiet_ms == NEVER_MS else heard_ms + quiet_ms
+                    quiet_since_ms = min(quiet_since_ms, monotonic_ms())
+                    until_ms = NEVER_MS if quiet_ms == NEVER_MS else quiet_since_ms + quiet_ms
                     if monotonic_ms() >= until_ms:
                         return
                     yield self._wait(until_ms)

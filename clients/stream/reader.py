@@ -184,7 +184,7 @@ class StreamReader:
 
     def tail(self, start: Start, quiet_ms: int) -> Batches[StreamRecord]:
         """The records from a position on, and new ones. It ends after quiet_ms without one."""
-        heard_ms, at = monotonic_ms(), -1
+        quiet_since_ms, at = NEVER_MS, -1  # That begins behind the records that there are.
         while True:
             index = yield from self._client._next_index()
             if at < 0:
@@ -195,10 +195,11 @@ class StreamReader:
                     at = step[-1].offset + 1
                 yield step
                 if isinstance(step, list):
-                    heard_ms = monotonic_ms()
+                    quiet_since_ms = monotonic_ms()
+            quiet_since_ms = min(quiet_since_ms, monotonic_ms())
             with closing(ChangeWatch(self._client, self._stream.keys.batches(), index)) as watch:
                 while True:
-                    until_ms = NEVER_MS if quiet_ms == NEVER_MS else heard_ms + quiet_ms
+                    until_ms = NEVER_MS if quiet_ms == NEVER_MS else quiet_since_ms + quiet_ms
                     yield Wait(lambda: watch.is_ready, False, until_ms)
                     found = self.added(watch.take(), at)
                     if found is None:
@@ -207,7 +208,7 @@ class StreamReader:
                         yield Sleep(0)  # Asks for the next ones now.
                         at = found[-1].offset + 1
                         yield found
-                        heard_ms = monotonic_ms()
+                        quiet_since_ms = monotonic_ms()
                     elif monotonic_ms() >= until_ms:
                         return
 

@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -12,7 +13,9 @@ import pytest
 
 import kelek
 import kelek.testing
+from kelek.clients.io.operations import Batches, Sleep
 from kelek.clients.stream.layout import BATCH_BYTES_MAX
+from kelek.clients.stream.reader import StreamReader
 from kelek.testing.local_cluster import LocalCluster
 
 NAMES = itertools.count()
@@ -95,6 +98,24 @@ def test_a_tail_yields_what_is_there_and_what_comes(stream: kelek.Stream) -> Non
         assert values(itertools.islice(tail, 3)) == [b"2", b"3", b"4"]
     assert values(stream.tail("last", timeout_s=0.05)) == [b"4"]
     assert not list(stream.tail(timeout_s=0.05))
+
+
+def test_a_slow_first_look_is_no_quiet_time(
+    stream: kelek.Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy cluster a reader with a short timeout_s waits for a record all the same."""
+    pages = StreamReader.pages
+
+    def slow_pages(self: StreamReader, *position: Any) -> Batches[kelek.StreamRecord]:
+        yield Sleep(300)
+        yield from pages(self, *position)
+
+    monkeypatch.setattr(StreamReader, "pages", slow_pages)
+    with stream.group("slow") as group:
+        for read in (stream.tail, group.records):
+            begun_s = time.monotonic()
+            assert not list(read(timeout_s=0.2))
+            assert time.monotonic() - begun_s >= 0.5
 
 
 def test_reading_from_a_time(stream: kelek.Stream) -> None:
