@@ -147,7 +147,7 @@ def info_row(log: Log, name: str, url: str) -> dict[str, Any]:
 
 
 def node_lines(rows: list[dict[str, Any]]) -> list[str]:
-    keys = ["node", "url", "role", "leader", *INFO_FIELDS]
+    keys = ["node", "role", "leader", *INFO_FIELDS]  # A line fits 80 columns without the urls.
     shown = [row if row["answers"] else {**row, "role": "no answer"} for row in rows]
     lines = [[row[key] for key in keys] for row in shown]
     return table_lines([key.removesuffix("_index") for key in keys], lines)
