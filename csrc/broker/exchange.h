@@ -62,7 +62,13 @@ enum klk_exchange_header {
 };
 
 /* An error for a client: two frames of a FINAL. */
-enum klk_refusal { KLK_REFUSAL_CLIENT, KLK_REFUSAL_QUEUE, KLK_REFUSAL_EXPIRED, KLK_REFUSALS };
+enum klk_refusal {
+    KLK_REFUSAL_CLIENT,
+    KLK_REFUSAL_QUEUE,
+    KLK_REFUSAL_EXPIRED,    /* no worker had the request */
+    KLK_REFUSAL_UNFINISHED, /* it expired after it was taken back from a lost worker */
+    KLK_REFUSALS
+};
 
 struct klk_exchange_setup {
     uint64_t seed;               /* secret, so that no client can choose names that collide */

@@ -227,7 +227,9 @@ static void expire(struct klk_exchange *exchange, struct request *request,
     if (request->framing == KLK_FRAMING_TEXT && !request->client->is_gone) {
         write_client(exchange, request, CLIENT_FINAL, clients);
         klk_messages_frame(clients, klk_request_id(request), request->id_size);
-        error_end(exchange, KLK_REFUSAL_EXPIRED, request->is_bundled, clients);
+        /* Without a client queue it is in redelivery. */
+        int refusal = request->client_queue ? KLK_REFUSAL_EXPIRED : KLK_REFUSAL_UNFINISHED;
+        error_end(exchange, refusal, request->is_bundled, clients);
     }
     klk_request_end(exchange, request);
     exchange->counters[KLK_EXCHANGE_EXPIRED]++;

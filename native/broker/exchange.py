@@ -62,8 +62,9 @@ class ExchangeSetup(NamedTuple):
     """Headers and limits of an exchange."""
 
     headers: tuple[bytes, bytes, bytes, bytes]  # protocols/majordomo/values.Headers
-    # To a client over its limit, a full queue, an expired request.
-    refusals: tuple[bytes, ...]
+    # To a client over its limit, a full queue, an expired request that no worker had, and one that
+    # a lost worker had.
+    refusals: tuple[bytes, bytes, bytes, bytes]
     inflight_max: int = 4096  # Requests of one client.
     services_max: int = 65_536
     request_ttl_ms: int = 60_000

@@ -497,8 +497,11 @@ def _exchange_setup(setup: BrokerSetup, durable_services: tuple[bytes, ...]) -> 
     return ExchangeSetup(
         setup.headers,
         # The second frames of errors (docs/protocols/majordomo.md, "Errors").
-        tuple(
-            codec.encode_failure(failure)[1] for failure in (CLIENT_FULL, QUEUE_FULL, codec.LATE)
+        (
+            codec.encode_failure(CLIENT_FULL)[1],
+            codec.encode_failure(QUEUE_FULL)[1],
+            codec.encode_failure(codec.LATE)[1],
+            codec.encode_failure(codec.UNFINISHED)[1],
         ),
         setup.inflight_max,
         setup.services_max,

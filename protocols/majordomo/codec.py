@@ -162,7 +162,9 @@ class Failure(NamedTuple):
     message: str
 
 
-LATE = Failure(values.EXPIRED, "no worker took the request in time")  # The broker's own 504.
+# The broker's own 504: no worker had the request; or one had it, or may have had it.
+LATE = Failure(values.EXPIRED, "no worker took the request in time")
+UNFINISHED = Failure(values.EXPIRED, "no worker finished the request in time")
 
 ClientCommand = Request | Credit | Cancel
 Reply = Partial | Final | Alive

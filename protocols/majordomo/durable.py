@@ -141,6 +141,7 @@ class Durable:
         self._questions: list[_Question] = []
         # Our ownership.
         self.owns = False
+        self._is_new_owner = False  # It has dispatched nothing yet.
         self._lease_until_ms = 0  # When our lease ends.
         self._claim_pending = False
         self._renewals = 0
@@ -352,6 +353,7 @@ class Durable:
         if owner != self._seen.owner:
             self._seen.owner, self._seen.changed_ms = owner, now_ms
         if owner == self._owner_value:
+            self._is_new_owner |= not self.owns
             self.owns = not self._is_stopping  # After all writes of earlier owners.
         elif self.owns:
             self._lose_ownership()
@@ -396,6 +398,9 @@ class Durable:
         self._write(now_ms)
 
     def _dispatch(self, now_ms: int) -> None:
+        if self._is_new_owner:
+            self._is_new_owner = False
+            self.ledger.on_owner_changed()
         requests: list[Message] = []
         unix_ms = self._unix_ms(now_ms)
         for record in self.ledger.pop_queued():

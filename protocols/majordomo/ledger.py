@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from . import records, values
 from .codec import (
+    UNFINISHED,
     Failure,
     Final,
     Partial,
@@ -346,6 +347,8 @@ class Ledger:
         if record is None or record.state != records.WORKING:
             self.counters["discarded"] += 1
             return
+        if record.may_have_run and (last, body) == records.NEVER_DISPATCHED:
+            body = encode_failure(UNFINISHED)
         size = records.body_bytes(body)
         # Of the request and its answers.
         whole = records.OVERHEAD_BYTES + 2 * records.RECORD_BYTES_MAX
@@ -632,6 +635,12 @@ class Ledger:
             if record.state == records.QUEUED and self._requests.get(record.name) is record:
                 record.state = records.WORKING
                 yield record
+
+    def on_owner_changed(self) -> None:
+        """This broker dispatches from now on. An earlier owner may have dispatched any request that
+        is stored: the store does not have that."""
+        for record in self._requests.values():
+            record.may_have_run |= record.state != records.WRITING
 
     def requeue_working(self) -> None:
         """Queues the requests that workers have, because another broker dispatches them."""

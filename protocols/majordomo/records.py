@@ -98,6 +98,7 @@ class DurableRequest:
     size: int = 0
     state: RequestState = WRITING
     exceeds_limit: bool = False  # Its answers exceed RECORD_BYTES_MAX.
+    may_have_run: bool = False  # An earlier owner of the store may have dispatched it.
     routing_id: bytes = b""  # Of its client; empty: the client is not connected to this broker.
     slot: int = NO_SLOT  # Of its client's key.
     credit: int | None = None  # For parts; None: the client accepts all parts.

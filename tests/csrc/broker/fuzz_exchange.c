@@ -177,7 +177,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         .services_max = 5,
         .request_ttl_ms = 2000,
         .headers = {name("CLIENT"), name("WORKER"), name("DEADLINE"), name("NAMED")},
-        .refusals = {name("client"), name("queue"), name("expired")}};
+        .refusals = {name("client"), name("queue"), name("expired"), name("unfinished")}};
     struct broker broker = {klk_exchange_open(&setup), messages_new(64, 8), messages_new(64, 8),
                             1000, size % 2 ? KLK_EXCHANGE_NO_SLOT : 0};
     if (broker.slot == 0) arena.slots = fuzz_slots(&arena);

@@ -537,7 +537,8 @@ class ExchangeTwin:
 
     def _expired(self, request: RequestTwin) -> None:
         if request.client.gone_ms is None:
-            self._refuse(request.parsed, request.client.route, 2)
+            was_lost = request in self.services[request.parsed.service].redelivery
+            self._refuse(request.parsed, request.client.route, 3 if was_lost else 2)
         self._stop_waiting(request)
         self._forget(request)
         self.counters["expired"] += 1

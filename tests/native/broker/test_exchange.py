@@ -26,7 +26,7 @@ from kelek.tests.native.broker.exchange_twin import (
     WorkerTwin,
 )
 
-REFUSALS = (b"client", b"queue", b"expired")
+REFUSALS = (b"client", b"queue", b"expired", b"unfinished")
 DURABLE = (b"kept", b"kept, too")
 HEADERS = (b"KLKC01", b"KLKW01", b"KLKD01", b"KLKN01")
 SETUP = ExchangeSetup(

@@ -252,6 +252,22 @@ def test_a_request_without_a_worker_waits_and_expires(table: ServiceTable) -> No
     assert [message[5] for message in table.to_workers] == [b"2"]
 
 
+def test_an_expired_request_of_a_lost_worker_is_not_one_that_no_worker_took(
+    table: ServiceTable,
+) -> None:
+    table.worker([b"w", *READY])
+    table.client([b"c", *REQUEST, b"1", b"x"])
+    assert len(table.to_workers) == 1
+    table.worker([b"w", W, b"\6"])
+    table.client([b"c", *REQUEST, b"2", b"x"])
+    table.later(SETUP.request_ttl_ms)
+    found = {message[4]: failure(message) for message in table.to_clients}
+    assert found == {
+        b"1": (504, "no worker finished the request in time"),
+        b"2": (504, "no worker took the request in time"),
+    }
+
+
 def test_one_client_with_many_requests_holds_up_no_other(table: ServiceTable) -> None:
     table.client(*([b"c", *REQUEST, b"%d" % i, b"x"] for i in range(3)))
     table.client([b"d", *REQUEST, b"d", b"x"])

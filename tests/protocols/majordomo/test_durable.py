@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kelek.native.broker.exchange import ExchangeSetup
 from kelek.native.net.messages import Arena
 from kelek.protocols.majordomo.broker import BrokerMachine, BrokerSetup
-from kelek.protocols.majordomo.codec import Request
+from kelek.protocols.majordomo.codec import LATE, UNFINISHED, Request, encode_failure
 from kelek.protocols.majordomo.durable import (
     Durable,
     Order,
@@ -394,17 +394,19 @@ def test_a_broker_survives_any_content_of_its_table(bad: list[tuple[bytes, objec
             assert key in kept, "unreadable rows stay for an operator"
 
 
-def following_durable() -> tuple[Durable, int]:
-    """One that has read an empty store and watches it, and the ticket of that."""
+def following_durable() -> tuple[Durable, int, StoreWrite]:
+    """One that has read an empty store, the ticket of its watch, and its claim of the store."""
     setup = DurableSetup("n", b"token  1", {b"work": 1000}, UNIX_MS)
-    durable = Durable(setup, ExchangeSetup(HEADERS, (b"full", b"queue", b"late")), 0)
+    durable = Durable(setup, ExchangeSetup(HEADERS, (b"full", b"queue", b"late", b"unfinished")), 0)
     while True:
         durable.ready(0)
-        (order,) = [each for each in durable.pop_orders() if not isinstance(each, StoreWrite)]
+        order, *writes = durable.pop_orders()
         if isinstance(order, StoreRead):
             durable.on_read(order.ticket, [], b"", 0)
         elif durable.is_loaded:
-            return durable, order.ticket
+            (claim,) = writes
+            assert isinstance(claim, StoreWrite)
+            return durable, order.ticket, claim
         else:
             durable.on_watched(order.ticket, 10, [], 0)
 
@@ -416,7 +418,7 @@ def test_an_unknown_uuid_is_looked_for_in_all_changes_until_the_question() -> No
     pairs = other.pack_requests(UNIX_MS)
     other.on_written(key for key, _ in pairs)
     uuid = other.replies[0][-1]
-    durable, watch = following_durable()
+    durable, watch, _ = following_durable()
 
     def ask(request_id: bytes, uuid: bytes) -> Message:
         request = Request(b"titanic.reply", request_id, [uuid])
@@ -447,3 +449,31 @@ def test_an_unknown_uuid_is_looked_for_in_all_changes_until_the_question() -> No
     (ticket,) = indexes()
     durable.on_index(ticket, 12)
     assert answered() == [[b"6", b"400"]], "it has seen that already"
+
+
+def test_an_owner_calls_a_request_of_an_earlier_owner_unfinished() -> None:
+    """That one may have dispatched it. Only the present owner can have dispatched later ones."""
+    expired = Request(b"work", b"1", [b"x"], remaining_ms=0)
+    other = Ledger(DurableSetup("m", b"token  2", {b"work": 1000}))
+    other.add_request(Sender(b"earlier"), Framing.TEXT, expired, UNIX_MS)
+    earlier = StoreChange(other.pack_requests(UNIX_MS), [])
+    durable, watch, claim = following_durable()
+    durable.on_written(claim.ticket, True, 0)
+    durable.on_watched(watch, 12, [earlier, StoreChange(claim.puts, [])], 0)
+
+    def ends() -> dict[bytes, Message]:
+        """Writes everything; the clients and errors of the ends in it."""
+        durable.ready(0)
+        found: dict[bytes, Message] = {}
+        for write in durable.pop_orders():
+            if isinstance(write, StoreWrite):
+                durable.on_written(write.ticket, True, 0)
+                for key, value in write.puts:
+                    if key.startswith(b"f"):
+                        found |= {row[0]: row[3][0][1] for row in msgpack.unpackb(value)[2]}
+        return found
+
+    assert ends() == {b"earlier": encode_failure(UNFINISHED)}
+    durable.add_request(Sender(b"later"), Framing.TEXT, expired, 0)
+    assert ends() == {}, "it is written first"
+    assert ends() == {b"later": encode_failure(LATE)}

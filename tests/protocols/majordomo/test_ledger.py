@@ -6,7 +6,13 @@ import msgpack
 import pytest
 
 from kelek.protocols.majordomo import records, values
-from kelek.protocols.majordomo.codec import LATE, Request, decode_failure, encode_failure
+from kelek.protocols.majordomo.codec import (
+    LATE,
+    UNFINISHED,
+    Request,
+    decode_failure,
+    encode_failure,
+)
 from kelek.protocols.majordomo.ledger import DurableSetup, Ledger
 from kelek.protocols.majordomo.records import ENDS, REQUESTS, Pair, Sender
 from kelek.protocols.majordomo.values import Framing
@@ -207,6 +213,27 @@ def test_a_request_that_no_worker_had_may_be_asked_again() -> None:
     for key, value in pairs:
         other.load(key, value)
     assert len(other.deletable(NOW, 10)) == 1, "the next owner knows it, too"
+
+
+def test_a_request_that_an_earlier_owner_may_have_dispatched_ends_once() -> None:
+    ledger = a_ledger()
+    ask(ledger, b"1")
+    pairs = written(ledger)
+    ledger.on_owner_changed()
+    (record,) = ledger.pop_queued()
+    ledger.answer(record.name, True, encode_failure(LATE))
+    pairs += written(ledger)
+    end = final(b"1", *encode_failure(UNFINISHED))
+    assert taken(ledger) == [end]
+    ledger.on_deleted(ledger.deletable(NOW, 10))
+    assert ledger.deletable(NOW, 10) == [], "its end is kept"
+    ask(ledger, b"1")
+    assert taken(ledger) == [end]
+    other = a_ledger(b"token  2")
+    other.load(*pairs[1])
+    assert other.deletable(NOW, 10) == [], "the next owner keeps it, too"
+    ask(other, b"1")
+    assert taken(other) == [end]
 
 
 def test_clients_of_mdp_have_one_answer_and_no_ids() -> None:

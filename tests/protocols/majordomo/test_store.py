@@ -20,7 +20,7 @@ class ScriptedDurable(Durable):
 
     def __init__(self) -> None:
         setup = DurableSetup("n", b"token  1", {b"work": 1000})
-        super().__init__(setup, ExchangeSetup(HEADERS, (b"full", b"queue", b"late")), 0)
+        super().__init__(setup, ExchangeSetup(HEADERS, (b"full", b"queue", b"late", b"lost")), 0)
         self.wanted: list[Order] = []
         self.told: list[tuple[object, ...]] = []
 

@@ -119,6 +119,11 @@ BROKER_BUGS = (
         expected="two ends|an end of no open request|two answers|dispatches what has ended",
     ),
     _bug(
+        "a new owner says that no worker had the requests of the last one",
+        (Patch(DURABLE, "            self.ledger.on_owner_changed()\n", "            pass\n"),),
+        expected="ended as if no worker had it",
+    ),
+    _bug(
         "requests of workers are lost with the ownership",
         (
             Patch(

@@ -103,9 +103,12 @@ class BrokerChecker(TableChecker):
         self.expect(self.open.pop(name, None) is not None, "an end of no open request:", name)
         again = self.keeps_ends and any(it != [records.NEVER_DISPATCHED] for it in known)
         self.expect(not again, "two ends:", name, known, record.answers)
+        label = self.labels[name]
+        if record.never_dispatched:
+            self.expect(label not in self._dispatches, "ended as if no worker had it:", label)
         known.append(record.answers)
         self.live_ends[name] = key
-        self._dispatches.pop(self.labels[name], None)
+        self._dispatches.pop(label, None)
 
     def _on_segment_deleted(self, key: bytes) -> None:
         if key not in self.segments:

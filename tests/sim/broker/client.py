@@ -233,6 +233,6 @@ def _label(service: bytes, label: bytes) -> bytes:
 
 
 def is_late(final: Message) -> bool:
-    """Whether no worker had the request in time: the same id may be used again."""
+    """Whether no worker finished it in time: the same id may be free again."""
     failure = decode_failure(final)
     return failure is not None and failure.code == values.EXPIRED
