@@ -75,7 +75,10 @@ def pytest_runtest_protocol() -> Generator[None, bool, bool]:
     overloaded = os.getloadavg()[0] > LOAD_MAX * (os.cpu_count() or 1)
     with (ROOT / ".build" / "turns.lock").open("w") as turns:
         fcntl.flock(turns, fcntl.LOCK_EX if overloaded else fcntl.LOCK_SH)
-        return (yield)
+        try:
+            return (yield)
+        finally:
+            fcntl.flock(turns, fcntl.LOCK_UN)  # Processes that were forked have the file, too.
 
 
 class Shell:
