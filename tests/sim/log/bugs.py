@@ -325,7 +325,7 @@ LOG_BUGS = (
             ),
         ),
         expected=f"{SAFETY_BROKEN}|not everything",
-        first_seed=16,
+        first_seed=96,
     ),
     PlantedBug(
         "hard state not synced",
@@ -391,6 +391,6 @@ LOG_BUGS = (
             ),
         ),
         expected=f"{SAFETY_BROKEN}|configuration",
-        first_seed=80,
+        first_seed=187,
     ),
 )
