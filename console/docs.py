@@ -1,5 +1,6 @@
 """`kelek docs`: the documents, which are in the package as text."""
 
+from collections import Counter
 from pathlib import Path
 
 import click
@@ -20,7 +21,11 @@ def pages() -> dict[str, Path]:
 
 
 def complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
-    return [name for name in pages() if name.startswith(incomplete)]
+    """Names, and the last words that are enough."""
+    known = pages()
+    last = Counter(name.rpartition("/")[2] for name in known)
+    words = [word for word, count in last.items() if count == 1]
+    return sorted({name for name in (*known, *words) if name.startswith(incomplete)})
 
 
 @command

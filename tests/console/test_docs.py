@@ -2,9 +2,10 @@
 
 import re
 
+import click
 import pytest
 
-from kelek.console import cli_errors
+from kelek.console import cli_errors, docs
 from kelek.tests.conftest import ROOT
 from kelek.tests.console.kelek_runner import fails, ok
 
@@ -35,6 +36,17 @@ def test_the_last_word_of_a_name_is_enough_if_it_is_the_only_one() -> None:
         code, line = fails("docs", page)
         assert code == cli_errors.IMPOSSIBLE
         assert line.startswith(f"kelek: there is no document {page}; {way_out}")
+
+
+def test_names_and_last_words_are_completed() -> None:
+    context = click.Context(click.Command("docs"))
+
+    def completed(incomplete: str) -> list[str]:
+        return docs.complete(context, click.Argument(["page"]), incomplete)
+
+    assert completed("first") == ["first-steps"]
+    assert completed("tutorial/f") == ["tutorial/first-steps"]
+    assert completed("log") == [], "guides/log and internals/log end so"
 
 
 def test_the_list_begins_with_what_a_new_user_reads() -> None:
