@@ -434,7 +434,8 @@ class Supervisor(ProcessLoop):
         if order == UPDATE:
             self._update(unit)
         else:
-            self.event("restarting", node=node, unit=name, reason="asked")
+            event = "restarting" if unit.children else "starting"
+            self.event(event, node=node, unit=name, reason="asked")
             self._order(unit, order)
         return ""
 
