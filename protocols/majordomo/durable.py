@@ -16,7 +16,7 @@ from typing import NamedTuple
 from ...native.broker.exchange import Exchange, ExchangeSetup
 from ...native.net.messages import Arena
 from . import values
-from .codec import CLIENT_COMMANDS, LATE, Credit, Request, encode_failure
+from .codec import CLIENT_COMMANDS, LATE, UNFINISHED, Credit, Request, encode_failure
 from .ledger import DurableSetup, Ledger
 from .records import CLOSE, ENDS, REQUESTS, TOKEN_BYTES, DurableRequest, Message, Pair, Sender
 from .values import Framing
@@ -34,6 +34,7 @@ DEFERRED_BYTES_MAX = 64 << 20  # Of requests that arrive before the store is rea
 DEFERRED_OVERHEAD_BYTES = 512  # ... each with this overhead.
 DELETE_MS = 200  # Between searches for deletable segments.
 QUESTIONS_MAX = 4096  # Questions for unknown uuids that wait for changes of the store.
+_NO_WORKER = encode_failure(LATE)
 
 
 class StoreWrite(NamedTuple):
@@ -127,7 +128,12 @@ class Durable:
     def __init__(self, setup: DurableSetup, exchange: ExchangeSetup, now_ms: int) -> None:
         self.setup = setup
         self.ledger = Ledger(setup)
-        self._exchange_setup = exchange
+        # An error text of this process for a request that no worker has had: a worker may pass on
+        # the broker's own.
+        full, queue_full, _, unfinished = exchange.refusals
+        refusals = full, queue_full, b"no worker" + setup.token, unfinished
+        self._expired = [values.ERROR_MARK, refusals[2]]
+        self._exchange_setup = exchange = exchange._replace(refusals=refusals)
         self.exchange = Exchange(exchange)
         self._orders: list[Order] = []
         self._last_ticket = 0
@@ -385,6 +391,10 @@ class Durable:
         """Passes the exchange's answers to the ledger."""
         answers = self.exchange.clients
         for client, _, command, _, request_id, *body in answers.messages():
+            if body == self._expired:
+                body = _NO_WORKER
+            elif body == _NO_WORKER:
+                body = encode_failure(UNFINISHED)
             self.ledger.answer((client, request_id), command == values.CLIENT_FINAL, body)
         answers.clear()
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kelek.native.broker.exchange import ExchangeSetup
+from kelek.native.broker.exchange import ExchangeSetup, NewWorker
 from kelek.native.net.messages import Arena
 from kelek.protocols.majordomo.broker import BrokerMachine, BrokerSetup
 from kelek.protocols.majordomo.codec import LATE, UNFINISHED, Request, encode_failure
@@ -411,6 +411,19 @@ def following_durable() -> tuple[Durable, int, StoreWrite]:
             durable.on_watched(order.ticket, 10, [], 0)
 
 
+def written_ends(durable: Durable) -> dict[bytes, Message]:
+    """Writes everything; the clients and errors of the ends in it."""
+    durable.ready(0)
+    found: dict[bytes, Message] = {}
+    for write in durable.pop_orders():
+        if isinstance(write, StoreWrite):
+            durable.on_written(write.ticket, True, 0)
+            for key, value in write.puts:
+                if key.startswith(b"f"):
+                    found |= {row[0]: row[3][0][1] for row in msgpack.unpackb(value)[2]}
+    return found
+
+
 def test_an_unknown_uuid_is_looked_for_in_all_changes_until_the_question() -> None:
     other = Ledger(DurableSetup("m", b"token  2", {b"work": 1000}))
     asked = Request(b"titanic.request", b"1", [b"work", b"x"])
@@ -451,6 +464,21 @@ def test_an_unknown_uuid_is_looked_for_in_all_changes_until_the_question() -> No
     assert answered() == [[b"6", b"400"]], "it has seen that already"
 
 
+def test_a_worker_that_passes_on_the_error_of_an_expired_call_had_the_request() -> None:
+    """A repeat gets that end, and runs nothing again."""
+    durable, watch, claim = following_durable()
+    durable.on_written(claim.ticket, True, 0)
+    durable.on_watched(watch, 12, [StoreChange(claim.puts, [])], 0)
+    assert durable.exchange.add_worker(NewWorker(b"w", b"work"), 0)
+    durable.add_request(Sender(b"c"), Framing.TEXT, Request(b"work", b"1", [b"x"]), 0)
+    assert written_ends(durable) == {}
+    durable.ready(0)
+    (request,) = durable.exchange.workers.messages()
+    answer = [b"w", KLKW, b"\4", request[3], b"", b"1", *encode_failure(LATE)]
+    assert durable.exchange.receive_answers(Arena.from_messages([answer]), 0, 0) == (1, None)
+    assert written_ends(durable) == {b"c": encode_failure(UNFINISHED)}
+
+
 def test_an_owner_calls_a_request_of_an_earlier_owner_unfinished() -> None:
     """That one may have dispatched it. Only the present owner can have dispatched later ones."""
     expired = Request(b"work", b"1", [b"x"], remaining_ms=0)
@@ -461,19 +489,7 @@ def test_an_owner_calls_a_request_of_an_earlier_owner_unfinished() -> None:
     durable.on_written(claim.ticket, True, 0)
     durable.on_watched(watch, 12, [earlier, StoreChange(claim.puts, [])], 0)
 
-    def ends() -> dict[bytes, Message]:
-        """Writes everything; the clients and errors of the ends in it."""
-        durable.ready(0)
-        found: dict[bytes, Message] = {}
-        for write in durable.pop_orders():
-            if isinstance(write, StoreWrite):
-                durable.on_written(write.ticket, True, 0)
-                for key, value in write.puts:
-                    if key.startswith(b"f"):
-                        found |= {row[0]: row[3][0][1] for row in msgpack.unpackb(value)[2]}
-        return found
-
-    assert ends() == {b"earlier": encode_failure(UNFINISHED)}
+    assert written_ends(durable) == {b"earlier": encode_failure(UNFINISHED)}
     durable.add_request(Sender(b"later"), Framing.TEXT, expired, 0)
-    assert ends() == {}, "it is written first"
-    assert ends() == {b"later": encode_failure(LATE)}
+    assert written_ends(durable) == {}, "it is written first"
+    assert written_ends(durable) == {b"later": encode_failure(LATE)}
