@@ -727,7 +727,9 @@ class Supervisor(ProcessLoop):
 
     def report(self) -> list[dict[str, Any]]:
         """One map for each process, itself first: what `supervisor status` shows."""
-        now_ms = monotonic_ms()
+        now_ms, topology = monotonic_ms(), dict[str, Any]()
+        if self._source is not None:
+            topology["topology"] = self._source.status(self._cluster_members())
         rows: list[dict[str, Any]] = [
             {
                 "node": self.nodes[0].name if len(self.nodes) == 1 else None,
@@ -745,11 +747,7 @@ class Supervisor(ProcessLoop):
                 "restarts": 0,
                 "uptime": round((now_ms - self._start_ms) / 1000, 3),
                 "commits_before": self._commits.known(now_ms),
-                **(
-                    {"topology": self._source.status(self._cluster_members())}
-                    if self._source
-                    else {}
-                ),
+                **topology,
             }
         ]
         rows += (self._row(member, now_ms) for member in self._members)
