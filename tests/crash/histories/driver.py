@@ -34,6 +34,7 @@ from kelek.tests.crash.histories.linear import NEVER, Call, fault_of
 from kelek.tests.hosts import Hosts
 
 TABLE = 1
+PROBED = 2  # Another table: what probes write in it, no history has.
 PORT, PEER_PORT, TABLES_PORT = 7201, 7221, 7100
 NETWORK = "10.67.0"
 START_S = 120.0
@@ -166,7 +167,7 @@ class HistoryDriver:
             while not ended:
                 if time.monotonic() > until_s:
                     raise BenchError(f"no tables at {self.nodes.names[number]}")
-                client = self.nodes.client(number, TABLE, number, PROBE_S, os.devnull)
+                client = self.nodes.client(number, PROBED, number, PROBE_S, os.devnull)
                 ended = sum(map(int, client.communicate()[0].split()))
 
     def _make_faults(self, until_s: float) -> None:
