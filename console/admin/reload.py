@@ -1,7 +1,7 @@
 """`supervisor reload`: nodes that run adopt a changed topology."""
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import click
 
@@ -53,14 +53,8 @@ def reload(
     if output != "json":
         for key, old, new, _ in found.changes.values():
             click.echo(_line(key, old, new))
-    if found.refused and not (dry_run and output == "json"):
-        if dry_run:
-            for place, problem, way_out in found.refused[1:]:
-                click.echo(f"{place}: {problem}; {way_out}", err=True)
-        place, problem, way_out = found.refused[0]
-        more = len(found.refused) - 1 if not dry_run else 0
-        also = f" (and {more} more: --dry-run shows them)" if more else ""
-        raise CliError(f"{place}: {problem}; {way_out}{also}; nothing was changed")
+    if found.refused:
+        _refuse(path, found, dry_run, output)
     done = [] if dry_run else rolling.carry_out(path, found.steps, output, found.fingerprints)
     if output == "json":
         show_json(_as_json(path, found, done))
@@ -81,6 +75,20 @@ def reload(
     processes = f"{restarted} of {len(rows)} processes restarted{and_updated}"
     click.echo(f"reloaded {path}: {changed}, {processes}")
     _show_elsewhere(path, running, found)
+
+
+def _refuse(path: str, found: _Answers, dry_run: bool, output: str) -> NoReturn:
+    """Raises CliError with the first refusal; a dry run shows the others, too."""
+    place, problem, way_out = found.refused[0]
+    also = ""
+    if dry_run and output == "json":
+        show_json(_as_json(path, found, []))
+    elif dry_run:
+        for each in found.refused[1:]:
+            click.echo("{}: {}; {}".format(*each), err=True)
+    elif more := len(found.refused) - 1:
+        also = f" (and {more} more: --dry-run shows them)"
+    raise CliError(f"{place}: {problem}; {way_out}{also}; nothing was changed")
 
 
 def _size(rows: rolling.Rows, node: str, unit: str) -> int:

@@ -173,6 +173,9 @@ def test_a_broken_topology_and_an_impossible_change_leave_all_processes(running:
             dry = running.run("supervisor reload --dry-run")
             assert (dry.returncode, dry.stderr) == (done.returncode, done.stderr)
             assert "would" not in dry.stdout
+            dry = running.run("supervisor reload --dry-run -o json")
+            assert dry.returncode == done.returncode
+            assert json.loads(dry.stdout)["refused"][0].startswith(problem.split(";")[0])
             assert f"; `supervisor reload` refuses that: {problem.split(';')[0]}" in notes(running)
     path.write_text(text)
     assert pids(running) == before
