@@ -28,7 +28,7 @@ from .values import OwnLogReader
 READERS_A_WAKE = 8  # Requests answered in one wake.
 # The bytes after which a wake answers no more, because heartbeats must not wait.
 READ_BYTES_A_WAKE = 4 << 20
-BACKUP_REST_MS = 20  # Between two pieces (1 MiB) for backups, while the log grows.
+BACKUP_REST_MS = 40  # Between two pieces (1 MiB) for backups, while the log grows.
 READERS_MAX = 8000  # Waiting requests.
 CLIENT_READERS_MAX = 2000  # Of one client.
 
