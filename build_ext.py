@@ -26,6 +26,7 @@ PARTS = (
     "connections.h",
     "exchange.h",
     "serve.h",
+    "plain.h",
     "beacons.h",
     "zre.h",
     "farm.h",

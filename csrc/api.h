@@ -10,7 +10,7 @@
  * (updates and linearizable reads at the leader), tables/ops.c (packed operations),
  * tables/mapper.c (input and output of mappers), tables/requests.c (requests of tables).
  * Other headers: log/latency.h, net/{guard,connections,beacons,zre,farm}.h,
- * broker/{exchange,serve,budget,bundles}.h, rows/rows.h, tables/{columns,runs,sst}.h. */
+ * broker/{exchange,serve,budget,bundles}.h, rows/rows.h, tables/{columns,runs,gets,plain,sst}.h. */
 #ifndef KLK_API_H
 #define KLK_API_H
 #include <stddef.h>
@@ -87,6 +87,9 @@ size_t klk_record_size(uint32_t data_size, int has_reqid);
 /* Writes a record of klk_record_size() bytes to out and returns its size. reqid may be NULL. */
 size_t klk_record_write(uint8_t *out, uint8_t kind, const uint8_t *reqid, const uint8_t *data,
                         uint32_t data_size);
+
+/* Writes what stands before the data of a record, and returns its size. reqid may be NULL. */
+size_t klk_record_head(uint8_t *out, uint8_t kind, const uint8_t *reqid, uint32_t data_size);
 
 /* The size of a block with this payload: with header, and padding to a multiple of 8. */
 size_t klk_block_size(size_t payload_size);

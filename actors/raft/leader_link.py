@@ -4,13 +4,16 @@ that of ZeroDB asks a table server.
 clients/io/links.py does the same with a poller of its own.
 """
 
+from collections.abc import Callable
 from functools import partial
 
 import zmq
 
 from ...native.net.messages import Arena
+from ...native.net.sockets import Drain
 from ...net.client_keys import ClientKeys, UnpinnedServer
 from ...net.links import ARENA_BYTES, Link, LinkLimits, LinkProblem, link_options
+from ...net.sockets import Socket
 from ...protocols.connections import ClientMachine, Connect, Disconnect, Send
 from ..runtime.process_loop import ProcessLoop
 
@@ -31,9 +34,13 @@ class LeaderLink:
         client: ClientMachine,
         limits: LinkLimits = LIMITS,
         keys: ClientKeys | None = None,
+        before_input: Callable[[], None] = lambda: None,
     ) -> None:
-        """keys: None: connections without CURVE"""
+        """keys           None: connections without CURVE
+        before_input   called before the machine learns of messages, events or the time"""
         self.client = client
+        self._before_input = before_input
+        self._drains: dict[str, Drain] = {}
         self._keys = keys
         self._limits = limits
         self._loop = loop
@@ -57,6 +64,8 @@ class LeaderLink:
         due = self.deadline_ms is not None and self.deadline_ms <= now_ms
         if not (asked or due or self._has_input):
             return
+        if due or self._has_input:
+            self._before_input()
         self._has_input = False
         again = True
         while again:
@@ -96,13 +105,8 @@ class LeaderLink:
         link = Link(socket, url, curve is not None)
         self._links[url] = link
 
-        def on_arena(arena: Arena) -> None:
-            self._has_input = True
-            for position in range(arena.count):
-                self.client.on_frames(url, arena.message(position), self._loop.now_ms)
-
         # Messages are read before the monitor: they arrived before the loss.
-        self._loop.listen(socket, on_arena, ARENA_BYTES)
+        self._drains[url] = self._loop.listen(socket, partial(self.receive, url), ARENA_BYTES)
         self._loop.watch_link(link, partial(self._on_event, url), partial(self._on_refused, url))
         self._loop.set_lazy(socket, self._is_lazy)
         try:
@@ -110,12 +114,26 @@ class LeaderLink:
         except zmq.ZMQError:
             return  # A peer gave an invalid address: it counts as a peer that never answers.
 
+    def drained(self, url: str) -> tuple[Socket, Drain] | None:
+        """The socket of a connection, and its drain, for an owner that receives itself."""
+        link = self._links.get(url)
+        return None if link is None or len(link.frames) else (link.socket, self._drains[url])
+
+    def receive(self, url: str, arena: Arena, first: int = 0) -> None:
+        """Passes messages to the machine, from the position `first` on."""
+        self._before_input()
+        self._has_input = True
+        for position in range(first, arena.count):
+            self.client.on_frames(url, arena.message(position), self._loop.now_ms)
+
     def _on_event(self, url: str, connected: bool) -> None:
+        self._before_input()
         self._has_input = True
         report = self.client.on_connected if connected else self.client.on_disconnected
         report(url, self._loop.now_ms)
 
     def _on_refused(self, url: str, problem: LinkProblem) -> None:
+        self._before_input()
         self._has_input = True
         self._loop.on_link_refused(url, problem)
         self.client.on_refused(url, *problem)
@@ -124,6 +142,7 @@ class LeaderLink:
         link = self._links.pop(url, None)
         if link is None:
             return
+        del self._drains[url]
         self._loop.close_socket(link.socket)
 
     def close(self) -> None:

@@ -14,12 +14,15 @@ from typing import Any
 
 import zmq
 
-from ...native.broker.budget import ANSWERS_BYTES_MAX, Budget
+from ...native.broker.budget import ANSWERS_BYTES_MAX, Budget, Unsent
 from ...native.broker.relay import heads, send_messages
+from ...native.broker.server import ServedRouter
 from ...native.errors import NativeError
 from ...native.latency import monotonic_us, sum_of
 from ...native.net.messages import Arena, Frames
-from ...net.clock import earliest, wall_ms
+from ...native.net.sockets import Drain
+from ...native.tables.plain import Left, PlainServer
+from ...net.clock import earliest, monotonic_ms, wall_ms
 from ...net.poll_loop import Pipe
 from ...net.sockets import SUBSCRIPTION_BYTES_MAX, Socket
 from ...protocols.access.zap import KeyChange
@@ -85,6 +88,8 @@ class ZerodbServer(Actor):
         self._names = {member.url: name for name, member in self.settings.members.items()}
         self._client_sockets: list[Socket] = []
         self._clients: Socket | None = None
+        self._requests: Drain | None = None  # Of these.
+        self._plain: PlainServer | None = None
         self.budget = Budget(ANSWERS_BYTES_MAX)
         self._logs: Socket | None = None
         setup = LogClientSetup(
@@ -98,7 +103,12 @@ class ZerodbServer(Actor):
         self._lease = lease = open_lease(self)
         leased_index = (lambda: 0) if lease is None else lease.read
         self.session = Session(self._session_setup(), client, self._new_reqids, leased_index)
-        self._link = LeaderLink(self, client, keys=self.client_keys)
+        self._link = LeaderLink(
+            self,
+            client,
+            keys=self.client_keys,
+            before_input=lambda: self.session.take_back(self._now()),
+        )
         self._open_pipes()
         self._open_client_sockets()
         self.ready()
@@ -117,6 +127,7 @@ class ZerodbServer(Actor):
             self.setup.epoch,
             bytes.fromhex(self.setup.secret),
             frozenset(self.settings.reserved_tables),
+            os.urandom(MACHINE_BYTES) + (os.getpid() & 0xFFFF).to_bytes(2, "big"),
         )
 
     def _new_reqids(self, number: int) -> list[bytes]:
@@ -158,8 +169,10 @@ class ZerodbServer(Actor):
             self._clients = self._client_socket(
                 zmq.ROUTER, "url", send_hwm=ANSWERS_HWM, router_mandatory=True
             )
-            self.listen(self._clients, self._on_clients)
+            self._requests = self.listen(self._clients, self._on_clients)
             self._client_sockets.append(self._clients)
+            router = ServedRouter(self._clients, self._requests, self.budget)
+            self._plain = PlainServer(self.session.plain, self._poller, router)
         for key, kind in (("pull_url", zmq.PULL), ("sub_url", zmq.SUB)):
             if getattr(endpoints, key):
                 topics = (b"",) if kind == zmq.SUB else ()
@@ -182,6 +195,36 @@ class ZerodbServer(Actor):
         }
         url = getattr(self.settings.table_endpoints, key)
         return self.bind_url(kind, url, f"zerodb.{key}", **{**limits, **options})
+
+    # ---- plain writes in C ----
+
+    def wait(self, timeout_ms: int) -> list[tuple[Socket | int, int]]:
+        """Serves plain writes in C meanwhile, and handles what that leaves."""
+        url = None if self._plain is None else self.session.plain_url
+        found = None
+        if url is not None and not self._unread and self._clients not in self._paused:
+            found = self._link.drained(url)
+        if url is None or found is None or self._plain is None:
+            self.session.take_back(self._now())
+            return super().wait(timeout_ms)
+        result = self._plain.wait(*found, timeout_ms)
+        self.now_ms = monotonic_ms()
+        if result is None:
+            self.session.take_back(self._now())
+            return super().wait(timeout_ms)
+        left = result.left
+        if result.unsent is not None and result.answers is not None:
+            self._on_unsent(result.unsent, result.answers, 0)
+        if left & (Left.PACK | Left.LATE):
+            self.session.take_back(self._now())
+        if left & Left.LEADER:
+            self._link.receive(url, found[1].arena, result.leader_position)
+        if self._clients is not None and self._requests is not None:
+            if left & Left.DENIED:
+                self.handle_denied(self._clients, self._requests)
+            if left & Left.CLIENTS:
+                self._on_clients(self._requests.arena)
+        return result.ready
 
     # ---- messages ----
 
@@ -280,6 +323,9 @@ class ZerodbServer(Actor):
             self.session.audit.on_answers(messages, skip)
         unsent = self.budget.send(self._clients, messages, skip)
         self.recheck(self._clients)
+        self._on_unsent(unsent, messages, skip)
+
+    def _on_unsent(self, unsent: Unsent, messages: Arena, skip: int) -> None:
         self.counters["answers_dropped"] += len(unsent.full) + len(unsent.gone)
         self.counters["answers_refused"] += len(unsent.over)
         for position in unsent.over:
@@ -412,5 +458,5 @@ class ZerodbServer(Actor):
                 "read": sum_of(each.latency.values() for each in session.channels),
                 "write": session.writes.proposals.latency.values(),
             },
-            **session.outbox.counters,
+            **session.counters,
         }

@@ -72,17 +72,21 @@ size_t klk_record_size(uint32_t data_size, int has_reqid) {
     return varint_size(body) + body;
 }
 
-size_t klk_record_write(uint8_t *out, uint8_t kind, const uint8_t *reqid, const uint8_t *data,
-                        uint32_t data_size) {
-    uint32_t body = body_size(data_size, reqid != NULL);
-    uint8_t *at = out + varint_write(out, body);
+size_t klk_record_head(uint8_t *out, uint8_t kind, const uint8_t *reqid, uint32_t data_size) {
+    uint8_t *at = out + varint_write(out, body_size(data_size, reqid != NULL));
     *at++ = reqid ? kind | KLK_TAG_REQID : kind;
     if (reqid) {
         memcpy(at, reqid, KLK_REQID_SIZE);
         at += KLK_REQID_SIZE;
     }
-    if (data_size > 0) memcpy(at, data, data_size);
-    return (size_t)(at - out) + data_size;
+    return (size_t)(at - out);
+}
+
+size_t klk_record_write(uint8_t *out, uint8_t kind, const uint8_t *reqid, const uint8_t *data,
+                        uint32_t data_size) {
+    size_t head = klk_record_head(out, kind, reqid, data_size);
+    if (data_size > 0) memcpy(out + head, data, data_size);
+    return head + data_size;
 }
 
 /* ---- headers ---- */

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+from ...reqids import MACHINE_BYTES
 from ...zmqraft.client.client import LogClientMachine
 from ..wire import values
 from .clients import Clients
@@ -29,6 +30,8 @@ class SessionSetup(NamedTuple):
     first_ticket: int = 1  # Above all earlier ones: workers may still know those.
     secret: bytes = b""  # Identifies processes of this node (ownership.py).
     reserved: frozenset[int] = frozenset()  # More tables that only these processes write.
+    # 3 bytes of machine, u16 process in request ids that C makes: no other maker has them.
+    maker: bytes = bytes(MACHINE_BYTES + 2)
 
 
 class Now(NamedTuple):

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from ....native.latency import Latency
 from ....native.net.messages import Frames
+from ....native.tables.plain import TakenPack
 from ....native.tables.requests import tell_indexes
 from ...zmqraft.client.client import LogClientMachine, PendingUpdates
 from ..wire.worker_pipe import Message, OperationResult
@@ -179,8 +180,10 @@ class WritePack:
 class Proposals:
     """All writes that are not applied, in order."""
 
-    def __init__(self, client: LogClientMachine) -> None:
+    def __init__(self, client: LogClientMachine, take_back: Callable[[], None]) -> None:
+        """take_back: called before a write is added, so that those which C holds come first"""
         self._client = client
+        self._take_back = take_back
         self.now_us = 0  # As Now.us.
         self.latency = Latency()  # From the arrival of writes to their answers.
         self._open: WritePack | None = None  # The last pack, which still grows.
@@ -236,6 +239,7 @@ class Proposals:
 
     def add(self, write: ProposedWrite) -> None:
         """Adds a write behind all others."""
+        self._take_back()
         if len(write.entries) == 1:
             pack = self._current_pack(write.deadline_ms)
             if not pack.fit(write.entries, 0, write.deadline_ms):
@@ -256,6 +260,7 @@ class Proposals:
 
     def add_run(self, run: WriteRun) -> None:
         """Adds many writes behind all others."""
+        self._take_back()
         begin = 0
         awaited = 0
         while begin < len(run.entries):
@@ -276,6 +281,23 @@ class Proposals:
             run.acknowledge(awaited, awaited_end, pack.answers)
             pack.positions += [position + moved for position in run.awaited[awaited:awaited_end]]
             begin, awaited = end, awaited_end
+
+    def take_over(self, packs: Sequence[TakenPack], now_ms: int) -> None:
+        """Takes over plain writes from C. There are no others."""
+        for taken in packs:
+            pack = WritePack(taken.deadline_ms, taken.arrived_us)
+            pack.reqids, pack.entries = taken.reqids, taken.entries
+            pack.size, pack.count = sum(map(len, taken.entries)), len(taken.entries)
+            pack.workers, pack.asks_index = taken.workers, taken.asks_index
+            pack.answers, pack.positions = taken.answers, list(range(pack.count))
+            self._due_ms = min(self._due_ms, pack.deadline_ms)
+            if taken.sent:
+                pack.pending = PendingUpdates(pack.reqids, pack.entries)
+                pack.applied_before = self._applied_index
+                self._client.window.add_sent(pack.pending, taken.records, now_ms)
+                self._proposed.append(pack)
+            else:
+                self._queued.append(pack)
 
     def _current_pack(self, deadline_ms: int) -> WritePack:
         return self._open if self._open is not None else self._new_pack(deadline_ms)

@@ -6,12 +6,14 @@ at once. WorkerChannel keeps what a worker was given until the worker has answer
 answers of workers pass the owner unread.
 
 C code recognises the common requests of a receive: rows of `Requests`, whose messages C code moves,
-too. Other requests are decoded one by one.
+too. Other requests are decoded one by one. While all writes are plain, C code also packs, sends and
+answers them (`plain`), and the owner calls take_back() before anything else concerns them.
 """
 
 from collections.abc import Callable, Sequence
 
 from ....native.net.messages import Arena
+from ....native.tables.plain import PACKS, WORKERS_MAX, PlainWrites
 from ....native.tables.requests import READ, WRITE, Requests
 from ...access.table_audit import TableAudit, is_audited
 from ...access.zap import AllowedKey
@@ -23,6 +25,7 @@ from ..wire.worker_pipe import ONE_WAY, PIPE_HEADER, REQUEST, Message
 from .clients import Denial
 from .context import Now, ServerContext, SessionSetup, features_of
 from .job_requests import JobRequests
+from .proposals import UNAPPLIED_MAX
 from .reads import ReadRequests
 from .worker_channel import WorkerChannel, add_request
 from .writes import WriteRequests
@@ -55,7 +58,16 @@ class Session:
         self.outbox = self._context.outbox
         self.clients = self._context.clients
         self.audit = TableAudit(self.clients.trail)
-        self.writes = WriteRequests(self._context, new_reqids)
+        self.writes = WriteRequests(self._context, new_reqids, self.take_back)
+        self.plain = PlainWrites(
+            client.setup.cluster,
+            self.writes.proposals.latency,
+            maker=setup.maker,
+            entry_bytes_max=self.writes.entry_bytes_max,
+            workers=setup.workers,
+            timeout_ms=setup.request_timeout_ms,
+        )
+        self._plain_noticed = 0  # Of plain.taken, when workers were last told that it waits.
         self.reads = ReadRequests(self._context)
         self.jobs = JobRequests(self._context, self.writes, self.reads)
         self.has_log_requests = True  # The log client has requests to send in this wake.
@@ -67,15 +79,53 @@ class Session:
         """Whether what the leader sends may come with another event."""
         return self.writes.proposals.may_wait and not len(self._context.client.reads)
 
+    # ---- plain writes in C ----
+
+    @property
+    def plain_url(self) -> str | None:
+        """Where C may send plain writes to now; None: not now."""
+        checks, client = self.writes.checks, self.client
+        url = client.packs_url
+        if (
+            url is None
+            or not (self.plain.has_tables and self.writes.proposals.is_idle)
+            or client.window.packs_allowed < PACKS
+            or len(checks.fence)
+            or checks.existence.count
+            or any(channel.status.refusal for channel in self.channels)
+        ):
+            return None
+        return url
+
+    def take_back(self, now: Now | None = None) -> None:
+        """Takes over what C has not finished: before other writes follow, and before the log client
+        learns anything about the leader."""
+        if self.plain.is_empty:
+            return
+        now = self._context.now if now is None else now
+        packs, rest = self.plain.take_back()
+        self.writes.proposals.take_over(packs, now.ms)
+        if rest is not None:
+            self.on_requests(rest[0], now, rest[1])
+
+    def _on_applied(self) -> None:
+        """What the workers have applied, or whether they refuse writes, has changed."""
+        statuses = [channel.status for channel in self.channels]
+        ahead = 0 if any(each.refusal for each in statuses) else UNAPPLIED_MAX
+        self.plain.set_applied_max(min(each.applied_index for each in statuses) + ahead)
+
     # ---- arrival ----
 
-    def on_requests(self, arena: Arena, now: Now) -> None:
-        """Handles messages of the ROUTER: [routing id]([empty])[request frames ..]."""
+    def on_requests(self, arena: Arena, now: Now, first: int = 0) -> None:
+        """Handles messages of the ROUTER, [routing id]([empty])[request frames ..], from `first`
+        on."""
         rows = self._start_receive(arena, now, routed=True)
-        self.outbox.counters["requests"] += arena.count
-        if self._add_all(rows):
+        self.outbox.counters["requests"] += arena.count - first
+        if not first and self._add_all(rows):
             return
         for position, row in enumerate(rows.rows):
+            if position < first:
+                continue
             if row.shape == READ:
                 self.reads.add_row(position, row)
             elif row.shape != WRITE or not self.writes.add_row(position, row, True):
@@ -190,11 +240,13 @@ class Session:
             found = pipe.decode_outcomes(frames[0]) if frames else ()
             self.writes.proposals.on_results(found)
             channel.status = status._replace(applied_index=index)
+            self._on_applied()
         elif kind == pipe.TABLES:
             self._on_tables(channel, frames)
         elif kind == pipe.WRITE_STATUS:
             refusal = frames[0].decode(errors="replace") if code else ""
             channel.status = status._replace(refusal=refusal)
+            self._on_applied()
         elif kind == pipe.ONE_WAY_FAILURE:
             self.outbox.notice(code, frames[0].decode(errors="replace"))
         elif kind == pipe.NEXT_EXPIRY:
@@ -208,6 +260,9 @@ class Session:
         tables, local = (pipe.decode_tables(frame) for frame in frames[:2])
         owners = pipe.decode_owners(frames[2])
         channel.status = channel.status._replace(tables=tables, local=local)
+        known = set().union(*(each.status.tables for each in self.channels)) - self.setup.local
+        known -= set(self.writes.checks.ownership.reserved(known))
+        self.plain.set_tables(sorted(known) if self.setup.workers <= WORKERS_MAX else ())
         if channel.number == values.OWNER_TABLE % len(self.channels):
             self.writes.checks.ownership.owners = owners
             names = {at: name.decode() for at, name in pipe.decode_owners(frames[3]).items()}
@@ -255,12 +310,13 @@ class Session:
         """HELLO and SERVER_WAITS messages to send to workers now."""
         proposals = self.writes.proposals
         awaits = self.writes.checks.existence.count > 0 or proposals.awaits_apply
+        is_waiting = awaits or not proposals.is_idle or self.plain.taken != self._plain_noticed
         found = []
         for channel in self.channels:
             if channel.must_send_hello(now_ms):
                 found.append((channel, [PIPE_HEADER.pack(pipe.HELLO, 0, 0, 0, 0, 0)]))
-            is_waiting = awaits or not proposals.is_idle
             if is_waiting and channel.must_send_waiting(now_ms, awaits):
+                self._plain_noticed = self.plain.taken
                 head = PIPE_HEADER.pack(pipe.SERVER_WAITS, awaits, 0, 0, 0, 0)
                 found.append((channel, [head]))
         return found
@@ -278,9 +334,18 @@ class Session:
     def inflight(self) -> int:
         """Number of unanswered requests."""
         waiting = self.reads.count + self.writes.checks.existence.count
-        return waiting + self.writes.proposals.count + sum(it.count for it in self.channels)
+        proposed = self.writes.proposals.count + self.plain.count
+        return waiting + proposed + sum(it.count for it in self.channels)
 
     @property
     def inflight_bytes(self) -> int:
         waiting = self.reads.size + self.writes.checks.existence.size
-        return waiting + self.writes.proposals.size + sum(it.size for it in self.channels)
+        proposed = self.writes.proposals.size + self.plain.size
+        return waiting + proposed + sum(it.size for it in self.channels)
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """What has happened so often."""
+        found = self.outbox.counters
+        plain = {name: found[name] + self.plain.taken for name in ("requests", "writes")}
+        return {**found, **plain}

@@ -44,11 +44,17 @@ class WriteRows(NamedTuple):
 class WriteRequests:
     """The writes of one server."""
 
-    def __init__(self, context: ServerContext, new_reqids: Callable[[int], list[bytes]]) -> None:
+    def __init__(
+        self,
+        context: ServerContext,
+        new_reqids: Callable[[int], list[bytes]],
+        take_back: Callable[[], None],
+    ) -> None:
+        """take_back: as for Proposals"""
         self._context = context
         self._outbox = context.outbox
         self.checks = WriteChecks(context)
-        self.proposals = Proposals(context.client)
+        self.proposals = Proposals(context.client, take_back)
         self._new_reqids = new_reqids
         self.entry_bytes_max = min(context.setup.entry_bytes_max, PART_BYTES_MAX)
         self._rows: list[WriteRows] = []

@@ -151,6 +151,20 @@ class LogClientMachine:
         current = self.failover.current
         return None if current is None else current.url
 
+    @property
+    def packs_url(self) -> str | None:
+        """Where the owner may send packs itself, until something else than the answers of the
+        leader arrives; None: not now, or updates of the window are not answered."""
+        if (
+            self.window.items
+            or not self._updates_up
+            or self.failover.current is None
+            or self.leader_form is not None
+            or self._resend_due_ms is not None
+        ):
+            return None
+        return self._updates_url
+
     # ---- requests of the owner ----
 
     def query(self, ask: Query) -> Query:

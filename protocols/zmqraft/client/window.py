@@ -168,6 +168,13 @@ class Window:
         self.count += len(pending.updates)
         self.size += pending.size
 
+    def add_sent(self, pending: PendingUpdates, records: bytes, now_ms: int) -> None:
+        """Adds a pack that the owner has sent to the present leader itself, behind all others,
+        which are sent, too."""
+        pending.encoded_records, pending.heard_ms = records, now_ms
+        self.add(pending)
+        self.sent += 1
+
     def rewind(self) -> None:
         """After a new leader or a gap: all updates are sent again before any new one."""
         self.sent = self._unanswered_singles = 0

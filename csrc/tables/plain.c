@@ -1,0 +1,352 @@
+/* Plain writes of a table server: packed, sent to the leader and answered without Python. */
+#include "plain.h"
+
+#include <time.h>
+
+#include "budget.h"
+#include "bytes.h"
+#include "messages.h"
+#include "table_mark.h"
+
+static const uint8_t UPDATE_PACK[] = {0x6b, 0x3d};
+
+enum {
+    ACCEPTED = 1, /* the status of an answer to a pack */
+    RUN_BYTES = 12,
+    SYNC_FLAGS = 3, /* PARTSYNC and FULLSYNC: the client expects an answer after the commit */
+    WITH_INDEX = 0x40
+};
+
+static struct klk_plain_pack *pack_at(struct klk_plain *plain, uint32_t place) {
+    return &plain->packs[(plain->first + place) % KLK_PLAIN_PACKS];
+}
+
+/* ---- requests ---- */
+
+static int is_known(const struct klk_plain *plain, uint32_t table) {
+    uint32_t low = 0, high = plain->tables_count;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (plain->tables[middle] == table) return 1;
+        if (plain->tables[middle] < table) low = middle + 1;
+        else high = middle;
+    }
+    return 0;
+}
+
+static int is_plain(const struct klk_plain *plain, const struct klk_request *row) {
+    if (row->shape != KLK_REQUEST_WRITE) return 0;
+    if (row->type != KLK_OP_PUT && row->type != KLK_OP_DELETE) return 0;
+    if (!row->flags || row->flags & ~SYNC_FLAGS) return 0;
+    if (row->deadline_ms && row->deadline_ms < KLK_PLAIN_DEADLINE_MS) return 0;
+    return is_known(plain, row->table);
+}
+
+/* Whether a pack with this id is with the leader: answers could not be told apart. */
+static int is_pending(struct klk_plain *plain, const uint8_t *reqid) {
+    for (uint32_t i = 0; i < plain->count; i++)
+        if (!memcmp(pack_at(plain, i)->first, reqid, KLK_REQID_SIZE)) return 1;
+    return 0;
+}
+
+static struct klk_plain_pack *pack_begin(struct klk_plain *plain, const uint8_t *reqid,
+                                         int64_t deadline_ms, int64_t now_us) {
+    if (plain->count == KLK_PLAIN_PACKS || is_pending(plain, reqid)) return NULL;
+    struct klk_plain_pack *pack = pack_at(plain, plain->count++);
+    pack->workers = 0;
+    pack->arrived_us = now_us;
+    pack->deadline_ms = deadline_ms;
+    pack->size = pack->bytes = pack->count = 0;
+    pack->asks_index = 0;
+    pack->answers->frames = pack->answers->messages = 0;
+    memcpy(pack->first, reqid, KLK_REQID_SIZE);
+    return pack;
+}
+
+static int is_close(int64_t one, int64_t other) {
+    int64_t apart = one < other ? other - one : one - other;
+    return apart <= KLK_PLAIN_APART_MS;
+}
+
+/* Adds the write of a row; 0: it does not fit. */
+static int pack_add(const struct klk_plain *plain, struct klk_plain_pack *pack,
+                    const struct klk_messages *arena, const struct klk_request *row,
+                    const uint8_t *reqid) {
+    uint32_t done = 0, position = 0, entry = row->entry_size;
+    if (pack->count == KLK_PLAIN_WRITES_MAX || entry > KLK_PLAIN_BYTES_MAX - pack->bytes) return 0;
+    if (klk_requests_acknowledge(arena, row, &position, 1, &done, pack->answers) != KLK_OK)
+        return 0;
+    uint8_t *at = pack->records + pack->size;
+    at += klk_record_head(at, KLK_KIND_STATE, reqid, entry);
+    klk_requests_pack(arena, row, 1, at, entry);
+    pack->size = (uint32_t)(at - pack->records) + entry;
+    pack->bytes += entry;
+    pack->count++;
+    pack->workers |= 1ull << row->table % plain->workers;
+    pack->asks_index |= row->extension & WITH_INDEX;
+    memcpy(pack->last, reqid, KLK_REQID_SIZE);
+    return 1;
+}
+
+/* The request id of a row's entry: its own, or a new one. */
+static void reqid_of(struct klk_plain *plain, const struct klk_request *row, uint8_t *reqid) {
+    static const uint8_t none[KLK_REQID_SIZE];
+    memcpy(reqid, row->reqid, KLK_REQID_SIZE);
+    if (memcmp(reqid, none, KLK_REQID_SIZE)) return;
+    uint32_t made = ++plain->made;
+    for (int i = 0; i < 4; i++) reqid[i] = (uint8_t)(plain->unix_s >> (24 - 8 * i));
+    memcpy(reqid + 4, plain->maker, sizeof plain->maker);
+    for (int i = 0; i < 3; i++) reqid[9 + i] = (uint8_t)(made >> (16 - 8 * i));
+}
+
+void klk_plain_take(struct klk_plain *plain, const struct klk_messages *arena, int64_t now_us) {
+    for (; plain->row < plain->row_count; plain->row++) {
+        const struct klk_request *row = &plain->rows[plain->row];
+        uint8_t reqid[KLK_REQID_SIZE];
+        reqid_of(plain, row, reqid);
+        uint32_t asked = row->deadline_ms;
+        uint32_t given = asked && asked < plain->timeout_ms ? asked : plain->timeout_ms;
+        int64_t deadline_ms = now_us / 1000 + given;
+        int grows = plain->count > plain->sent;
+        struct klk_plain_pack *pack = grows ? pack_at(plain, plain->count - 1) : NULL;
+        if (pack && is_close(pack->deadline_ms, deadline_ms) &&
+            pack_add(plain, pack, arena, row, reqid))
+            continue;
+        pack = pack_begin(plain, reqid, deadline_ms, now_us);
+        if (!pack) return;
+        pack_add(plain, pack, arena, row, reqid);
+    }
+    plain->row = plain->row_count = 0;
+}
+
+int klk_plain_receive(struct klk_plain *plain, const struct klk_messages *arena, int64_t now_us) {
+    uint32_t count = arena->messages;
+    if (count > plain->rows_max) return KLK_PLAIN_OTHER;
+    klk_requests_read(arena, 1, plain->entry_bytes_max, plain->rows);
+    for (uint32_t i = 0; i < count; i++)
+        if (!is_plain(plain, &plain->rows[i])) return KLK_PLAIN_OTHER;
+    plain->row = 0;
+    plain->row_count = count;
+    plain->taken += count;
+    klk_plain_take(plain, arena, now_us);
+    return KLK_OK;
+}
+
+/* ---- the leader ---- */
+
+int klk_plain_pack(struct klk_plain *plain, struct klk_messages *out) {
+    if (plain->sent == plain->count) return 0;
+    int is_last = plain->sent + 1 == plain->count;
+    if (is_last && plain->sent >= KLK_PLAIN_AHEAD && plain->row == plain->row_count) return 0;
+    const struct klk_plain_pack *pack = pack_at(plain, plain->sent);
+    const struct klk_plain_pack *before = plain->sent ? pack_at(plain, plain->sent - 1) : NULL;
+    uint32_t before_size = before ? KLK_REQID_SIZE : 0;
+    uint64_t bytes = sizeof UPDATE_PACK + KLK_REQID_SIZE + before_size + plain->ident_size;
+    if (!klk_messages_fit(out, bytes + pack->size, 5)) return KLK_EFULL;
+    klk_messages_frame(out, pack->first, KLK_REQID_SIZE);
+    klk_messages_frame(out, UPDATE_PACK, sizeof UPDATE_PACK);
+    klk_messages_frame(out, plain->ident, plain->ident_size);
+    klk_messages_frame(out, before ? before->last : NULL, before_size);
+    klk_messages_frame(out, pack->records, pack->size);
+    klk_messages_end(out);
+    plain->sent++;
+    return 1;
+}
+
+/* The index of each entry of a pack. 0: the runs do not cover them, or the last one must wait. */
+static int indexes_read(struct klk_plain *plain, const struct klk_plain_pack *pack,
+                        const uint8_t *runs, uint32_t size) {
+    uint32_t at = 0;
+    for (uint32_t run = 0; run + RUN_BYTES <= size; run += RUN_BYTES) {
+        uint32_t count = klk_get_u32(runs + run);
+        uint64_t index = klk_get_u64(runs + run + 4);
+        if (!count || count > pack->count - at || !index) return 0;
+        if (index > plain->applied_max || count - 1 > plain->applied_max - index) return 0;
+        for (uint32_t i = 0; i < count; i++) plain->indexes[at++] = index + i;
+    }
+    return at == pack->count;
+}
+
+int klk_plain_answer(struct klk_plain *plain, const struct klk_messages *arena, uint32_t message) {
+    static const uint8_t accepted[] = {ACCEPTED};
+    if (!plain->sent || klk_messages_frames(arena, message) != 4) return KLK_PLAIN_OTHER;
+    struct klk_plain_pack *pack = pack_at(plain, 0);
+    if (!klk_messages_is(arena, message, 1, UPDATE_PACK, sizeof UPDATE_PACK) ||
+        !klk_messages_is(arena, message, 0, pack->first, KLK_REQID_SIZE) ||
+        !klk_messages_is(arena, message, 2, accepted, sizeof accepted))
+        return KLK_PLAIN_OTHER;
+    uint32_t size;
+    const uint8_t *runs = klk_messages_at(arena, message, 3, &size);
+    if (!size) return KLK_OK;
+    if (size % RUN_BYTES || !indexes_read(plain, pack, runs, size)) return KLK_PLAIN_OTHER;
+    if (pack->asks_index) klk_answers_tell(pack->answers, plain->indexes);
+    return KLK_PLAIN_ANSWERED;
+}
+
+void klk_plain_end(struct klk_plain *plain, int64_t now_us) {
+    const struct klk_plain_pack *pack = pack_at(plain, 0);
+    int64_t took_us = now_us - pack->arrived_us;
+    klk_latency_add(plain->latency, took_us > 0 ? (uint64_t)took_us : 0, pack->count);
+    plain->first = (plain->first + 1) % KLK_PLAIN_PACKS;
+    plain->count--;
+    plain->sent--;
+}
+
+/* ---- one wake after the other ---- */
+
+static struct klk_poll_item *item_of(const struct klk_poll *poll, const void *socket) {
+    for (uint32_t i = 0; i < poll->count; i++)
+        if (poll->items[i].socket == socket) return &poll->items[i];
+    return NULL;
+}
+
+static int others_ready(const struct klk_poll *poll, const struct klk_poll_item *clients,
+                        const struct klk_poll_item *leader) {
+    for (uint32_t i = 0; i < poll->count; i++) {
+        const struct klk_poll_item *item = &poll->items[i];
+        int expected = item == clients || item == leader ? KLK_POLL_IN : 0;
+        if (item->ready & ~expected) return 1;
+    }
+    return 0;
+}
+
+/* Receives what waits. Returns as klk_drain_receive(), KLK_ESPACE if the caller must do it. */
+static int receive(struct klk_drain *drain, void *socket, struct klk_poll_item *item,
+                   int32_t *more) {
+    uint64_t dropped = drain->dropped;
+    int result = klk_drain_receive(drain, socket, 1);
+    if (result < 0 && result != KLK_ESPACE) return result;
+    *more = result == KLK_MORE;
+    item->ready = 0;
+    /* A message that needs more room is read by the caller, which also counts dropped ones. */
+    if (result == KLK_ESPACE || drain->dropped != dropped) item->ready = KLK_POLL_IN;
+    return KLK_OK;
+}
+
+/* Sends the answers of the first pack, and ends it. */
+static int answers_send(struct klk_plain_serve *serve, struct klk_poll_item *clients) {
+    struct klk_served_router *router = &serve->clients;
+    struct klk_plain *plain = serve->plain;
+    uint32_t position = 0, place = plain->first;
+    clients->check = 1; /* Sending consumes the event that the descriptor would have shown. */
+    int result = klk_budget_send(router->budget, router->socket, pack_at(plain, 0)->answers, 0,
+                                 router->bytes_max, &position, router->unsent, &router->unsents);
+    if (result < 0) return result;
+    klk_plain_end(plain, (int64_t)klk_monotonic_us());
+    if (router->unsents) {
+        serve->left |= KLK_PLAIN_LEFT_UNSENT;
+        serve->unsent_pack = place;
+    }
+    return KLK_OK;
+}
+
+/* Handles the leader's messages from leader_position on. */
+static int leader_read(struct klk_plain_serve *serve, struct klk_poll_item *clients) {
+    const struct klk_messages *arena = serve->leader_drain->arena;
+    for (; serve->leader_position < arena->messages; serve->leader_position++) {
+        if (serve->left) { /* The caller must handle unsent answers first. */
+            serve->left |= KLK_PLAIN_LEFT_LEADER;
+            return KLK_OK;
+        }
+        int result = klk_plain_answer(serve->plain, arena, serve->leader_position);
+        if (result == KLK_PLAIN_ANSWERED) result = answers_send(serve, clients);
+        if (result < 0) return result;
+        if (result == KLK_PLAIN_OTHER) {
+            serve->left |= KLK_PLAIN_LEFT_LEADER;
+            return KLK_OK;
+        }
+    }
+    return KLK_OK;
+}
+
+static int packs_send(struct klk_plain_serve *serve, struct klk_poll_item *leader) {
+    struct klk_messages *out = serve->out;
+    for (;;) {
+        uint32_t position = 0, dropped = 0;
+        out->frames = out->messages = 0;
+        int result = klk_plain_pack(serve->plain, out);
+        if (result <= 0) return result;
+        leader->check = 1;
+        result = klk_send(serve->leader, out, 0, KLK_KEEP, &position, &dropped);
+        if (result < 0) return result;
+        if (result == KLK_MORE || dropped) {
+            serve->plain->sent--;
+            serve->left |= KLK_PLAIN_LEFT_PACK;
+            return KLK_OK;
+        }
+    }
+}
+
+static int clients_read(struct klk_plain_serve *serve, struct klk_poll_item *clients,
+                        int64_t now_us) {
+    struct klk_drain *drain = serve->clients.drain;
+    if (!clients->ready && !serve->clients.more) return KLK_OK;
+    int result = receive(drain, serve->clients.socket, clients, &serve->clients.more);
+    if (result != KLK_OK) return result;
+    if (drain->denied && drain->denied->messages) serve->left |= KLK_PLAIN_LEFT_DENIED;
+    if (klk_plain_receive(serve->plain, drain->arena, now_us) != KLK_OK)
+        serve->left |= KLK_PLAIN_LEFT_CLIENTS;
+    return KLK_OK;
+}
+
+/* One wake. Returns KLK_OK, or an error. */
+static int wake(struct klk_plain_serve *serve, struct klk_poll_item *clients,
+                struct klk_poll_item *leader, int64_t now_us) {
+    struct klk_plain *plain = serve->plain;
+    int result = KLK_OK;
+    if (leader->ready || serve->leader_more) { /* First, since it makes room for writes. */
+        result = receive(serve->leader_drain, serve->leader, leader, &serve->leader_more);
+        serve->leader_position = 0;
+        if (result == KLK_OK) result = leader_read(serve, clients);
+    }
+    if (result != KLK_OK || serve->left) return result;
+    if (plain->row < plain->row_count)
+        klk_plain_take(plain, serve->clients.drain->arena, now_us);
+    else
+        result = clients_read(serve, clients, now_us);
+    if (result != KLK_OK) return result;
+    return packs_send(serve, leader);
+}
+
+int klk_plain_wait(struct klk_plain_serve *serve, int64_t timeout_ms) {
+    struct klk_plain *plain = serve->plain;
+    struct klk_poll_item *clients = item_of(serve->poll, serve->clients.socket);
+    struct klk_poll_item *leader = item_of(serve->poll, serve->leader);
+    if (!clients || !leader) return KLK_EINVAL;
+    int64_t now_us = (int64_t)klk_monotonic_us(), end_us = now_us + timeout_ms * 1000;
+    int result = KLK_OK;
+    serve->left = 0;
+    for (;;) {
+        int stalled = plain->row < plain->row_count;
+        int more = serve->leader_more || (serve->clients.more && !stalled);
+        int64_t late_us = end_us;
+        if (plain->count) late_us = pack_at(plain, 0)->arrived_us + KLK_PLAIN_LATE_MS * 1000;
+        int64_t until_us = late_us < end_us ? late_us : end_us;
+        int64_t left_ms = more || now_us >= until_us ? 0 : (until_us - now_us + 999) / 1000;
+        if (stalled) clients->wanted &= ~KLK_POLL_IN;
+        int found = klk_poll_wait(serve->poll, left_ms);
+        if (stalled) clients->wanted |= KLK_POLL_IN;
+        if (found < 0) return found;
+        now_us = (int64_t)klk_monotonic_us();
+        plain->unix_s = (uint32_t)time(NULL);
+        result = wake(serve, clients, leader, now_us);
+        if (result < 0) return result;
+        if (serve->left || clients->ready || leader->ready) break;
+        if (others_ready(serve->poll, clients, leader)) break;
+        if (plain->count &&
+            now_us - pack_at(plain, 0)->arrived_us >= KLK_PLAIN_LATE_MS * 1000) {
+            serve->left = KLK_PLAIN_LEFT_LATE;
+            break;
+        }
+        if (now_us >= end_us && !more) break;
+    }
+    if (serve->leader_more) leader->ready = KLK_POLL_IN;
+    if (plain->row < plain->row_count) { /* The arena must stay until they have room. */
+        clients->ready &= ~KLK_POLL_IN;
+        clients->check = 1;
+    } else if (serve->clients.more) {
+        clients->ready = KLK_POLL_IN;
+    }
+    serve->leader_more = serve->clients.more = 0;
+    return KLK_OK;
+}

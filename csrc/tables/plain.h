@@ -1,0 +1,120 @@
+/* Plain writes of a table server, from its clients to the leader of the log and back, without
+ * Python: a part of api.h. Plain are puts and deletes of keys that need no check and whose clients
+ * expect an answer (docs/decisions/0050-plain-writes-at-commit.md). */
+#ifndef KLK_PLAIN_H
+#define KLK_PLAIN_H
+#include "serve.h"
+
+enum klk_plain_limit {
+    KLK_PLAIN_PACKS = 16,
+    KLK_PLAIN_AHEAD = 2,           /* unanswered packs above which a pack gathers more writes */
+    KLK_PLAIN_WRITES_MAX = 1024,   /* of a pack, */
+    KLK_PLAIN_BYTES_MAX = 1 << 18, /* and bytes of its entries */
+    KLK_PLAIN_ANSWERS_BYTES = 1 << 16,
+    KLK_PLAIN_WORKERS_MAX = 64,
+    KLK_PLAIN_DEADLINE_MS = 500,   /* a write that has less time is not plain */
+    KLK_PLAIN_APART_MS = 20,       /* writes with closer deadlines share a pack and the first's */
+    KLK_PLAIN_LATE_MS = 250        /* the caller takes over what is not answered for so long */
+};
+
+/* Writes that are sent in one message, in order. Each has one entry and one answer. */
+struct klk_plain_pack {
+    uint8_t *records;             /* room for KLK_PLAIN_WRITES_MAX records and their entries */
+    struct klk_messages *answers; /* room for KLK_PLAIN_ANSWERS_BYTES, 3 frames a write */
+    uint64_t workers;             /* bits: the workers of their tables */
+    int64_t arrived_us;           /* the first of them */
+    int64_t deadline_ms;          /* of the first */
+    uint32_t size;                /* of the records */
+    uint32_t bytes;               /* of the entries */
+    uint32_t count;
+    int32_t asks_index;           /* some answers tell the index of their entry */
+    uint8_t first[12];            /* request ids of the first and the last entry */
+    uint8_t last[12];
+};
+
+struct klk_plain {
+    /* What the caller sets. */
+    const uint8_t *ident;       /* of the cluster */
+    const uint32_t *tables;     /* ascending: those that need no check */
+    struct klk_request *rows;   /* room for rows_max */
+    struct klk_latency *latency;
+    uint64_t applied_max;       /* writes up to this index are answered at once */
+    uint32_t ident_size, tables_count, rows_max;
+    uint32_t entry_bytes_max;   /* at most KLK_PLAIN_BYTES_MAX */
+    uint32_t workers;           /* at most KLK_PLAIN_WORKERS_MAX */
+    uint32_t timeout_ms;        /* of a request */
+    uint8_t maker[5];           /* bytes 4 to 8 of the request ids that are made here */
+    uint8_t spare[3];
+    uint32_t unix_s;            /* bytes 0 to 3 of these; klk_plain_wait() sets it */
+    uint32_t made;              /* such ids, ever: the last 3 bytes */
+    /* The packs: `count` from `first` on, in a ring. `sent` of them are with the leader; of the
+     * others there is one at most that still grows. */
+    struct klk_plain_pack packs[16];
+    uint32_t first, count, sent;
+    /* The rows of the arena of clients that are not in a pack yet. */
+    uint32_t row, row_count;
+    uint64_t indexes[1024];     /* scratch */
+    uint64_t taken;             /* writes, ever */
+};
+
+/* Takes the writes of an arena into packs. Some may have no room yet: row < row_count; call
+ * klk_plain_take() after an answer, and receive nothing meanwhile.
+ *
+ * Returns KLK_OK, or KLK_PLAIN_OTHER when a message is no plain write: then none was taken. */
+enum klk_plain_result { KLK_PLAIN_OTHER = 1, KLK_PLAIN_ANSWERED = 2 };
+int klk_plain_receive(struct klk_plain *plain, const struct klk_messages *arena, int64_t now_us);
+
+/* Takes rows of the same arena that had no room. */
+void klk_plain_take(struct klk_plain *plain, const struct klk_messages *arena, int64_t now_us);
+
+/* Adds the next pack that may leave to out, and counts it as sent:
+ * [first reqid][6b 3d][ident][reqid before it, or empty][records].
+ *
+ * Returns 1; 0: none may; KLK_EFULL: out must grow. */
+int klk_plain_pack(struct klk_plain *plain, struct klk_messages *out);
+
+/* Handles a message of the leader.
+ *
+ * Returns KLK_PLAIN_ANSWERED: the first pack is committed, send its answers and call
+ * klk_plain_end(); KLK_OK: the leader has accepted it; KLK_PLAIN_OTHER: the message is another one,
+ * or the answers must wait, and the caller handles it. */
+int klk_plain_answer(struct klk_plain *plain, const struct klk_messages *arena, uint32_t message);
+
+/* Ends the first pack. */
+void klk_plain_end(struct klk_plain *plain, int64_t now_us);
+
+/* What the caller must handle after klk_plain_wait(). */
+enum klk_plain_left {
+    KLK_PLAIN_LEFT_LEADER = 1,  /* the leader's arena, from leader_position on */
+    KLK_PLAIN_LEFT_CLIENTS = 2, /* the clients' arena, of which nothing was taken */
+    KLK_PLAIN_LEFT_DENIED = 4,  /* refused messages of the clients' drain */
+    KLK_PLAIN_LEFT_UNSENT = 8,  /* unsent answers of the pack that ended last; all were tried */
+    KLK_PLAIN_LEFT_PACK = 16,   /* the leader's socket took no pack: `sent` is right */
+    KLK_PLAIN_LEFT_LATE = 32    /* the first pack is not answered in time */
+};
+
+struct klk_plain_serve {
+    struct klk_plain *plain;
+    struct klk_poll *poll;            /* has both sockets, and the caller's others */
+    struct klk_served_router clients; /* without `out` */
+    void *leader;                     /* a DEALER */
+    struct klk_drain *leader_drain;
+    struct klk_messages *out;         /* room for one pack */
+    int32_t leader_more;
+    int32_t left;                     /* out: enum klk_plain_left */
+    uint32_t leader_position;         /* out */
+    uint32_t unsent_pack;             /* out: its place in packs */
+};
+
+/* Waits like klk_poll_wait(). While only the two sockets are ready, and only plain writes and their
+ * answers arrive, it handles these and waits again. It returns when another source is ready, when
+ * something is left to the caller, and after timeout_ms. Items of the two sockets are ready only if
+ * the caller must receive there.
+ *
+ * The first packs leave at once. While KLK_PLAIN_AHEAD of them are with the leader, later writes
+ * gather in one.
+ *
+ * Returns KLK_OK with left, KLK_EINVAL when a socket is not in poll, or KLK_EOS. */
+int klk_plain_wait(struct klk_plain_serve *serve, int64_t timeout_ms);
+
+#endif
