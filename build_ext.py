@@ -27,16 +27,21 @@ PARTS = (
     "exchange.h",
     "serve.h",
     "plain.h",
+    "channels.h",
     "beacons.h",
     "zre.h",
     "farm.h",
     "steady.h",
+    "table_wait.h",
 )
 HEADERS = {path.name: path.relative_to(HERE).as_posix() for path in (HERE / "csrc").rglob("*.h")}
 API = [HERE / HEADERS[name] for name in PARTS]  # One API in pieces.
 FOLDERS = [
     "csrc",
-    *(f"csrc/{name}" for name in ("broker", "log", "net", "rows", "sst", "steady", "tables")),
+    *(
+        f"csrc/{name}"
+        for name in ("broker", "log", "net", "rows", "server", "sst", "steady", "tables")
+    ),
 ]
 WARNINGS = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow"]
 # The first of each line that this compiler and linker take (not all of them are for every system).

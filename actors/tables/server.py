@@ -20,8 +20,7 @@ from ...native.broker.server import ServedRouter
 from ...native.errors import NativeError
 from ...native.latency import monotonic_us, sum_of
 from ...native.net.messages import Arena, Frames
-from ...native.net.sockets import Drain
-from ...native.tables.plain import Left, PlainServer
+from ...native.tables.server import DrainedSocket, Left, TableResult, TableServer
 from ...net.clock import earliest, monotonic_ms, wall_ms
 from ...net.poll_loop import Pipe
 from ...net.sockets import SUBSCRIPTION_BYTES_MAX, Socket
@@ -52,7 +51,7 @@ from ..raft.leader_link import LeaderLink
 from ..raft.lease import open_lease
 from ..runtime.actor import Actor
 from ..runtime.setup import worker_names
-from .credit import ReadBytes
+from .credit import REPORT_BYTES, ReadBytes
 
 REQUESTS_HWM = 256  # Unread requests of one client.
 ANSWERS_HWM = 4096  # Unread answers of a slow client; further ones are dropped.
@@ -88,8 +87,7 @@ class ZerodbServer(Actor):
         self._names = {member.url: name for name, member in self.settings.members.items()}
         self._client_sockets: list[Socket] = []
         self._clients: Socket | None = None
-        self._requests: Drain | None = None  # Of these.
-        self._plain: PlainServer | None = None
+        self._server: TableServer | None = None
         self.budget = Budget(ANSWERS_BYTES_MAX)
         self._logs: Socket | None = None
         setup = LogClientSetup(
@@ -139,9 +137,10 @@ class ZerodbServer(Actor):
     def _open_pipes(self) -> None:
         # First, so that a worker's last answers are read before the first report of its successor.
         largest = max(self.settings.zerodb.response_bytes_max, PAIR_BYTES_MAX) + (1 << 20)
-        self.pull(
-            "done", self._on_done, message_bytes_max=largest, message_frames_max=ANSWER_FRAMES_MAX
+        done = self.bind_pipe(
+            zmq.PULL, "done", message_bytes_max=largest, message_frames_max=ANSWER_FRAMES_MAX
         )
+        self._done = DrainedSocket(done, self.listen(done, self._on_done))
         self.pull("reports", self._on_reports, message_bytes_max=REQUEST_BYTES_MAX)
         self.pull("asks", self._on_asks, message_bytes_max=REQUEST_BYTES_MAX)
         self._jobs = self.push("job_server", "requests")
@@ -169,10 +168,14 @@ class ZerodbServer(Actor):
             self._clients = self._client_socket(
                 zmq.ROUTER, "url", send_hwm=ANSWERS_HWM, router_mandatory=True
             )
-            self._requests = self.listen(self._clients, self._on_clients)
+            drain = self.listen(self._clients, self._on_clients)
             self._client_sockets.append(self._clients)
-            router = ServedRouter(self._clients, self._requests, self.budget)
-            self._plain = PlainServer(self.session.plain, self._poller, router)
+            self._router = ServedRouter(self._clients, drain, self.budget)
+            session = self.session
+            self._server = TableServer(
+                *(self._poller, session.plain, session.read_channels, self._router, self._done),
+                *([socket for _, socket in self._work], REPORT_BYTES),
+            )
         for key, kind in (("pull_url", zmq.PULL), ("sub_url", zmq.SUB)):
             if getattr(endpoints, key):
                 topics = (b"",) if kind == zmq.SUB else ()
@@ -196,35 +199,51 @@ class ZerodbServer(Actor):
         url = getattr(self.settings.table_endpoints, key)
         return self.bind_url(kind, url, f"zerodb.{key}", **{**limits, **options})
 
-    # ---- plain writes in C ----
+    # ---- plain requests in C ----
 
     def wait(self, timeout_ms: int) -> list[tuple[Socket | int, int]]:
-        """Serves plain writes in C meanwhile, and handles what that leaves."""
-        url = None if self._plain is None else self.session.plain_url
-        found = None
-        if url is not None and not self._unread and self._clients not in self._paused:
+        """Serves plain requests in C meanwhile, and handles what that leaves."""
+        if self._server is None:
+            return super().wait(timeout_ms)
+        session, result, found = self.session, None, None
+        is_free = not self._unread and self._clients not in self._paused
+        url = session.plain_url if is_free else None
+        if url is not None:
             found = self._link.drained(url)
-        if url is None or found is None or self._plain is None:
-            self.session.take_back(self._now())
-            return super().wait(timeout_ms)
-        result = self._plain.wait(*found, timeout_ms)
-        self.now_ms = monotonic_ms()
+        if found is None:
+            session.take_back(self._now())
+        if is_free:
+            leader = None if found is None else DrainedSocket(*found)
+            lease = self._lease if session.reads_in_c else None
+            result = self._server.wait(timeout_ms, leader, lease, session.answers_in_c)
         if result is None:
-            self.session.take_back(self._now())
+            session.take_back(self._now())
             return super().wait(timeout_ms)
+        self.now_ms = monotonic_ms()
+        self._on_left(result)
+        if result.left & Left.LEADER and url is not None and found is not None:
+            self._link.receive(url, found[1].arena, result.leader_position)
+        if result.left & Left.DENIED:
+            self.handle_denied(self._router.socket, self._router.drain)
+        if result.left & Left.CLIENTS:
+            self._on_clients(self._router.drain.arena)
+        return result.ready
+
+    def _on_left(self, result: TableResult) -> None:
+        """Handles what C could not send, and answers of workers."""
         left = result.left
+        for channel, (taken, report) in zip(self.session.channels, self._read_bytes, strict=True):
+            taken.add(channel.reads.pop_bytes())
+            self._report_bytes(taken, report)
         if result.unsent is not None and result.answers is not None:
-            self._on_unsent(result.unsent, result.answers, 0)
+            self._on_unsent(result.unsent, result.answers, result.skip)
         if left & (Left.PACK | Left.LATE):
             self.session.take_back(self._now())
-        if left & Left.LEADER:
-            self._link.receive(url, found[1].arena, result.leader_position)
-        if self._clients is not None and self._requests is not None:
-            if left & Left.DENIED:
-                self.handle_denied(self._clients, self._requests)
-            if left & Left.CLIENTS:
-                self._on_clients(self._requests.arena)
-        return result.ready
+        if left & Left.READS:
+            number, sent = result.full
+            self.session.channels[number].take_back_reads(sent)
+        if left & Left.DONE:
+            self._on_done(self._done.drain.arena)
 
     # ---- messages ----
 
@@ -266,8 +285,8 @@ class ZerodbServer(Actor):
             self.log_rarely("malformed-dropped", pipe="done", messages=arena.count)
             return
         self._count_read_bytes(arena, tags)
-        due = [self._is_due(*tag) for tag in ANSWER_TAG.iter_unpack(tags)]
         now_us = monotonic_us()
+        due = [self._is_due(now_us, *tag) for tag in ANSWER_TAG.iter_unpack(tags)]
         for channel, _ in self._work:
             channel.end_answered(now_us)
         messages = arena
@@ -289,9 +308,13 @@ class ZerodbServer(Actor):
                 if number < len(self._read_bytes):
                     self._read_bytes[number][0].add(size)
         for taken, pipe in self._read_bytes:
-            report = taken.report()
-            if report is not None:
-                pipe.send([report])
+            self._report_bytes(taken, pipe)
+
+    @staticmethod
+    def _report_bytes(taken: ReadBytes, pipe: Pipe) -> None:
+        report = taken.report()
+        if report is not None:
+            pipe.send([report])
 
     def _select_answers(self, arena: Arena, due: list[bool]) -> Frames:
         """The answers that clients still expect. Parts of a scatter-gather are left out, and
@@ -332,11 +355,13 @@ class ZerodbServer(Actor):
             too_much = answers.too_much_unread(messages.message(position)[skip:])
             self.session.outbox.answer(*too_much)
 
-    def _is_due(self, number: int, _: int, epoch: int, place: int, ticket: int) -> bool:
+    def _is_due(
+        self, now_us: int, number: int, _: int, epoch: int, place: int, ticket: int
+    ) -> bool:
         channels = self.session.channels
         if number >= len(channels):
             return number == JOB_SERVER and self._complete_job(ticket)
-        return channels[number].on_answer(epoch, place, ticket)
+        return channels[number].on_answer(epoch, place, ticket, now_us)
 
     def _complete_job(self, ticket: int) -> bool:
         """Whether the request was still open; it is closed now."""

@@ -129,8 +129,9 @@ class TableWorker(Actor):
 
     def _make_sockets(self) -> None:
         topics = (commits_topic(self.setup.name),)
-        commits = self.connect_pipe(zmq.SUB, "raft_peer", "commits", topics=topics)
-        self.listen(commits, self._on_commits)
+        self._commits = self.connect_pipe(zmq.SUB, "raft_peer", "commits", topics=topics)
+        self._is_lazy = False  # As the poller knows.
+        self.listen(self._commits, self._on_commits)
         self._applied_reports = self.push("raft_peer", "applied", hwm=PUSH_HWM)
         self._progress = self.push("raft_peer", "progress", hwm=PUSH_HWM)
         self.pull("barriers", self._on_barriers)
@@ -193,6 +194,10 @@ class TableWorker(Actor):
         for report in worker.reports(self._reports.full, now_ms):
             self._reports.send(report)
         self._report_applied()
+        lazy = worker.may_wait(now_ms)
+        if lazy is not self._is_lazy:
+            self._is_lazy = lazy
+            self.set_lazy(self._commits, lazy)
 
     def _send_job_results(self) -> None:
         worker = self._worker

@@ -1,20 +1,14 @@
-"""Plain writes of a table server without Python: csrc/tables/plain.c packs them, sends the packs to
-the leader and answers the clients. What it can't finish comes back as packs (take_back())."""
+"""Plain writes of a table server without Python: csrc/server/plain.c packs them, and answers them
+when the leader does (server.py). What it can't finish comes back as packs (take_back())."""
 
 from collections.abc import Sequence
 from enum import IntFlag
 from typing import Any, NamedTuple
 
-import zmq
-
 from ..._native import ffi, lib
-from ..broker.budget import Unsent
-from ..broker.server import ServedRouter
-from ..errors import NativeError, os_error, uncleared
+from ..errors import NativeError, uncleared
 from ..latency import Latency
 from ..net.messages import Arena, Frames
-from ..net.poller import Poller, Source
-from ..net.sockets import Drain, native_socket
 
 PACKS: int = lib.KLK_PLAIN_PACKS
 AHEAD: int = lib.KLK_PLAIN_AHEAD
@@ -29,7 +23,15 @@ _OTHER: int = lib.KLK_PLAIN_OTHER
 _ANSWERED: int = lib.KLK_PLAIN_ANSWERED
 _FRAMES_MAX = 3 * WRITES_MAX  # Of the answers of a pack.
 _RECORDS_BYTES = BYTES_MAX + WRITES_MAX * lib.KLK_RECORD_OVERHEAD_MAX
-_MESSAGE_BYTES = _RECORDS_BYTES + (1 << 10)  # Of a pack.
+MESSAGE_BYTES = _RECORDS_BYTES + (1 << 10)  # Of a pack.
+
+
+class Found(IntFlag):
+    """What an arena has."""
+
+    WRITES = lib.KLK_PLAIN_WRITES
+    READS = lib.KLK_PLAIN_READS
+    OTHERS = lib.KLK_PLAIN_OTHERS
 
 
 class TakenPack(NamedTuple):
@@ -102,6 +104,12 @@ class PlainWrites:
         """Whether no write waits."""
         return not (self._plain.count or self._plain.row_count)
 
+    @property
+    def late_us(self) -> int | None:
+        """When the caller should take back what is not answered; None: nothing is."""
+        packs = self._packs()
+        return packs[0].arrived_us + 1000 * LATE_MS if packs else None
+
     def _packs(self) -> list[Any]:
         plain = self._plain
         return [plain.packs[(plain.first + at) % PACKS] for at in range(plain.count)]
@@ -116,13 +124,17 @@ class PlainWrites:
         """Bytes of their entries."""
         return sum(pack.bytes for pack in self._packs())
 
-    # ---- steps, as klk_plain_wait() takes them ----
+    # ---- steps, as klk_table_wait() takes them ----
 
-    def receive(self, arena: Arena, now_us: int, unix_s: int) -> bool:
-        """Takes the writes of an arena of a ROUTER. False: some messages are no plain writes, and
-        none was taken. While rows wait (is_stalled) receive nothing else, and keep the arena."""
+    def read(self, arena: Arena) -> Found:
+        """Reads an arena of a ROUTER."""
+        return Found(lib.klk_plain_read(self._plain, arena._struct))
+
+    def receive(self, arena: Arena, now_us: int, unix_s: int) -> None:
+        """Takes the writes of the arena that was read last. While some wait (is_stalled) read
+        nothing else, and keep the arena."""
         self.arena, self._plain.unix_s = arena, unix_s
-        return bool(lib.klk_plain_receive(self._plain, arena._struct, now_us) != _OTHER)
+        lib.klk_plain_receive(self._plain, arena._struct, now_us)
 
     @property
     def is_stalled(self) -> bool:
@@ -153,6 +165,10 @@ class PlainWrites:
         lib.klk_plain_end(plain, now_us)
         return frames
 
+    def answers_of(self, place: int) -> Arena:
+        """The answers of the pack that was at this place, until the next receive()."""
+        return self._slots[place]
+
     # ---- back to Python ----
 
     def take_back(self) -> tuple[list[TakenPack], tuple[Arena, int] | None]:
@@ -165,7 +181,6 @@ class PlainWrites:
         rest = None
         if self.is_stalled and self.arena is not None:
             rest = self.arena, int(plain.row)
-            plain.taken -= plain.row_count - plain.row
         plain.count = plain.sent = plain.row = plain.row_count = 0
         return found, rest
 
@@ -200,67 +215,3 @@ def _read_records(records: bytes) -> tuple[list[bytes], list[bytes]]:
         entries.append(bytes(ffi.buffer(record.data, record.data_size)))
         at += size
     return reqids, entries
-
-
-class Left(IntFlag):
-    """What the caller must handle, besides ready sources."""
-
-    LEADER = lib.KLK_PLAIN_LEFT_LEADER
-    CLIENTS = lib.KLK_PLAIN_LEFT_CLIENTS
-    DENIED = lib.KLK_PLAIN_LEFT_DENIED
-    UNSENT = lib.KLK_PLAIN_LEFT_UNSENT
-    PACK = lib.KLK_PLAIN_LEFT_PACK
-    LATE = lib.KLK_PLAIN_LEFT_LATE
-
-
-class PlainResult(NamedTuple):
-    """The result of a wait."""
-
-    ready: list[tuple[Source, int]]  # As Poller.poll() returns them.
-    left: Left
-    leader_position: int  # With LEADER: the first unread message in its arena.
-    unsent: Unsent | None  # With UNSENT: of `answers`.
-    answers: Frames | None
-
-
-class PlainServer:
-    """Waits like the poller; meanwhile plain writes of a ROUTER go to the leader and are answered.
-
-    It returns when another source is ready, or the caller must handle something.
-    """
-
-    def __init__(self, writes: PlainWrites, poller: Poller, clients: ServedRouter) -> None:
-        self.writes, self._poller, self._clients = writes, poller, clients
-        self._out = Frames(_MESSAGE_BYTES, 8)
-        self._unsent = uncleared("uint32_t[]", 2 * WRITES_MAX)
-        serve = self._serve = ffi.new("struct klk_plain_serve *")
-        serve.plain, serve.out = writes._plain, self._out._struct
-        router = serve.clients
-        router.socket, router.drain = native_socket(clients.socket), clients.drain._drain
-        router.budget, router.bytes_max = clients.budget._budget, clients.budget.bytes_max
-        router.unsent = self._unsent
-
-    def wait(
-        self, leader: "zmq.Socket[bytes]", leader_drain: Drain, timeout_ms: int
-    ) -> PlainResult | None:
-        """Waits until the caller must act, or for timeout_ms. None: an arena has grown for a large
-        message, so the caller must receive. Raises OSError with libzmq's errno.
-
-        leader   a DEALER in the poller, and its drain
-        """
-        serve, writes = self._serve, self.writes
-        if self._clients.drain.is_grown or leader_drain.is_grown:
-            return None
-        native_socket(self._clients.socket)
-        serve.leader, serve.leader_drain = native_socket(leader), leader_drain._drain
-        serve.poll = self._poller._poll
-        writes.arena = self._clients.drain.arena
-        code = lib.klk_plain_wait(serve, timeout_ms)
-        if code < 0:
-            raise os_error("waiting for sockets") if code == lib.KLK_EOS else NativeError(code)
-        left, unsent, answers = Left(serve.left), None, None
-        if left & Left.UNSENT:
-            answers = writes._slots[serve.unsent_pack]
-            unsent = Unsent.of(self._unsent, serve.clients.unsents)
-        position = int(serve.leader_position)
-        return PlainResult(self._poller.ready(), left, position, unsent, answers)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+from ....native.tables.channels import ReadChannels
 from ...reqids import MACHINE_BYTES
 from ...zmqraft.client.client import LogClientMachine
 from ..wire import values
@@ -55,9 +56,10 @@ class ServerContext:
         self.setup = setup
         self.client = client
         self.leased_index = leased_index
+        self.reads = ReadChannels(setup.workers, setup.first_ticket)
         self.channels = [
-            WorkerChannel(number, setup.request_timeout_ms, setup.first_ticket)
-            for number in range(setup.workers)
+            WorkerChannel(number, setup.request_timeout_ms, setup.first_ticket, reads)
+            for number, reads in enumerate(self.reads.all)
         ]
         self.outbox = Outbox(setup.workers)
         self.clients = Clients()

@@ -13,6 +13,7 @@ answers them (`plain`), and the owner calls take_back() before anything else con
 from collections.abc import Callable, Sequence
 
 from ....native.net.messages import Arena
+from ....native.tables.channels import ReadChannels
 from ....native.tables.plain import PACKS, WORKERS_MAX, PlainWrites
 from ....native.tables.requests import READ, WRITE, Requests
 from ...access.table_audit import TableAudit, is_audited
@@ -79,7 +80,25 @@ class Session:
         """Whether what the leader sends may come with another event."""
         return self.writes.proposals.may_wait and not len(self._context.client.reads)
 
-    # ---- plain writes in C ----
+    # ---- plain writes and reads in C ----
+
+    @property
+    def read_channels(self) -> ReadChannels:
+        return self._context.reads
+
+    @property
+    def reads_in_c(self) -> bool:
+        """Whether C may forward plain reads now. It needs the lease of the node's peer."""
+        if self.setup.stale_allowed or self.reads.rounds:
+            return False
+        for channel in self.channels:
+            channel.open_reads()
+        return True
+
+    @property
+    def answers_in_c(self) -> bool:
+        """Whether C may pass answers of workers unseen."""
+        return not (len(self.outbox.scatter_gather) or len(self.audit))
 
     @property
     def plain_url(self) -> str | None:
@@ -89,7 +108,7 @@ class Session:
         if (
             url is None
             or not (self.plain.has_tables and self.writes.proposals.is_idle)
-            or client.window.packs_allowed < PACKS
+            or client.window.packs_allowed < min(PACKS, client.setup.limits.packs)
             or len(checks.fence)
             or checks.existence.count
             or any(channel.status.refusal for channel in self.channels)
@@ -346,6 +365,10 @@ class Session:
     @property
     def counters(self) -> dict[str, int]:
         """What has happened so often."""
-        found = self.outbox.counters
-        plain = {name: found[name] + self.plain.taken for name in ("requests", "writes")}
+        found, writes = self.outbox.counters, self.plain.taken
+        reads = sum(channel.reads.taken for channel in self.channels)
+        plain = {
+            "requests": found["requests"] + writes + reads,
+            "writes": found["writes"] + writes,
+        }
         return {**found, **plain}

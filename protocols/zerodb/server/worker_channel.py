@@ -1,6 +1,7 @@
 """The requests that the server has given one table worker, until the worker has answered them.
 
-They are sent in batches, one for each wake. The server keeps a batch until the worker reports its
+They are sent in batches, one for each wake; plain reads also by C code (`reads`), which hands them
+back when the worker is lost. The server keeps a batch until the worker reports its
 ticket as completed, and each answer carries the tag of its request. So if a worker dies, each
 request is answered once, and no request runs twice that must not.
 """
@@ -11,8 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from ....native.broker.relay import stamp
-from ....native.latency import Latency
 from ....native.net.messages import Arena, Frames
+from ....native.tables.channels import ReadChannel, ReadChannels
 from ....native.tables.requests import Requests
 from ..wire import values
 from ..wire import worker_pipe as pipe
@@ -69,10 +70,17 @@ class WorkerStatus(NamedTuple):
 class WorkerChannel:
     """The server's side of one worker."""
 
-    def __init__(self, number: int, timeout_ms: int, first_ticket: int = 1) -> None:
+    def __init__(
+        self,
+        number: int,
+        timeout_ms: int,
+        first_ticket: int = 1,
+        reads: ReadChannel | None = None,
+    ) -> None:
         self.number = number
         self.status = WorkerStatus()
-        self.latency = Latency()  # From the arrival of requests to their answers.
+        self.reads = reads or ReadChannels(1, first_ticket).all[0]
+        self.latency = self.reads.latency
         self.reported_kinds: set[int] = set()  # Since it or its pipe was lost.
         self._helloed_ms: int | None = None
         self._waits_due_ms = 0
@@ -80,7 +88,6 @@ class WorkerChannel:
         self.epoch: int | None = None  # None: it has not reported, so nothing is sent.
         self._timeout_ms = timeout_ms
         self._first_ticket = first_ticket
-        self._ticket = first_ticket - 1
         self._new: Frames | None = None  # Requests of this wake that wait for no index.
         self._rows: list[tuple[int, list[int]]] = []  # (kind, positions), to be added to these.
         self._unsent: deque[RequestBatch] = deque()
@@ -119,12 +126,14 @@ class WorkerChannel:
     @property
     def count(self) -> int:
         """Number of unanswered requests."""
-        return sum(batch.frames.count for batch in (*self._unsent, *self._sent))
+        own = sum(batch.frames.count for batch in (*self._unsent, *self._sent))
+        return own + self.reads.count
 
     @property
     def size(self) -> int:
         """Their size in bytes."""
-        return sum(batch.frames.size for batch in (*self._unsent, *self._sent))
+        own = sum(batch.frames.size for batch in (*self._unsent, *self._sent))
+        return own + self.reads.size
 
     def add_row(self, position: int, kind: int) -> None:
         """Adds a common request that waits for no index."""
@@ -169,8 +178,7 @@ class WorkerChannel:
         while self._unsent and self.epoch is not None:
             batch = self._unsent[0]
             if not (batch.ticket or batch.from_job):
-                self._ticket += 1
-                batch.ticket = self._ticket
+                batch.ticket = self.reads.next_ticket()
                 self._sent_by_ticket[batch.ticket] = batch
             if not (batch.position or batch.from_job):
                 head = _STAMP.pack(self.epoch & pipe.EPOCH_MASK, batch.index, batch.ticket)
@@ -185,8 +193,29 @@ class WorkerChannel:
                 self._sent.append(batch)
         return True
 
+    def open_reads(self) -> None:
+        """Lets C forward reads from now on, if the worker is there and no request is unsent."""
+        may = not (self._unsent or self._lost_ms is not None or self._expired_tickets)
+        self.reads.open(self.epoch & pipe.EPOCH_MASK if may and self.epoch is not None else None)
+
+    def take_back_reads(self, sent: int | None = None) -> None:
+        """Takes over what C has forwarded. sent: so many messages of the last batch have left"""
+        taken = self.reads.take_back()
+        for at, (frames, ticket, index, arrived_us, answered) in enumerate(taken):
+            batch = RequestBatch(frames, index, arrived_us // 1000, arrived_us=arrived_us)
+            batch.ticket, batch.position, batch.answered = ticket, frames.count, answered
+            self._sent_by_ticket[ticket] = batch
+            if sent is not None and at == len(taken) - 1:
+                batch.position = sent
+                self._unsent.append(batch)
+            else:
+                self._sent.append(batch)
+        if taken:
+            self._sent = deque(sorted(self._sent, key=lambda batch: batch.ticket))
+
     def on_handled(self, ticket: int, now_us: int = 0) -> None:
         """All requests up to this ticket are done."""
+        self.reads.handled(ticket, now_us)
         while self._sent and self._sent[0].ticket <= ticket:
             self._end_first(now_us)
 
@@ -201,7 +230,7 @@ class WorkerChannel:
         del self._sent_by_ticket[batch.ticket]
         self.latency.add(now_us - batch.arrived_us, batch.frames.count)
 
-    def on_answer(self, epoch: int, place: int, ticket: int) -> bool:
+    def on_answer(self, epoch: int, place: int, ticket: int, now_us: int = 0) -> bool:
         """Whether the answer with this tag goes to the client. False: the client has got another
         answer, will get one from the successor of this worker, or asked an earlier server."""
         if (
@@ -213,12 +242,15 @@ class WorkerChannel:
         if ticket < self._first_ticket:
             return False
         batch = self._sent_by_ticket.get(ticket)
-        if batch is not None:
+        if batch is None:
+            self.reads.answered(ticket, place, now_us)
+        else:
             batch.answered.add(place)
         return True
 
     def on_lost(self, now_ms: int) -> None:
         """The pipe is disconnected; the next report shows whether the worker has restarted."""
+        self.take_back_reads()
         if self._lost_ms is None:
             self._lost_ms = now_ms
         self.reported_kinds.clear()
@@ -229,6 +261,7 @@ class WorkerChannel:
         self._lost_ms = None
         if epoch == self.epoch:
             return []
+        self.take_back_reads()
         was_known, self.epoch = self.epoch is not None, epoch
         self._waits_due_ms = self._awaits_due_ms = 0
         self.reported_kinds.clear()

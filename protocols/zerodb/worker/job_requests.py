@@ -27,6 +27,9 @@ class JobRequestQueue:
         self._open_on_the_fly = open_on_the_fly
         self._waiting: list[JobRequest] = []
 
+    def __len__(self) -> int:
+        return len(self._waiting)
+
     def add(self, request: JobRequest) -> None:
         self._waiting.append(request)
 

@@ -89,6 +89,10 @@ class Reporter:
         """The server waits until writes are applied."""
         self._awaited_until_ms = now_ms + AWAITED_MS
 
+    def is_awaited(self, now_ms: int) -> bool:
+        """Whether it may still wait."""
+        return now_ms < self._awaited_until_ms
+
     def add_outcomes(self, outcomes: Sequence[Outcome]) -> None:
         """Takes outcomes of applied operations."""
         self._outcomes += outcomes
@@ -140,7 +144,7 @@ class Reporter:
             self._reported.pop(pipe.PROGRESS, None)
         packed = [b"".join(map(_encoded, outcomes))] if outcomes else []
         is_due = self._unhurried_due_ms <= now_ms
-        if outcomes or is_due or now_ms < self._awaited_until_ms:
+        if outcomes or is_due or self.is_awaited(now_ms):
             self._add(reports, pipe.PROGRESS, applied, applied, packed)
         expires_ms = databases.replicated.expires_ms
         self._add(reports, pipe.NEXT_EXPIRY, expires_ms, expires_ms, [])

@@ -422,6 +422,11 @@ class Worker:
         applied, is_waiting = self.applier.applied[0], self.requests.is_waiting
         return self.applied_reporter.report(applied, is_waiting, now_ms)
 
+    def may_wait(self, now_ms: int) -> bool:
+        """Whether commits may come with another event: nothing waits until they are applied."""
+        awaited = self.reporter.is_awaited(now_ms) or self.requests.is_waiting
+        return not (awaited or len(self._jobs))
+
     def lease_messages(self) -> list[Message]:
         """Applied entries about leases, for job_server. One that misses a message finds the
         snapshots in their folder."""

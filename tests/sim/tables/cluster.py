@@ -33,6 +33,7 @@ class TableCluster(SimCluster):
             random.choice([250, 1000]),
             random.choice([500, 10 << 20]),
             random.choice([2, 64]),
+            random.random() < 0.75,
         )
         super().__init__(seed)
         self.plan += [

@@ -10,6 +10,8 @@ from random import Random
 from typing import Any, NamedTuple
 
 from kelek.native.net.messages import Arena
+from kelek.native.tables.plain import Found
+from kelek.protocols.connections import Send
 from kelek.protocols.raft.messages import EntryBatch
 from kelek.protocols.record import decode_block
 from kelek.protocols.reqids import MACHINE_BYTES, make_reqids
@@ -48,6 +50,7 @@ class RunSettings(NamedTuple):
     request_ms: int  # Timeout of servers and workers.
     entry_bytes_max: int  # Of a server; larger writes are cut.
     window_packs: int  # That a server has sent to the leader.
+    plain: bool  # C packs and answers plain writes, where it can.
 
 
 class CheckedLog:
@@ -156,6 +159,7 @@ class ServerProcess(Process):
         super().__init__(node.simulation, f"{node.name}.{SERVER}")
         self.node = node
         self.routes: dict[bytes, Connection] = {}
+        self._unread: list[list[bytes]] = []  # Requests, while C has no room for more.
         epoch = node.new_epoch()
         random = Random(f"{self.simulation.seed} {self.name} {epoch}")
         self._new_reqids = partial(_make_reqids, node, random.randbytes(MACHINE_BYTES), count(1))
@@ -172,6 +176,7 @@ class ServerProcess(Process):
             own_url=node.url,
             first_ticket=epoch,
             secret=node.secret,
+            maker=random.randbytes(MACHINE_BYTES + 2),
         )
         self.session = Session(session, client, self._new_reqids, lambda: node.leased_index)
         listeners = {each.url: each.client_door for each in nodes}
@@ -196,9 +201,13 @@ class ServerProcess(Process):
             session.on_report(PIPE_HEADER.unpack(message[0]), message[1:], now.ms, now.us)
         for (number,) in by_kind.pop("worker lost", ()):
             session.channels[number].on_lost(now.ms)
-        received = [message for (message,) in by_kind.pop("request", ())]
-        if received:
-            session.on_requests(Arena.from_messages(received), now)
+        self._unread += [message for (message,) in by_kind.pop("request", ())]
+        self._serve_plain(by_kind)
+        if self._unread and not session.plain.is_stalled:
+            requests, self._unread = Arena.from_messages(self._unread), []
+            session.on_requests(requests, now)
+        if any(by_kind.values()) or (client.deadline_ms or now.ms + 1) <= now.ms:
+            session.take_back(now)
         for kind, events in by_kind.items():
             for event in events:
                 self.links.receive(client, (kind, *event), now.ms)
@@ -213,11 +222,61 @@ class ServerProcess(Process):
                 self._answer(message)
         session.outbox.notices.clear()
         dues = [due for due in (session.deadline_ms, client.deadline_ms) if due is not None]
+        if session.plain.late_us is not None:
+            dues.append(session.plain.late_us // US_PER_MS)
         if dues:
             self.wake_after(max(AGAIN_US, self.node.at_us(min(dues)) - self.simulation.now_us))
 
+    def _serve_plain(self, by_kind: dict[str, list[Any]]) -> None:
+        """Does the work of klk_plain_wait(); leaves in by_kind and _unread what is not its own."""
+        session, plain, now = self.session, self.session.plain, self.now
+        if not self.node.run_settings.plain:
+            return
+        url = session.plain_url
+        if url is None or (plain.late_us or now.us + 1) <= now.us:
+            session.take_back(now)
+        events = by_kind.pop("frames", [])
+        while events and events[0][0] == url:
+            answers = plain.answer(Arena.from_messages([events[0][1]]), 0, now.us)
+            if answers is None:
+                break
+            del events[0]
+            for message in answers.messages():
+                self._answer(message)
+        by_kind["frames"] = events
+        if events and url is not None:
+            return
+        if self._unread and not plain.is_stalled:
+            self._receive_plain(Arena.from_messages(self._unread), can_write=url is not None)
+        if url is None:
+            return
+        packs = plain.packs(now.us).messages()
+        self.links.carry_out(Send(url, frames) for frames in packs)
+
+    def _receive_plain(self, requests: Arena, can_write: bool) -> None:
+        session, plain, now = self.session, self.session.plain, self.now
+        found, channels = plain.read(requests), session.read_channels
+        index = self.node.leased_index if session.reads_in_c else 0
+        if found & Found.OTHERS or (found & Found.WRITES and not can_write):
+            return
+        if found & Found.READS and not (index and channels.fits(requests)):
+            return
+        self._unread = []
+        for number, channel in enumerate(channels.all):
+            taken = channel.taken
+            for message in channels.add(number, requests, index, now.us).messages():
+                self._send_work(number, message)
+            self.simulation.counters["reads in C"] += channel.taken - taken
+        writes = plain.taken
+        plain.receive(requests, now.us, self.node.unix_ms // 1000)
+        self.simulation.counters["writes in C"] += plain.taken - writes
+
     def _on_done(self, message: Frames) -> None:
         tag, *answer = message
+        arena = Arena.from_messages([message])
+        if self.session.answers_in_c and self.session.read_channels.done(arena, self.now.us):
+            self._answer(answer)
+            return
         number, _, epoch, place, ticket = ANSWER_TAG.unpack(tag)
         channel = self.session.channels[number]
         is_due = channel.on_answer(epoch, place, ticket)

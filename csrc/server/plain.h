@@ -3,7 +3,7 @@
  * expect an answer (docs/decisions/0050-plain-writes-at-commit.md). */
 #ifndef KLK_PLAIN_H
 #define KLK_PLAIN_H
-#include "serve.h"
+#include "api.h"
 
 enum klk_plain_limit {
     KLK_PLAIN_PACKS = 16,
@@ -35,7 +35,7 @@ struct klk_plain_pack {
 struct klk_plain {
     /* What the caller sets. */
     const uint8_t *ident;       /* of the cluster */
-    const uint32_t *tables;     /* ascending: those that need no check */
+    const uint32_t *tables;     /* ascending: replicated ones, which need no check */
     struct klk_request *rows;   /* room for rows_max */
     struct klk_latency *latency;
     uint64_t applied_max;       /* writes up to this index are answered at once */
@@ -45,7 +45,7 @@ struct klk_plain {
     uint32_t timeout_ms;        /* of a request */
     uint8_t maker[5];           /* bytes 4 to 8 of the request ids that are made here */
     uint8_t spare[3];
-    uint32_t unix_s;            /* bytes 0 to 3 of these; klk_plain_wait() sets it */
+    uint32_t unix_s;            /* bytes 0 to 3 of these; klk_table_wait() sets it */
     uint32_t made;              /* such ids, ever: the last 3 bytes */
     /* The packs: `count` from `first` on, in a ring. `sent` of them are with the leader; of the
      * others there is one at most that still grows. */
@@ -57,12 +57,18 @@ struct klk_plain {
     uint64_t taken;             /* writes, ever */
 };
 
-/* Takes the writes of an arena into packs. Some may have no room yet: row < row_count; call
- * klk_plain_take() after an answer, and receive nothing meanwhile.
- *
- * Returns KLK_OK, or KLK_PLAIN_OTHER when a message is no plain write: then none was taken. */
 enum klk_plain_result { KLK_PLAIN_OTHER = 1, KLK_PLAIN_ANSWERED = 2 };
-int klk_plain_receive(struct klk_plain *plain, const struct klk_messages *arena, int64_t now_us);
+
+/* What an arena of clients has. */
+enum klk_plain_found { KLK_PLAIN_WRITES = 1, KLK_PLAIN_READS = 2, KLK_PLAIN_OTHERS = 4 };
+
+/* Reads the requests of an arena into rows. A read is plain if it asks for keys, and the leader's
+ * lease tells what it must see. Returns flags of klk_plain_found. */
+int klk_plain_read(struct klk_plain *plain, const struct klk_messages *arena);
+
+/* Takes the writes among these rows into packs. Some may have no room yet: row < row_count; call
+ * klk_plain_take() after an answer, and receive nothing meanwhile. */
+void klk_plain_receive(struct klk_plain *plain, const struct klk_messages *arena, int64_t now_us);
 
 /* Takes rows of the same arena that had no room. */
 void klk_plain_take(struct klk_plain *plain, const struct klk_messages *arena, int64_t now_us);
@@ -82,39 +88,5 @@ int klk_plain_answer(struct klk_plain *plain, const struct klk_messages *arena, 
 
 /* Ends the first pack. */
 void klk_plain_end(struct klk_plain *plain, int64_t now_us);
-
-/* What the caller must handle after klk_plain_wait(). */
-enum klk_plain_left {
-    KLK_PLAIN_LEFT_LEADER = 1,  /* the leader's arena, from leader_position on */
-    KLK_PLAIN_LEFT_CLIENTS = 2, /* the clients' arena, of which nothing was taken */
-    KLK_PLAIN_LEFT_DENIED = 4,  /* refused messages of the clients' drain */
-    KLK_PLAIN_LEFT_UNSENT = 8,  /* unsent answers of the pack that ended last; all were tried */
-    KLK_PLAIN_LEFT_PACK = 16,   /* the leader's socket took no pack: `sent` is right */
-    KLK_PLAIN_LEFT_LATE = 32    /* the first pack is not answered in time */
-};
-
-struct klk_plain_serve {
-    struct klk_plain *plain;
-    struct klk_poll *poll;            /* has both sockets, and the caller's others */
-    struct klk_served_router clients; /* without `out` */
-    void *leader;                     /* a DEALER */
-    struct klk_drain *leader_drain;
-    struct klk_messages *out;         /* room for one pack */
-    int32_t leader_more;
-    int32_t left;                     /* out: enum klk_plain_left */
-    uint32_t leader_position;         /* out */
-    uint32_t unsent_pack;             /* out: its place in packs */
-};
-
-/* Waits like klk_poll_wait(). While only the two sockets are ready, and only plain writes and their
- * answers arrive, it handles these and waits again. It returns when another source is ready, when
- * something is left to the caller, and after timeout_ms. Items of the two sockets are ready only if
- * the caller must receive there.
- *
- * The first packs leave at once. While KLK_PLAIN_AHEAD of them are with the leader, later writes
- * gather in one.
- *
- * Returns KLK_OK with left, KLK_EINVAL when a socket is not in poll, or KLK_EOS. */
-int klk_plain_wait(struct klk_plain_serve *serve, int64_t timeout_ms);
 
 #endif

@@ -1,9 +1,6 @@
 /* Plain writes of a table server: packed, sent to the leader and answered without Python. */
 #include "plain.h"
 
-#include <time.h>
-
-#include "budget.h"
 #include "bytes.h"
 #include "messages.h"
 #include "table_mark.h"
@@ -14,6 +11,7 @@ enum {
     ACCEPTED = 1, /* the status of an answer to a pack */
     RUN_BYTES = 12,
     SYNC_FLAGS = 3, /* PARTSYNC and FULLSYNC: the client expects an answer after the commit */
+    READ = 0x10,
     WITH_INDEX = 0x40
 };
 
@@ -69,7 +67,7 @@ static int is_close(int64_t one, int64_t other) {
 }
 
 /* Adds the write of a row; 0: it does not fit. */
-static int pack_add(const struct klk_plain *plain, struct klk_plain_pack *pack,
+static int pack_add(struct klk_plain *plain, struct klk_plain_pack *pack,
                     const struct klk_messages *arena, const struct klk_request *row,
                     const uint8_t *reqid) {
     uint32_t done = 0, position = 0, entry = row->entry_size;
@@ -82,6 +80,7 @@ static int pack_add(const struct klk_plain *plain, struct klk_plain_pack *pack,
     pack->size = (uint32_t)(at - pack->records) + entry;
     pack->bytes += entry;
     pack->count++;
+    plain->taken++;
     pack->workers |= 1ull << row->table % plain->workers;
     pack->asks_index |= row->extension & WITH_INDEX;
     memcpy(pack->last, reqid, KLK_REQID_SIZE);
@@ -102,6 +101,7 @@ static void reqid_of(struct klk_plain *plain, const struct klk_request *row, uin
 void klk_plain_take(struct klk_plain *plain, const struct klk_messages *arena, int64_t now_us) {
     for (; plain->row < plain->row_count; plain->row++) {
         const struct klk_request *row = &plain->rows[plain->row];
+        if (row->shape != KLK_REQUEST_WRITE) continue;
         uint8_t reqid[KLK_REQID_SIZE];
         reqid_of(plain, row, reqid);
         uint32_t asked = row->deadline_ms;
@@ -119,17 +119,28 @@ void klk_plain_take(struct klk_plain *plain, const struct klk_messages *arena, i
     plain->row = plain->row_count = 0;
 }
 
-int klk_plain_receive(struct klk_plain *plain, const struct klk_messages *arena, int64_t now_us) {
-    uint32_t count = arena->messages;
-    if (count > plain->rows_max) return KLK_PLAIN_OTHER;
+static int is_read(const struct klk_plain *plain, const struct klk_request *row) {
+    return row->shape == KLK_REQUEST_READ && row->type == READ && !row->extension &&
+           is_known(plain, row->table);
+}
+
+int klk_plain_read(struct klk_plain *plain, const struct klk_messages *arena) {
+    if (arena->messages > plain->rows_max) return KLK_PLAIN_OTHERS;
     klk_requests_read(arena, 1, plain->entry_bytes_max, plain->rows);
-    for (uint32_t i = 0; i < count; i++)
-        if (!is_plain(plain, &plain->rows[i])) return KLK_PLAIN_OTHER;
+    int found = 0;
+    for (uint32_t i = 0; i < arena->messages; i++) {
+        const struct klk_request *row = &plain->rows[i];
+        found |= is_plain(plain, row) ? KLK_PLAIN_WRITES
+                 : is_read(plain, row)       ? KLK_PLAIN_READS
+                                      : KLK_PLAIN_OTHERS;
+    }
+    return found;
+}
+
+void klk_plain_receive(struct klk_plain *plain, const struct klk_messages *arena, int64_t now_us) {
     plain->row = 0;
-    plain->row_count = count;
-    plain->taken += count;
+    plain->row_count = arena->messages;
     klk_plain_take(plain, arena, now_us);
-    return KLK_OK;
 }
 
 /* ---- the leader ---- */
@@ -190,163 +201,4 @@ void klk_plain_end(struct klk_plain *plain, int64_t now_us) {
     plain->first = (plain->first + 1) % KLK_PLAIN_PACKS;
     plain->count--;
     plain->sent--;
-}
-
-/* ---- one wake after the other ---- */
-
-static struct klk_poll_item *item_of(const struct klk_poll *poll, const void *socket) {
-    for (uint32_t i = 0; i < poll->count; i++)
-        if (poll->items[i].socket == socket) return &poll->items[i];
-    return NULL;
-}
-
-static int others_ready(const struct klk_poll *poll, const struct klk_poll_item *clients,
-                        const struct klk_poll_item *leader) {
-    for (uint32_t i = 0; i < poll->count; i++) {
-        const struct klk_poll_item *item = &poll->items[i];
-        int expected = item == clients || item == leader ? KLK_POLL_IN : 0;
-        if (item->ready & ~expected) return 1;
-    }
-    return 0;
-}
-
-/* Receives what waits. Returns as klk_drain_receive(), KLK_ESPACE if the caller must do it. */
-static int receive(struct klk_drain *drain, void *socket, struct klk_poll_item *item,
-                   int32_t *more) {
-    uint64_t dropped = drain->dropped;
-    int result = klk_drain_receive(drain, socket, 1);
-    if (result < 0 && result != KLK_ESPACE) return result;
-    *more = result == KLK_MORE;
-    item->ready = 0;
-    /* A message that needs more room is read by the caller, which also counts dropped ones. */
-    if (result == KLK_ESPACE || drain->dropped != dropped) item->ready = KLK_POLL_IN;
-    return KLK_OK;
-}
-
-/* Sends the answers of the first pack, and ends it. */
-static int answers_send(struct klk_plain_serve *serve, struct klk_poll_item *clients) {
-    struct klk_served_router *router = &serve->clients;
-    struct klk_plain *plain = serve->plain;
-    uint32_t position = 0, place = plain->first;
-    clients->check = 1; /* Sending consumes the event that the descriptor would have shown. */
-    int result = klk_budget_send(router->budget, router->socket, pack_at(plain, 0)->answers, 0,
-                                 router->bytes_max, &position, router->unsent, &router->unsents);
-    if (result < 0) return result;
-    klk_plain_end(plain, (int64_t)klk_monotonic_us());
-    if (router->unsents) {
-        serve->left |= KLK_PLAIN_LEFT_UNSENT;
-        serve->unsent_pack = place;
-    }
-    return KLK_OK;
-}
-
-/* Handles the leader's messages from leader_position on. */
-static int leader_read(struct klk_plain_serve *serve, struct klk_poll_item *clients) {
-    const struct klk_messages *arena = serve->leader_drain->arena;
-    for (; serve->leader_position < arena->messages; serve->leader_position++) {
-        if (serve->left) { /* The caller must handle unsent answers first. */
-            serve->left |= KLK_PLAIN_LEFT_LEADER;
-            return KLK_OK;
-        }
-        int result = klk_plain_answer(serve->plain, arena, serve->leader_position);
-        if (result == KLK_PLAIN_ANSWERED) result = answers_send(serve, clients);
-        if (result < 0) return result;
-        if (result == KLK_PLAIN_OTHER) {
-            serve->left |= KLK_PLAIN_LEFT_LEADER;
-            return KLK_OK;
-        }
-    }
-    return KLK_OK;
-}
-
-static int packs_send(struct klk_plain_serve *serve, struct klk_poll_item *leader) {
-    struct klk_messages *out = serve->out;
-    for (;;) {
-        uint32_t position = 0, dropped = 0;
-        out->frames = out->messages = 0;
-        int result = klk_plain_pack(serve->plain, out);
-        if (result <= 0) return result;
-        leader->check = 1;
-        result = klk_send(serve->leader, out, 0, KLK_KEEP, &position, &dropped);
-        if (result < 0) return result;
-        if (result == KLK_MORE || dropped) {
-            serve->plain->sent--;
-            serve->left |= KLK_PLAIN_LEFT_PACK;
-            return KLK_OK;
-        }
-    }
-}
-
-static int clients_read(struct klk_plain_serve *serve, struct klk_poll_item *clients,
-                        int64_t now_us) {
-    struct klk_drain *drain = serve->clients.drain;
-    if (!clients->ready && !serve->clients.more) return KLK_OK;
-    int result = receive(drain, serve->clients.socket, clients, &serve->clients.more);
-    if (result != KLK_OK) return result;
-    if (drain->denied && drain->denied->messages) serve->left |= KLK_PLAIN_LEFT_DENIED;
-    if (klk_plain_receive(serve->plain, drain->arena, now_us) != KLK_OK)
-        serve->left |= KLK_PLAIN_LEFT_CLIENTS;
-    return KLK_OK;
-}
-
-/* One wake. Returns KLK_OK, or an error. */
-static int wake(struct klk_plain_serve *serve, struct klk_poll_item *clients,
-                struct klk_poll_item *leader, int64_t now_us) {
-    struct klk_plain *plain = serve->plain;
-    int result = KLK_OK;
-    if (leader->ready || serve->leader_more) { /* First, since it makes room for writes. */
-        result = receive(serve->leader_drain, serve->leader, leader, &serve->leader_more);
-        serve->leader_position = 0;
-        if (result == KLK_OK) result = leader_read(serve, clients);
-    }
-    if (result != KLK_OK || serve->left) return result;
-    if (plain->row < plain->row_count)
-        klk_plain_take(plain, serve->clients.drain->arena, now_us);
-    else
-        result = clients_read(serve, clients, now_us);
-    if (result != KLK_OK) return result;
-    return packs_send(serve, leader);
-}
-
-int klk_plain_wait(struct klk_plain_serve *serve, int64_t timeout_ms) {
-    struct klk_plain *plain = serve->plain;
-    struct klk_poll_item *clients = item_of(serve->poll, serve->clients.socket);
-    struct klk_poll_item *leader = item_of(serve->poll, serve->leader);
-    if (!clients || !leader) return KLK_EINVAL;
-    int64_t now_us = (int64_t)klk_monotonic_us(), end_us = now_us + timeout_ms * 1000;
-    int result = KLK_OK;
-    serve->left = 0;
-    for (;;) {
-        int stalled = plain->row < plain->row_count;
-        int more = serve->leader_more || (serve->clients.more && !stalled);
-        int64_t late_us = end_us;
-        if (plain->count) late_us = pack_at(plain, 0)->arrived_us + KLK_PLAIN_LATE_MS * 1000;
-        int64_t until_us = late_us < end_us ? late_us : end_us;
-        int64_t left_ms = more || now_us >= until_us ? 0 : (until_us - now_us + 999) / 1000;
-        if (stalled) clients->wanted &= ~KLK_POLL_IN;
-        int found = klk_poll_wait(serve->poll, left_ms);
-        if (stalled) clients->wanted |= KLK_POLL_IN;
-        if (found < 0) return found;
-        now_us = (int64_t)klk_monotonic_us();
-        plain->unix_s = (uint32_t)time(NULL);
-        result = wake(serve, clients, leader, now_us);
-        if (result < 0) return result;
-        if (serve->left || clients->ready || leader->ready) break;
-        if (others_ready(serve->poll, clients, leader)) break;
-        if (plain->count &&
-            now_us - pack_at(plain, 0)->arrived_us >= KLK_PLAIN_LATE_MS * 1000) {
-            serve->left = KLK_PLAIN_LEFT_LATE;
-            break;
-        }
-        if (now_us >= end_us && !more) break;
-    }
-    if (serve->leader_more) leader->ready = KLK_POLL_IN;
-    if (plain->row < plain->row_count) { /* The arena must stay until they have room. */
-        clients->ready &= ~KLK_POLL_IN;
-        clients->check = 1;
-    } else if (serve->clients.more) {
-        clients->ready = KLK_POLL_IN;
-    }
-    serve->leader_more = serve->clients.more = 0;
-    return KLK_OK;
 }
