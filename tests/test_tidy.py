@@ -588,6 +588,9 @@ def test_every_c_function_is_documented() -> None:
         "zre",
         "farm",
         "steady",
+        "plain",
+        "channels",
+        "table_wait",
     )
     headers = {PurePosixPath(name).stem: name for name in FILES if re.match(r"csrc/.*\.h$", name)}
     parts = [headers[name] for name in names]
@@ -641,6 +644,9 @@ klk_columns_add native/tables/test_columns.py::test_columns_equal_their_twins
 klk_columns_join native/tables/test_columns.py::test_joined_columns_equal_their_twins
 klk_columns_part native/tables/test_columns.py::test_split_frames_equal_their_twins
 klk_entries_add native/log/test_entries.py::test_messages_of_entries_are_their_twins
+klk_plain_\w+ native/tables/test_plain.py::test_a_history_of_writes_is_its_twins
+klk_channels?_\w+ native/tables/test_channels.py::test_a_history_of_reads_is_its_twins
+klk_table_wait native/tables/test_server.py::test_each_request_has_its_answer
 klk_gets_\w+ native/tables/test_gets.py::test_reads_are_answered_as_by_the_twin
 klk_requests_\w+ native/tables/test_requests.py::test_requests_are_read_as_the_twin_does
 klk_answers_tell native/tables/test_requests.py::test_indexes_are_told_as_the_twin_does

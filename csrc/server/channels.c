@@ -96,7 +96,8 @@ int klk_channels_done(struct klk_channel *channels, uint32_t workers,
             if (!notes && !batch_of(channel, ticket, place)) return 0;
             if (!notes) continue;
             klk_channel_answered(channel, ticket, place, now_us);
-            channel->bytes += arena->offsets[arena->firsts[m + 1]] - arena->offsets[arena->firsts[m]];
+            const uint32_t *firsts = arena->firsts + m;
+            channel->bytes += arena->offsets[firsts[1]] - arena->offsets[firsts[0]];
         }
     }
     return 1;

@@ -46,7 +46,7 @@ static int answers_send(struct klk_table_wait *wait, struct items *items,
                         const struct klk_messages *answers, uint32_t skip, int left) {
     struct klk_served_router *router = &wait->clients;
     uint32_t position = 0;
-    items->clients->check = 1; /* Sending consumes the event that the descriptor would have shown. */
+    items->clients->check = 1; /* Sending consumes the event that a descriptor would show. */
     int result = klk_budget_send(router->budget, router->socket, answers, skip, router->bytes_max,
                                  &position, router->unsent, &router->unsents);
     if (result == KLK_OK && router->unsents) wait->left |= left;

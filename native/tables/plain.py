@@ -26,7 +26,7 @@ _RECORDS_BYTES = BYTES_MAX + WRITES_MAX * lib.KLK_RECORD_OVERHEAD_MAX
 MESSAGE_BYTES = _RECORDS_BYTES + (1 << 10)  # Of a pack.
 
 
-class Found(IntFlag):
+class PlainKinds(IntFlag):
     """What an arena has."""
 
     WRITES = lib.KLK_PLAIN_WRITES
@@ -126,9 +126,9 @@ class PlainWrites:
 
     # ---- steps, as klk_table_wait() takes them ----
 
-    def read(self, arena: Arena) -> Found:
+    def read(self, arena: Arena) -> PlainKinds:
         """Reads an arena of a ROUTER."""
-        return Found(lib.klk_plain_read(self._plain, arena._struct))
+        return PlainKinds(lib.klk_plain_read(self._plain, arena._struct))
 
     def receive(self, arena: Arena, now_us: int, unix_s: int) -> None:
         """Takes the writes of the arena that was read last. While some wait (is_stalled) read

@@ -19,6 +19,7 @@ NO_PARSERS = {
     "klk_crc32c_sliced": "the same sum as klk_crc32c",
     "klk_exchange_service_workers": "looks up a name",
     "klk_header_read": "copies 32 bytes; klk_block_check calls it",
+    "klk_record_head": "writes",
     "klk_reqids_find": "looks up 12 bytes; klk_updates_receive calls it",
     "klk_reqids_keep": "stores 12 bytes; klk_reqids_add calls it",
     "klk_segment_free": "gives blocks back",

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from kelek.native.net.messages import Arena
-from kelek.native.tables.plain import Found
+from kelek.native.tables.plain import PlainKinds
 from kelek.protocols.connections import Send
 from kelek.protocols.raft.messages import EntryBatch
 from kelek.protocols.record import decode_block
@@ -257,9 +257,9 @@ class ServerProcess(Process):
         session, plain, now = self.session, self.session.plain, self.now
         found, channels = plain.read(requests), session.read_channels
         index = self.node.leased_index if session.reads_in_c else 0
-        if found & Found.OTHERS or (found & Found.WRITES and not can_write):
+        if found & PlainKinds.OTHERS or (found & PlainKinds.WRITES and not can_write):
             return
-        if found & Found.READS and not (index and channels.fits(requests)):
+        if found & PlainKinds.READS and not (index and channels.fits(requests)):
             return
         self._unread = []
         for number, channel in enumerate(channels.all):

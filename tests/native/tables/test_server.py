@@ -1,0 +1,335 @@
+"""The inner loop of a table server over real sockets.
+
+Its steps have their twins in test_plain.py and test_channels.py. Here each client gets the answer
+to its request, whatever is left to Python.
+"""
+
+import itertools
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from kelek.native.broker.budget import Budget
+from kelek.native.broker.server import ServedRouter
+from kelek.native.latency import Latency
+from kelek.native.log.lease import SharedLease
+from kelek.native.net.poller import Poller
+from kelek.native.net.sockets import Drain
+from kelek.native.tables.channels import ReadChannels
+from kelek.native.tables.plain import LATE_MS, PlainWrites
+from kelek.native.tables.server import DrainedSocket, Left, TableResult, TableServer
+from kelek.protocols.zerodb.wire.requests import Put, Read, ServerInfo, encode_request
+from kelek.protocols.zerodb.wire.values import PARTSYNC, WITH_INDEX, Extension
+from kelek.protocols.zerodb.wire.worker_pipe import ANSWER_TAG, PIPE_HEADER
+from kelek.protocols.zmqraft.wire.extensions import PACK_ACCEPTED, PACK_ANSWER, PackAnswer
+
+Socket = zmq.Socket[bytes]
+TABLE, WORKERS, EPOCH = 4, 2, 77
+WAIT_MS, DEADLINE_S = 5, 60
+NUMBERS = itertools.count()
+FAR_MS = 1 << 60
+
+
+class PlayedServer:
+    """A table server around the loop; the test plays clients, leader and workers."""
+
+    def __init__(self, context: "zmq.Context[Socket]", folder: Path, **limits: Any) -> None:
+        self.context, self.number = context, next(NUMBERS)
+        self.sockets: list[Socket] = []
+        self.poller = Poller()
+        self.writes = PlainWrites(
+            b"cluster", Latency(), maker=b"maker", entry_bytes_max=1 << 20, workers=WORKERS,
+            timeout_ms=5000,
+        )  # fmt: skip
+        self.writes.set_tables([TABLE, TABLE + 1])
+        self.writes.set_applied_max(1 << 40)
+        self.channels = ReadChannels(WORKERS, 1)
+        for channel in self.channels.all:
+            channel.open(EPOCH)
+        self.lease = SharedLease(str(folder / "lease"))
+        self.lease.write(FAR_MS, 9)
+        router = self.bound(zmq.ROUTER, "clients")
+        router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        drain = Drain(router, **{"message_bytes_max": 1 << 20, **limits})
+        self.router = ServedRouter(router, drain, Budget(1 << 30))
+        done = self.bound(zmq.PULL, "done")
+        self.done = DrainedSocket(done, Drain(done, message_bytes_max=1 << 20))
+        dealer = self.socket(zmq.DEALER)
+        self.leader = DrainedSocket(dealer, Drain(dealer, message_bytes_max=1 << 20))
+        self.pushes = [self.socket(zmq.PUSH) for _ in range(WORKERS)]
+        for source in (router, done, dealer):
+            self.poller.register(source, zmq.POLLIN, drained=True)
+        self.server = TableServer(
+            *(self.poller, self.writes, self.channels, self.router, self.done, self.pushes, 1000)
+        )
+        self.clients: dict[bytes, Socket] = {}
+        self.answer_end = self.connected(zmq.PUSH, "done")  # Of the workers.
+
+    def socket(self, kind: int) -> Socket:
+        self.sockets.append(self.context.socket(kind))
+        return self.sockets[-1]
+
+    def close(self) -> None:
+        self.lease.close()
+        for socket in self.sockets:
+            socket.close(0)
+
+    def bound(self, kind: int, name: str) -> Socket:
+        socket = self.socket(kind)
+        socket.bind(f"inproc://{name}-{self.number}")
+        return socket
+
+    def connected(self, kind: int, name: str) -> Socket:
+        socket = self.socket(kind)
+        socket.connect(f"inproc://{name}-{self.number}")
+        return socket
+
+    def add_peers(self) -> tuple[Socket, list[Socket]]:
+        """The leader, and the workers' ends for requests."""
+        leader = self.bound(zmq.ROUTER, "leader")
+        self.leader.socket.connect(f"inproc://leader-{self.number}")
+        workers = []
+        for number, push in enumerate(self.pushes):
+            workers.append(self.bound(zmq.PULL, f"worker{number}"))
+            push.connect(f"inproc://worker{number}-{self.number}")
+        return leader, workers
+
+    def client(self, name: bytes) -> Socket:
+        if name not in self.clients:
+            socket = self.socket(zmq.DEALER)
+            socket.setsockopt(zmq.ROUTING_ID, name)
+            socket.connect(f"inproc://clients-{self.number}")
+            self.clients[name] = socket
+        return self.clients[name]
+
+    def wait(self, **changed: Any) -> TableResult:
+        asked = {"leader": self.leader, "lease": self.lease, "passes_done": True, **changed}
+        result = self.server.wait(WAIT_MS, **asked)
+        assert result is not None
+        return result
+
+    def wait_for(self, left: Left, **changed: Any) -> TableResult:
+        until = time.monotonic() + DEADLINE_S
+        while time.monotonic() < until:
+            result = self.wait(**changed)
+            if result.left:
+                assert result.left == left
+                return result
+        raise AssertionError(f"{left!r} was never left")
+
+
+@pytest.fixture
+def node(context: "zmq.Context[Socket]", tmp_path: Path) -> Iterator[PlayedServer]:
+    made = PlayedServer(context, tmp_path)
+    yield made
+    made.close()
+
+
+def put(number: int) -> list[bytes]:
+    extension = Extension(WITH_INDEX, reqid=b"%012d" % number)
+    return encode_request(Put(TABLE, [b"%d" % number], [b"value"], PARTSYNC, extension))
+
+
+def get(number: int) -> list[bytes]:
+    return encode_request(Read(TABLE + number % WORKERS, [b"%d" % number]))
+
+
+OTHER = encode_request(ServerInfo())
+
+
+def committed(pack: list[bytes], index: int) -> list[bytes]:
+    """The leader's answer to [route][reqid][..], whose pack has one write."""
+    answer = PackAnswer(PACK_ACCEPTED, ((pack[-1].count(b"value"), index),))
+    return [pack[0], *PACK_ANSWER.encode(answer, pack[1])]
+
+
+def answered(number: int, request: list[bytes], place: int) -> list[bytes]:
+    """A worker's answer to [header][route][header][table][key]."""
+    head = PIPE_HEADER.unpack(request[0])
+    return [ANSWER_TAG.pack(number, 0, EPOCH, place, head[5]), request[1], b"found", request[4]]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_each_request_has_its_answer(node: PlayedServer, seed: int) -> None:
+    rng = random.Random(seed)
+    leader, workers = node.add_peers()
+    asked: dict[bytes, list[str]] = {}  # By client: what it has asked, in order.
+    others, index, seen = 0, 0, set[str]()
+    places: dict[tuple[int, int], int] = {}
+    packs: list[list[bytes]] = []
+    reads: list[tuple[int, list[bytes], int]] = []
+    for number in range(400):
+        name = b"client%d" % rng.randrange(5)
+        kind = rng.choice(["put", "put", "get", "get", "get", "other"])
+        if kind == "other" and rng.random() < 0.9:
+            kind = "put"
+        client = node.client(name)
+        client.send_multipart({"put": put, "get": get}.get(kind, lambda _: OTHER)(number))
+        asked.setdefault(name, []).append(f"{kind} {number}")
+        if rng.random() < 0.4 and number < 399:
+            continue
+        until = time.monotonic() + DEADLINE_S
+        while True:
+            result = node.wait()
+            assert time.monotonic() < until
+            assert result.left in (Left(0), Left.CLIENTS), result.left
+            seen.add(str(result.left))
+            if result.left & Left.CLIENTS:  # Python would do all of it.
+                for route, *rest in node.router.drain.arena.messages():
+                    others += rest == OTHER
+                    node.router.socket.send_multipart([route, b"Python", *rest[-1:]])
+                    node.poller.recheck(node.router.socket)
+            while leader.poll(0):
+                packs.append(leader.recv_multipart())
+            for at, worker in enumerate(workers):
+                while worker.poll(0):
+                    request = worker.recv_multipart()
+                    ticket = PIPE_HEADER.unpack(request[0])[5]
+                    place = places.get((at, ticket), 0)
+                    places[at, ticket] = place + 1
+                    assert PIPE_HEADER.unpack(request[0])[4] == 9  # The lease's index.
+                    reads.append((at, request, place))
+            if not (packs or reads) and not result.left:
+                break
+            if packs and rng.random() < 0.7:
+                pack = packs.pop(0)
+                leader.send_multipart(committed(pack, index + 1))
+                index += pack[-1].count(b"value")
+            while reads and rng.random() < 0.7:
+                node.answer_end.send_multipart(answered(*reads.pop(rng.randrange(len(reads)))))
+    got: dict[bytes, list[list[bytes]]] = {}
+    for name, client in node.clients.items():
+        while client.poll(0):
+            got.setdefault(name, []).append(client.recv_multipart())
+    assert {name: len(each) for name, each in got.items()} == {
+        name: len(each) for name, each in asked.items()
+    }
+    indexes = []
+    for name, requests in asked.items():
+        wanted = [each.split() for each in requests]
+        puts = [frames[0] for frames in got[name] if frames[0][:3] == b"\x31\1\x20"]
+        by_c = [number for kind, number in wanted if kind == "put"]
+        assert len(puts) <= len(by_c)
+        indexes += [int.from_bytes(head[-8:], "little") for head in puts]
+        for frames in got[name]:
+            if frames[0] == b"found":
+                assert ["get", frames[1].decode()] in wanted
+    assert sorted(indexes) == list(range(1, index + 1))
+    assert seen == {str(Left(0)), str(Left.CLIENTS)}
+    assert others
+    assert node.writes.taken == index
+    assert sum(channel.taken for channel in node.channels.all) > 50
+
+
+def test_a_silent_leader_is_left_to_the_caller(node: PlayedServer) -> None:
+    leader, _ = node.add_peers()
+    node.client(b"client").send_multipart(put(1))
+    began = time.monotonic()
+    node.wait_for(Left.LATE)
+    assert time.monotonic() - began >= LATE_MS / 1000
+    packs, _ = node.writes.take_back()
+    assert [pack.sent for pack in packs] == [True]
+    leader.send_multipart(committed(leader.recv_multipart(), 5))
+    result = node.wait_for(Left.LEADER)  # Nobody waits for it here any more.
+    assert result.leader_position == 0
+    assert node.leader.drain.arena.count == 1
+
+
+def test_what_has_no_peer_is_left_to_the_caller(node: PlayedServer) -> None:
+    client = node.client(b"client")
+    client.send_multipart(put(1))
+    node.wait_for(Left.PACK)
+    packs, _ = node.writes.take_back()
+    assert [pack.sent for pack in packs] == [False]
+    client.send_multipart(get(1))
+    result = node.wait_for(Left.READS)
+    assert result.full == (TABLE % WORKERS ^ 1, 0)
+    (taken,) = node.channels.all[result.full[0]].take_back()
+    assert taken.requests.count == 1
+    assert not node.channels.fits(node.router.drain.arena)  # Until the caller opens it again.
+
+
+def test_without_leader_or_lease_requests_are_left_to_the_caller(node: PlayedServer) -> None:
+    node.add_peers()
+    client = node.client(b"client")
+    client.send_multipart(put(1))
+    node.wait_for(Left.CLIENTS, leader=None)
+    client.send_multipart(get(1))
+    node.wait_for(Left.CLIENTS, lease=None)
+    node.lease.write(0, 9)  # It has ended.
+    client.send_multipart(get(1))
+    node.wait_for(Left.CLIENTS)
+    assert node.writes.is_empty
+
+
+@pytest.mark.parametrize("kind", ["put", "get"])
+def test_an_answer_to_a_client_that_is_gone_is_reported(node: PlayedServer, kind: str) -> None:
+    leader, workers = node.add_peers()
+    node.client(b"client").send_multipart(put(1) if kind == "put" else get(1))
+    node.wait()
+    node.clients[b"client"].close(0)
+    while True:  # Another thread closes it.
+        try:
+            node.router.socket.send_multipart([b"client", b""])
+        except zmq.ZMQError:
+            break
+    if kind == "put":
+        leader.send_multipart(committed(leader.recv_multipart(), 5))
+        result = node.wait_for(Left.UNSENT)
+    else:
+        at = (TABLE + 1) % WORKERS
+        node.answer_end.send_multipart(answered(at, workers[at].recv_multipart(), 0))
+        result = node.wait_for(Left.FAILED)
+    assert result.unsent is not None
+    assert result.answers is not None
+    assert (result.unsent.over, result.unsent.full, result.unsent.gone) == ([], [], [0])
+    assert result.answers.message(0)[result.skip] == b"client"
+
+
+def test_other_answers_of_workers_are_left_to_the_caller(node: PlayedServer) -> None:
+    _, workers = node.add_peers()
+    client, at = node.client(b"client"), (TABLE + 1) % WORKERS
+    for passes_done, tag in ((False, None), (True, ANSWER_TAG.pack(at, 0, EPOCH, 0, 99))):
+        client.send_multipart(get(1))
+        node.wait()
+        message = answered(at, workers[at].recv_multipart(), 0)
+        node.answer_end.send_multipart([tag or message[0], *message[1:]])
+        node.wait_for(Left.DONE, passes_done=passes_done)
+        assert node.done.drain.arena.count == 1
+    assert node.channels.all[at].count == 2
+
+
+def test_bytes_of_answers_are_told_in_time(node: PlayedServer) -> None:
+    _, workers = node.add_peers()
+    client, at = node.client(b"client"), (TABLE + 1) % WORKERS
+    client.send_multipart(get(1))
+    node.wait()
+    message = answered(at, workers[at].recv_multipart(), 0)
+    began = time.monotonic()
+    node.answer_end.send_multipart([*message, bytes(1000)])
+    while not (size := node.channels.all[at].pop_bytes()):
+        node.server.wait(60_000, node.leader, node.lease, True)
+        assert time.monotonic() - began < DEADLINE_S
+    assert size == sum(map(len, message)) + 1000
+
+
+def test_a_large_message_is_left_until_its_arena_has_shrunk(
+    context: "zmq.Context[Socket]", tmp_path: Path
+) -> None:
+    node = PlayedServer(context, tmp_path, arena_bytes=1 << 12, frames=64)
+    node.add_peers()
+    large = encode_request(Put(TABLE, [b"key"], [bytes(10_000)], PARTSYNC))
+    node.client(b"client").send_multipart(large)
+    result = node.wait()
+    while not result.ready:
+        result = node.wait()
+    assert result.ready == [(node.router.socket, zmq.POLLIN)]
+    assert node.router.drain.receive().count == 1
+    assert node.router.drain.is_grown
+    assert node.server.wait(WAIT_MS, node.leader, node.lease, True) is None
+    node.close()
