@@ -86,7 +86,7 @@ class SocketOptions(NamedTuple):
     routing_id: bytes = b""
     topics: tuple[bytes, ...] = ()  # A SUB's subscriptions.
     addressed: bool = False  # Received messages have the sender's address as second frame.
-    opens_bundles: bool = False  # Of the broker protocol (native/net/sockets.py).
+    opens_bundles: bool = False  # Several messages in a frame (native/net/sockets.py).
     curve: CurveServer | CurveClient | None = None  # Of 32 bytes each; None: without encryption.
     audit: MessageGuard | None = None  # Its administrative commands have addresses (Drain).
     foreign: ForeignBind | None = None  # Bound last: what is bound keeps the options of its time.

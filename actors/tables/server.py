@@ -138,7 +138,11 @@ class ZerodbServer(Actor):
         # First, so that a worker's last answers are read before the first report of its successor.
         largest = max(self.settings.zerodb.response_bytes_max, PAIR_BYTES_MAX) + (1 << 20)
         done = self.bind_pipe(
-            zmq.PULL, "done", message_bytes_max=largest, message_frames_max=ANSWER_FRAMES_MAX
+            zmq.PULL,
+            "done",
+            message_bytes_max=largest,
+            message_frames_max=ANSWER_FRAMES_MAX,
+            opens_bundles=True,
         )
         self._done = DrainedSocket(done, self.listen(done, self._on_done))
         self.pull("reports", self._on_reports, message_bytes_max=REQUEST_BYTES_MAX)

@@ -139,7 +139,7 @@ class TableWorker(Actor):
         self._work = self.pull(
             "work", self._on_work,
             hwm=WORK_HWM, message_bytes_max=REQUEST_BYTES_MAX + (1 << 20),
-            message_frames_max=REQUEST_FRAMES_MAX + 8,
+            message_frames_max=REQUEST_FRAMES_MAX + 8, opens_bundles=True,
         )  # fmt: skip
         self._done = self.push("zerodb_server", "done", hwm=PUSH_HWM)
         self._reports = self.pipe(self.push("zerodb_server", "reports", hwm=PUSH_HWM))
@@ -221,7 +221,7 @@ class TableWorker(Actor):
         out = self._worker.requests.out
         if len(out):
             self._credit.on_queued(out.size)
-            send_batch(self._done, out, "keep")
+            send_batch(self._done, out, "keep", bundled=True)
             self.recheck(self._done)
         if len(out):
             self.set_paused(self._work, True)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _RECEIVES_BEFORE_SHRINK = 256
 _DENIED_BYTES, _DENIED_FRAMES = 1 << 16, 1 << 10  # Of one receive(); more are not answered.
-_ROUTER = 6  # zmq.ROUTER
+_ROUTER, _PULL = 6, 7  # zmq.ROUTER, zmq.PULL
 _KEEP, _DROP, _BUNDLED = lib.KLK_KEEP, lib.KLK_DROP, lib.KLK_BUNDLED
 _MORE, _ESPACE = lib.KLK_MORE, lib.KLK_ESPACE
 
@@ -99,7 +99,8 @@ class Drain:
     until the next receive(): their first frames alone, for the answer. With `audit` the arena has
     the addresses of administrative commands (Arena.address), and `denied` those of all messages.
     `connections` counts what it receives of each connection. With `opens_bundles` it opens bundles
-    (docs/protocols/majordomo.md): the arena has their messages.
+    (docs/protocols/majordomo.md): the arena has their messages, and except on a PULL tells which
+    these are.
     """
 
     def __init__(
@@ -123,7 +124,8 @@ class Drain:
         self._open = _OpenSocket(socket)
         self._arena_bytes, self._frames = arena_bytes, frames
         self._quiet, self._large = 0, False
-        self._arena = Arena(arena_bytes, frames, keys is not None, opens_bundles)
+        has_bundles = opens_bundles and socket.type != _PULL
+        self._arena = Arena(arena_bytes, frames, keys is not None, has_bundles)
         self._access = keys, guard, audit, connections  # C refers to their memory.
         self.denied = Arena(_DENIED_BYTES, _DENIED_FRAMES, has_slots=True)
         self._drain = ffi.new("struct klk_drain *")

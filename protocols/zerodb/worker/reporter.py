@@ -126,8 +126,8 @@ class Reporter:
         reports: list[Message] = []
         databases = requests.databases
         local = databases.local
-        done = requests.counts["done"]
-        if self.tables_due or (local is not None and done != self._completed_requests):
+        done, is_due = requests.counts["done"], self._unhurried_due_ms <= now_ms
+        if self.tables_due or (is_due and local is not None and done != self._completed_requests):
             self.tables_due, self._completed_requests = False, done
             tables = [
                 pipe.encode_tables(databases.replicated.tables()),
@@ -143,7 +143,6 @@ class Reporter:
         if outcomes:
             self._reported.pop(pipe.PROGRESS, None)
         packed = [b"".join(map(_encoded, outcomes))] if outcomes else []
-        is_due = self._unhurried_due_ms <= now_ms
         if outcomes or is_due or self.is_awaited(now_ms):
             self._add(reports, pipe.PROGRESS, applied, applied, packed)
         expires_ms = databases.replicated.expires_ms

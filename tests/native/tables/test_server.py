@@ -4,6 +4,7 @@ Its steps have their twins in test_plain.py and test_channels.py. Here each clie
 to its request, whatever is left to Python.
 """
 
+import errno
 import itertools
 import random
 import time
@@ -27,6 +28,7 @@ from kelek.protocols.zerodb.wire.requests import Put, Read, ServerInfo, encode_r
 from kelek.protocols.zerodb.wire.values import PARTSYNC, WITH_INDEX, Extension
 from kelek.protocols.zerodb.wire.worker_pipe import ANSWER_TAG, PIPE_HEADER
 from kelek.protocols.zmqraft.wire.extensions import PACK_ACCEPTED, PACK_ANSWER, PackAnswer
+from kelek.tests.native.broker.bundle_twin import encode, opened
 
 Socket = zmq.Socket[bytes]
 TABLE, WORKERS, EPOCH = 4, 2, 77
@@ -58,7 +60,8 @@ class PlayedServer:
         drain = Drain(router, **{"message_bytes_max": 1 << 20, **limits})
         self.router = ServedRouter(router, drain, Budget(1 << 30))
         done = self.bound(zmq.PULL, "done")
-        self.done = DrainedSocket(done, Drain(done, message_bytes_max=1 << 20))
+        drain = Drain(done, message_bytes_max=1 << 20, opens_bundles=True)
+        self.done = DrainedSocket(done, drain)
         dealer = self.socket(zmq.DEALER)
         self.leader = DrainedSocket(dealer, Drain(dealer, message_bytes_max=1 << 20))
         self.pushes = [self.socket(zmq.PUSH) for _ in range(WORKERS)]
@@ -72,6 +75,8 @@ class PlayedServer:
 
     def socket(self, kind: int) -> Socket:
         self.sockets.append(self.context.socket(kind))
+        for option in (zmq.SNDHWM, zmq.RCVHWM):
+            self.sockets[-1].setsockopt(option, 0)
         return self.sockets[-1]
 
     def close(self) -> None:
@@ -154,6 +159,14 @@ def answered(number: int, request: list[bytes], place: int) -> list[bytes]:
     return [ANSWER_TAG.pack(number, 0, EPOCH, place, head[5]), request[1], b"found", request[4]]
 
 
+def requests_of(worker: Socket) -> list[list[bytes]]:
+    """What has arrived, in bundles."""
+    bundles = []
+    while worker.poll(0):
+        bundles.append(worker.recv_multipart())
+    return opened(bundles)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_each_request_has_its_answer(node: PlayedServer, seed: int) -> None:
     rng = random.Random(seed)
@@ -187,8 +200,7 @@ def test_each_request_has_its_answer(node: PlayedServer, seed: int) -> None:
             while leader.poll(0):
                 packs.append(leader.recv_multipart())
             for at, worker in enumerate(workers):
-                while worker.poll(0):
-                    request = worker.recv_multipart()
+                for request in requests_of(worker):
                     ticket = PIPE_HEADER.unpack(request[0])[5]
                     place = places.get((at, ticket), 0)
                     places[at, ticket] = place + 1
@@ -200,8 +212,12 @@ def test_each_request_has_its_answer(node: PlayedServer, seed: int) -> None:
                 pack = packs.pop(0)
                 leader.send_multipart(committed(pack, index + 1))
                 index += pack[-1].count(b"value")
+            done = []
             while reads and rng.random() < 0.7:
-                node.answer_end.send_multipart(answered(*reads.pop(rng.randrange(len(reads)))))
+                done.append(answered(*reads.pop(rng.randrange(len(reads)))))
+            # In a bundle, as workers send them, or one by one.
+            for message in [[encode(done)]] if done and rng.random() < 0.7 else done:
+                node.answer_end.send_multipart(message)
     got: dict[bytes, list[list[bytes]]] = {}
     for name, client in node.clients.items():
         while client.poll(0):
@@ -273,17 +289,19 @@ def test_an_answer_to_a_client_that_is_gone_is_reported(node: PlayedServer, kind
     node.client(b"client").send_multipart(put(1) if kind == "put" else get(1))
     node.wait()
     node.clients[b"client"].close(0)
-    while True:  # Another thread closes it.
+    until, is_gone = time.monotonic() + DEADLINE_S, False
+    while not is_gone:  # Another thread closes it.
+        assert time.monotonic() < until
         try:
-            node.router.socket.send_multipart([b"client", b""])
-        except zmq.ZMQError:
-            break
+            node.router.socket.send_multipart([b"client", b""], zmq.DONTWAIT)
+        except zmq.ZMQError as error:
+            is_gone = error.errno == errno.EHOSTUNREACH
     if kind == "put":
         leader.send_multipart(committed(leader.recv_multipart(), 5))
         result = node.wait_for(Left.UNSENT)
     else:
         at = (TABLE + 1) % WORKERS
-        node.answer_end.send_multipart(answered(at, workers[at].recv_multipart(), 0))
+        node.answer_end.send_multipart(answered(at, requests_of(workers[at])[0], 0))
         result = node.wait_for(Left.FAILED)
     assert result.unsent is not None
     assert result.answers is not None
@@ -297,7 +315,7 @@ def test_other_answers_of_workers_are_left_to_the_caller(node: PlayedServer) -> 
     for passes_done, tag in ((False, None), (True, ANSWER_TAG.pack(at, 0, EPOCH, 0, 99))):
         client.send_multipart(get(1))
         node.wait()
-        message = answered(at, workers[at].recv_multipart(), 0)
+        message = answered(at, requests_of(workers[at])[0], 0)
         node.answer_end.send_multipart([tag or message[0], *message[1:]])
         node.wait_for(Left.DONE, passes_done=passes_done)
         assert node.done.drain.arena.count == 1
@@ -309,7 +327,7 @@ def test_bytes_of_answers_are_told_in_time(node: PlayedServer) -> None:
     client, at = node.client(b"client"), (TABLE + 1) % WORKERS
     client.send_multipart(get(1))
     node.wait()
-    message = answered(at, workers[at].recv_multipart(), 0)
+    message = answered(at, requests_of(workers[at])[0], 0)
     began = time.monotonic()
     node.answer_end.send_multipart([*message, bytes(1000)])
     while not (size := node.channels.all[at].pop_bytes()):

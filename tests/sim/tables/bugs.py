@@ -236,4 +236,15 @@ TABLE_BUGS = (
         (Patch(OPERATIONS, "token=counters.token + (taken == THEN)", "token=counters.token"),),
         expected="tokens have a number twice",
     ),
+    _bug(
+        "the first pack of writes that C gives back is forgotten",
+        (
+            Patch(
+                "protocols/zerodb/server/session.py",
+                "self.writes.proposals.take_over(packs, now.ms)",
+                "self.writes.proposals.take_over(packs[1:], now.ms)",
+            ),
+        ),
+        expected="not everything",
+    ),
 )
