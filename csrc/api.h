@@ -520,6 +520,7 @@ int klk_reqids_import(struct klk_reqids *reqids, uint64_t last_index, const uint
 enum klk_updates_limit {
     KLK_PACK_BYTES_MAX = 1 << 20, /* of records; a single one may be larger */
     KLK_PACK_COUNT_MAX = 4096,
+    KLK_PACK_SENDERS = 16384,     /* routing ids with the same hash share a bit */
     KLK_INTAKE_BYTES = 1 << 20,   /* of records in one block; a single one may be larger */
     KLK_REQID_AHEAD_S = 900,
     KLK_REMIND_MS = 100
@@ -589,6 +590,9 @@ struct klk_updates {
     struct klk_waiters waiters;
     uint64_t counters[8];    /* enum klk_updates_counter */
     uint8_t runs[49152];     /* of the current pack: 12 * KLK_PACK_COUNT_MAX */
+    /* Bits: a pack of this sender was not taken. Until one comes that is behind none, all others
+     * are behind a gap, even if the id before them is known, of an earlier try. */
+    uint8_t untaken[2048];
 };
 
 /* Handles the messages of an arena, from updates->position on (docs/protocols/zmq-raft.md).

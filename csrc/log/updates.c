@@ -413,19 +413,45 @@ static int pack_answer(struct klk_updates *updates, const struct request *from,
     return KLK_OK;
 }
 
+/* The bit of a pack's sender. */
+static uint8_t *untaken_of(struct klk_updates *updates, const struct request *from, uint8_t *mask) {
+    uint64_t seed = updates->reqids->seeds[0];
+    uint64_t hash = klk_id_hash(seed, from->routing_id, from->routing_id_size) >> 32;
+    *mask = (uint8_t)(1u << hash % 8);
+    return &updates->untaken[hash / 8 % (KLK_PACK_SENDERS / 8)];
+}
+
+static void pack_untaken(struct klk_updates *updates, const struct request *from) {
+    uint8_t mask, *byte = untaken_of(updates, from, &mask);
+    if (from->pack) *byte |= mask;
+}
+
+/* Whether a pack does not follow the one before it. */
+static int is_behind_gap(struct klk_updates *updates, const struct request *from,
+                         const uint8_t *previous, uint32_t previous_size) {
+    uint8_t mask, *byte = untaken_of(updates, from, &mask);
+    if (!previous_size) *byte &= (uint8_t)~mask;
+    return previous_size && (*byte & mask || !klk_reqids_find(updates->reqids, previous));
+}
+
 static int take_pack(struct klk_updates *updates, const struct request *from,
                      const uint8_t *previous, uint32_t previous_size,
                      const struct klk_updates_view *view, struct klk_messages *out) {
     uint32_t position;
     const char *fault = pack_fault(updates, from, view, &position);
-    if (fault) return take_refused(updates, from, position, fault, out);
-    if (previous_size && !klk_reqids_find(updates->reqids, previous)) {
+    if (fault) {
+        pack_untaken(updates, from);
+        return take_refused(updates, from, position, fault, out);
+    }
+    if (is_behind_gap(updates, from, previous, previous_size)) {
+        pack_untaken(updates, from);
         int result = answer(out, from, PACK_GAP, 1, NULL, 0);
         updates->counters[KLK_UPDATES_GAPS] += result == KLK_OK;
         return result;
     }
     if (over_limits(updates, from, position, from->data_size) ||
         !klk_waiters_fit(&updates->waiters, waiter_size(from->routing_id_size, position))) {
+        pack_untaken(updates, from);
         updates->counters[KLK_UPDATES_OVER]++;
         return KLK_OK;
     }
@@ -492,6 +518,7 @@ static int take_message(struct klk_updates *updates, const struct klk_messages *
         return KLK_OK;
     }
     if (!view->leader) {
+        pack_untaken(updates, &from);
         int result = answer_astray(out, &from, view->refusal, view->refusal_size);
         updates->counters[KLK_UPDATES_ASTRAY] += result == KLK_OK;
         return result;
@@ -567,6 +594,7 @@ int klk_updates_refuse(struct klk_updates *updates, const uint8_t *refusal, uint
                        struct klk_messages *out) {
     struct waiter *waiter;
     updates->records = 0;
+    memset(updates->untaken, 0xff, sizeof updates->untaken);
     while ((waiter = waiter_first(updates))) {
         struct request to = waiter_request(waiter);
         if (answer_astray(out, &to, refusal, refusal_size) != KLK_OK) return KLK_EFULL;

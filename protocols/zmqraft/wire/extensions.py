@@ -374,8 +374,8 @@ PACK_ANSWER = Layout(
                 "bytes) and first LOG INDEX (8), little endian, which cover the updates in "
                 "order")),
         Case(PACK_GAP,
-            "a gap: the previous update is unknown, and the client sends all updates from the "
-            "first unanswered one",
+            "a gap: the previous update is unknown, or was in a pack that was not taken; the "
+            "client sends all updates from the first unanswered one",
             Unused("empty")),
         Case(PACK_REFUSED, "refused for good, with all of its updates",
             Frame(("position", "reason"), REFUSAL, "`[position, reason]`"))),

@@ -248,6 +248,58 @@ def test_nothing_overtakes() -> None:
     assert (intake.count("gaps"), intake.updates.pending) == (1, 0)
 
 
+def ends_known(numbers: range, previous: bytes = b"") -> list[bytes]:
+    """A pack whose last update is one that was committed before: a client has repeated it."""
+    records = b"".join(record(number) for number in (*numbers, 1))
+    return [b"R", reqid(numbers[0]), PACK, ID, previous, records]
+
+
+GAP = [[b"R", reqid(9), PACK, b"\x02", b""]]
+
+
+@pytest.mark.parametrize("why", ["over", "astray", "refused", "gaps", "led again"])
+def test_nothing_overtakes_a_pack_that_was_not_taken(why: str) -> None:
+    """Although the id before it is known, of an earlier time."""
+    intake = Intake(inflight_max=3)
+    intake.receive(pack(range(1, 2)))
+    intake.propose()
+    intake.commit(1)
+    dropped = ends_known(range(5, 8))
+    if why == "over":
+        intake.receive(pack(range(3, 4)))
+        assert intake.receive(dropped) == []
+    elif why == "refused":
+        dropped[-1] += record(4, b"")
+        [[*_, status, _]] = intake.receive(dropped)
+        assert status == b"\x03"
+    elif why == "gaps":
+        dropped[4] = reqid(77)
+        [[*_, status, _]] = intake.receive(dropped)
+        assert status == b"\x02"
+    elif why == "astray":
+        intake.view = intake.view._replace(leader=False)
+        [[*_, status, _]] = intake.receive(dropped)
+        assert status == b"\x00"
+        intake.view = intake.view._replace(leader=True)
+    else:  # It was taken, but not proposed before the leader stepped down.
+        assert intake.receive(dropped) == []
+        out = Frames()
+        intake.updates.refuse(b"\xc0", out)
+        assert out.count == 1
+        intake.updates.reqids.truncate(1)
+    before = intake.updates.pending
+    assert intake.receive(pack(range(9, 10), reqid(1))) == GAP
+    assert intake.receive(pack(range(9, 10), reqid(1))) == GAP
+    assert intake.updates.pending == before
+    other = [b"other", *pack(range(20, 21), reqid(1))[1:]]
+    assert bool(intake.receive(other)) is (why == "led again"), "others have lost nothing"
+    intake.propose()
+    intake.commit(9)
+    assert intake.receive(ends_known(range(5, 7))) == []
+    assert intake.receive(pack(range(9, 10), reqid(1))) == []
+    assert [each.reqid for each in intake.propose()][-3:] == [reqid(5), reqid(6), reqid(9)]
+
+
 def test_only_new_updates_of_a_repeated_pack_are_accepted() -> None:
     intake = Intake()
     intake.receive(pack(range(1, 4)))

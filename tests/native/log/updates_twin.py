@@ -138,8 +138,18 @@ class Updates:
         self.waiters: list[Waiter] = []
         self.due_ms: list[int] = []  # Beside waiters.
         self.counters: Counter[str] = Counter()
+        # Senders of packs that were not taken; or all others, after refuse().
+        self._untaken: set[bytes] = set()
+        self._all_untaken = False
         self.out: Messages = []
         self.others: list[int] = []
+
+    def _is_untaken(self, routing_id: bytes) -> bool:
+        return (routing_id in self._untaken) is not self._all_untaken
+
+    def _set_untaken(self, routing_id: bytes, untaken: bool) -> None:
+        if self._is_untaken(routing_id) is not untaken:
+            self._untaken ^= {routing_id}
 
     def _answer(
         self, to: Sequence[bytes], pack: bool, status: bytes, payload: bytes | None
@@ -183,6 +193,8 @@ class Updates:
                 self.counters["dropped"] += 1
             elif not view.leader:
                 self.counters["astray"] += 1
+                if pack:
+                    self._set_untaken(routing_id, True)
                 self._answer(frames[:2], pack, b"\0" if pack else b"", view.refusal)
             elif pack:
                 self._receive_pack(routing_id, reqid, rest[1], rest[2], view)
@@ -241,14 +253,19 @@ class Updates:
         try:
             found = self._check_pack(reqid, records, view)
         except Fault as fault:
+            self._set_untaken(routing_id, True)
             self.counters["refused"] += 1
             self._answer(to, True, b"\3", msgpack.packb(list(fault.args[:2])))
             return
-        if previous and self.reqids.find(previous) is None:
+        if not previous:
+            self._set_untaken(routing_id, False)
+        elif self._is_untaken(routing_id) or self.reqids.find(previous) is None:
+            self._set_untaken(routing_id, True)
             self.counters["gaps"] += 1
             self._answer(to, True, b"\2", b"")
             return
         if self._over(routing_id, len(found)):
+            self._set_untaken(routing_id, True)
             self.counters["over"] += 1
             return
         runs: list[tuple[int, int]] = []
@@ -297,6 +314,7 @@ class Updates:
             status = b"\0" if waiter.pack else b""
             self._answer([waiter.routing_id, waiter.reqid], waiter.pack, status, refusal)
         self.waiters, self.due_ms, self.records = [], [], []
+        self._untaken, self._all_untaken = set(), True
         return self.out
 
 

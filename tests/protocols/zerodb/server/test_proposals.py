@@ -7,12 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kelek.native.net.messages import Arena
+from kelek.native.tables.plain import AHEAD, BYTES_MAX, PACKS, PlainKinds
 from kelek.protocols.zerodb.server import proposals as proposals_module
 from kelek.protocols.zerodb.wire import answers, ops, requests, values
 from kelek.protocols.zerodb.wire.requests import Request, encode_request
 from kelek.protocols.zerodb.wire.values import PACKED, WITH_INDEX, Extension
-from kelek.protocols.zerodb.wire.worker_pipe import RESULT_QUERY, OperationResult
-from kelek.tests.protocols.zerodb.server.served import TABLE, SessionHarness, led
+from kelek.protocols.zerodb.wire.worker_pipe import (
+    PIPE_HEADER,
+    RESULT_QUERY,
+    WRITE_STATUS,
+    OperationResult,
+)
+from kelek.tests.protocols.zerodb.server.served import TABLE, SessionHarness, entries, led
 
 PARTSYNC = b"\x31\x01\x20\x01"
 DELETE_RANGE = b"\x31\x01\x22\x01"
@@ -188,3 +194,85 @@ def test_a_pack_that_is_cut_after_a_refusal_tells_the_right_indexes() -> None:
     done = [answer for answer in harness.heard(b"c") if not answer.failed]
     assert len(done) == 2
     assert {it.reqid: it.log_index for it in done} == harness.log.index_of
+
+
+def plain(harness: SessionHarness, *puts: tuple[bytes, bytes, bytes]) -> list[list[bytes]]:
+    """Writes that C takes; returns its messages to the leader."""
+    requests = [[client, PARTSYNC, TABLE, key, value] for client, key, value in puts]
+    writes, arena = harness.session.plain, Arena.from_messages(requests)
+    assert writes.read(arena) == PlainKinds.WRITES
+    writes.receive(arena, 1000 * harness.now_ms, 1_700_000_000)
+    return writes.packs(1000 * harness.now_ms).messages()
+
+
+def in_c() -> SessionHarness:
+    harness = led()
+    harness.session.plain.set_tables([7])
+    harness.run(lambda: harness.session.plain_url is not None)
+    return harness
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        [DELETE_RANGE, TABLE, b"k", b"l"],
+        encode_request(requests.WriteTables([ops.Put(7, [b"k"], [b"t"])], 1)),
+    ],
+)
+def test_a_later_write_comes_behind_those_that_c_has(later: list[bytes]) -> None:
+    """The leader has got none of them."""
+    harness = in_c()
+    sent = [len(plain(harness, (b"c%d" % at, b"k", b"%d" % at))) for at in range(AHEAD + 2)]
+    assert sent == [1] * AHEAD + [0] * 2
+    assert harness.session.inflight == AHEAD + 2
+    harness.ask(b"later", *later)
+    assert harness.session.plain.is_empty
+    assert harness.session.plain_url is None
+    harness.run(lambda: len(harness.answers) == AHEAD + 3)
+    assert all(not harness.heard(b"c%d" % at)[0].failed for at in range(AHEAD + 2))
+    written = [each[0] for each in entries(harness)]
+    assert [op.values for op in written[:-1] if isinstance(op, ops.Put)] == [
+        [b"%d" % at] for at in range(AHEAD + 2)
+    ]
+    assert harness.session.plain_url is None, "the leader could not queue so many packs"
+    for at in range(PACKS):
+        harness.ask(b"more", PARTSYNC, TABLE, b"k", b"%d" % at)
+        harness.run(lambda at=at: len(harness.heard(b"more")) == at + 1)  # type: ignore[misc]
+    assert harness.session.plain_url is not None
+
+
+def test_what_the_leader_has_committed_for_c_is_not_written_again() -> None:
+    harness = in_c()
+    (pack,) = plain(harness, (b"a", b"k", b"1"), (b"b", b"k", b"2"))
+    url = harness.session.plain_url
+    assert url is not None
+    harness.session.take_back(harness.now)
+    harness.client.failover.send(url, pack)  # As C has done before.
+    harness.run(lambda: len(harness.answers) == 2)
+    harness.now_ms += 60_000
+    harness.act()
+    assert [each[0].values for each in entries(harness)] == [[b"1"], [b"2"]]  # type: ignore[union-attr]
+
+
+def test_a_refusal_of_the_database_is_waited_for_by_c_as_by_python() -> None:
+    """Nothing is answered at its commit then."""
+    harness = in_c()
+    worker = harness.workers[0]
+    head = PIPE_HEADER.pack(WRITE_STATUS, 1, 0, 0, 0, 1)
+    harness.session.on_report(PIPE_HEADER.unpack(head), [b"full"], harness.now_ms, 0)
+    assert harness.session.plain_url is None
+    assert worker.channel.status.refusal == "full"
+
+
+def test_rows_that_had_no_room_in_c_follow_its_packs() -> None:
+    harness = in_c()
+    size = BYTES_MAX - 100
+    puts = [(b"c%d" % at, b"k", b"%03d" % at + bytes(size)) for at in range(PACKS + 2)]
+    assert len(plain(harness, *puts)) == PACKS
+    assert harness.session.plain.is_stalled
+    harness.session.take_back(harness.now)
+    harness.run(lambda: len(harness.answers) == PACKS + 2)
+    written = [each[0] for each in entries(harness)]
+    assert [op.values[0][:3] for op in written if isinstance(op, ops.Put)] == [
+        b"%03d" % at for at in range(PACKS + 2)
+    ]

@@ -1,8 +1,10 @@
 """The requests that a worker has: sent, sent again, answered once, completed, lost."""
 
+from kelek.native.net.messages import Arena
 from kelek.protocols.zerodb.server.worker_channel import HELLO_MS, SERVER_WAITS_MS, WorkerChannel
 from kelek.protocols.zerodb.wire.worker_pipe import (
     ONE_WAY,
+    PIPE_HEADER,
     PROGRESS,
     REQUEST,
     TABLES,
@@ -190,3 +192,69 @@ def test_a_full_pipe_keeps_the_order() -> None:
     worker.room = 10
     harness.run(lambda: len(worker.taken) == 5)
     assert [taken[5] for taken in worker.taken] == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def forwarded(harness: SessionHarness, *routing_ids: bytes) -> list[list[bytes]]:
+    """Reads that C forwards; returns its messages to the worker."""
+    assert harness.session.reads_in_c
+    reads = Arena.from_messages([[each, READ, TABLE, b"key"] for each in routing_ids])
+    assert harness.session.read_channels.fits(reads)
+    return harness.session.read_channels.add(0, reads, 3, 0).messages()
+
+
+def ticket_of(message: list[bytes]) -> int:
+    fields: tuple[int, ...] = PIPE_HEADER.unpack(message[0])
+    return fields[5]
+
+
+def test_reads_that_c_has_forwarded_go_to_the_next_worker() -> None:
+    harness = led(local=frozenset({9}))
+    worker, channel = harness.workers[0], harness.workers[0].channel
+    first = forwarded(harness, b"a", b"b")
+    harness.ask(b"c", READ, (9).to_bytes(4, "little"), b"key")
+    harness.run(lambda: len(worker.taken) == 1)
+    second = forwarded(harness, b"d")
+    assert [ticket_of(first[0]), worker.taken[0][4], ticket_of(second[0])] == [1, 2, 3]
+    assert channel.count == harness.session.inflight == 4
+    assert channel.on_answer(1, 1, 1)  # That of b.
+    worker.taken.clear()
+    worker.report(2, 3, harness.now_ms)
+    assert not channel.on_answer(1, 0, 1), "its successor has been asked"
+    harness.run(lambda: len(worker.taken) == 3)
+    asked = [(epoch, index, ticket, route) for _, _, epoch, index, ticket, route, _ in worker.taken]
+    assert asked == [(2, 3, 1, b"a"), (2, 0, 2, b"c"), (2, 3, 3, b"d")]
+    for ticket in (1, 2, 3):
+        assert channel.on_answer(2, 0, ticket)
+    channel.end_answered()
+    assert not channel.count
+
+
+def test_reads_that_c_could_not_send_are_sent_later() -> None:
+    harness = led()
+    worker, channel = harness.workers[0], harness.workers[0].channel
+    forwarded(harness, b"a", b"b", b"c")
+    channel.take_back_reads(sent=1)
+    assert channel.count == 3
+    assert harness.session.reads_in_c
+    fits = harness.session.read_channels.fits
+    assert not fits(Arena.from_messages([[b"d", READ, TABLE, b"key"]])), "others come first"
+    channel.send(worker.take)
+    assert [taken[5] for taken in worker.taken] == [b"b", b"c"]
+    assert harness.session.reads_in_c
+    assert fits(Arena.from_messages([[b"d", READ, TABLE, b"key"]]))
+
+
+def test_c_forwards_nothing_to_a_worker_that_is_lost() -> None:
+    harness = led()
+    channel = harness.workers[0].channel
+    reads = Arena.from_messages([[b"a", READ, TABLE, b"key"]])
+    forwarded(harness, b"a")
+    channel.on_lost(harness.now_ms)
+    assert channel.count == 1
+    assert not harness.session.read_channels.all[0].count
+    assert harness.session.reads_in_c
+    assert not harness.session.read_channels.fits(reads)
+    harness.workers[0].report(2, 0, harness.now_ms)
+    channel.send(harness.workers[0].take)
+    assert harness.session.reads_in_c
+    assert harness.session.read_channels.fits(reads)
