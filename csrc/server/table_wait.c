@@ -134,7 +134,8 @@ static int reads_forward(struct klk_table_wait *wait, uint64_t index, int64_t no
             klk_channel_add(&wait->channels[i], arena, wait->plain->rows, wait->positions, i,
                             wait->plain->workers, index, now_us);
         if (!batch) continue;
-        int result = klk_send(wait->workers[i], batch, 0, KLK_KEEP | KLK_BUNDLED, &position, &dropped);
+        int result = klk_send(wait->workers[i], batch, 0, KLK_KEEP | KLK_BUNDLED, &position,
+                              &dropped);
         if (result < 0) return result;
         if (result == KLK_MORE) {
             wait->channels[i].is_open = 0;

@@ -52,8 +52,8 @@ struct klk_table_wait {
  * when something is left to the caller, and after timeout_ms. Items of its own sockets are ready
  * only if the caller must receive there.
  *
- * Reads go to the workers in bundles. The first packs of writes leave at once. While KLK_PLAIN_AHEAD of them are with the leader, later
- * writes gather in one.
+ * Reads go to the workers in bundles. The first packs of writes leave at once. While
+ * KLK_PLAIN_AHEAD of them are with the leader, later writes gather in one.
  *
  * Returns KLK_OK with left, KLK_EINVAL when a socket is not in poll, or KLK_EOS. */
 int klk_table_wait(struct klk_table_wait *wait, int64_t timeout_ms);

@@ -167,6 +167,28 @@ def requests_of(worker: Socket) -> list[list[bytes]]:
     return opened(bundles)
 
 
+def check_answers(node: PlayedServer, asked: dict[bytes, list[str]], index: int) -> None:
+    """Each client has one answer for each request. asked: by client, in order; index: the last"""
+    got: dict[bytes, list[list[bytes]]] = {}
+    for name, client in node.clients.items():
+        while client.poll(0):
+            got.setdefault(name, []).append(client.recv_multipart())
+    assert {name: len(each) for name, each in got.items()} == {
+        name: len(each) for name, each in asked.items()
+    }
+    indexes = []
+    for name, requests in asked.items():
+        wanted = [each.split() for each in requests]
+        puts = [frames[0] for frames in got[name] if frames[0][:3] == b"\x31\1\x20"]
+        by_c = [number for kind, number in wanted if kind == "put"]
+        assert len(puts) <= len(by_c)
+        indexes += [int.from_bytes(head[-8:], "little") for head in puts]
+        for frames in got[name]:
+            if frames[0] == b"found":
+                assert ["get", frames[1].decode()] in wanted
+    assert sorted(indexes) == list(range(1, index + 1))
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_each_request_has_its_answer(node: PlayedServer, seed: int) -> None:
     rng = random.Random(seed)
@@ -218,24 +240,7 @@ def test_each_request_has_its_answer(node: PlayedServer, seed: int) -> None:
             # In a bundle, as workers send them, or one by one.
             for message in [[encode(done)]] if done and rng.random() < 0.7 else done:
                 node.answer_end.send_multipart(message)
-    got: dict[bytes, list[list[bytes]]] = {}
-    for name, client in node.clients.items():
-        while client.poll(0):
-            got.setdefault(name, []).append(client.recv_multipart())
-    assert {name: len(each) for name, each in got.items()} == {
-        name: len(each) for name, each in asked.items()
-    }
-    indexes = []
-    for name, requests in asked.items():
-        wanted = [each.split() for each in requests]
-        puts = [frames[0] for frames in got[name] if frames[0][:3] == b"\x31\1\x20"]
-        by_c = [number for kind, number in wanted if kind == "put"]
-        assert len(puts) <= len(by_c)
-        indexes += [int.from_bytes(head[-8:], "little") for head in puts]
-        for frames in got[name]:
-            if frames[0] == b"found":
-                assert ["get", frames[1].decode()] in wanted
-    assert sorted(indexes) == list(range(1, index + 1))
+    check_answers(node, asked, index)
     assert seen == {str(Left(0)), str(Left.CLIENTS)}
     assert others
     assert node.writes.taken == index
