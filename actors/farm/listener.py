@@ -21,7 +21,8 @@ BACKLOG = 512
 ACCEPTS_MAX = 16  # Per wake.
 HANDSHAKE_STEPS_MAX = 8  # Per wake: TLS takes CPU time, and heartbeats must not wait for it.
 OUT_BYTES_MAX = 64 << 10  # Unsent answers; above it the connection is not read.
-LINGER_MS = 1000  # After a refusal: further input is discarded for so long.
+LINGER_MS = 1000  # After a refusal: further input is discarded for so long, ...
+LINGER_BYTES_MAX = 64 << 10  # ... up to so much: then the connection is not read.
 BYTES_PER_MS_MIN = 16  # The slowest accepted rate of a response or a request.
 REQUEST_MS_MIN = 5000  # For an empty request.
 CHECK_INTERVAL_MS = 100  # How often deadlines are checked.
@@ -90,14 +91,15 @@ class InboundStream:
     """One inbound connection: TLS, HTTP head, then messages until it closes."""
 
     __slots__ = (
-        "_end_sent", "_handshake", "_is_full", "_listener", "_timed_request", "address",
-        "admitted", "deadline_ms", "is_closing", "partial", "stream",
+        "_discarded", "_end_sent", "_handshake", "_is_full", "_listener", "_timed_request",
+        "address", "admitted", "deadline_ms", "is_closing", "partial", "stream",
     )  # fmt: skip
 
     def __init__(self, listener: "FarmListener", stream: TcpStream, address: str = "") -> None:
         """address: of the client, as logins.network_of() names it."""
         self._listener = listener
         self._handshake: Handshake | None = None
+        self._discarded = 0  # Bytes since it is closing.
         self._end_sent = False
         self._is_full = False  # Too many unanswered requests: it is not read.
         self._timed_request: int | None = None  # The partial request that deadline_ms is for.
@@ -132,9 +134,12 @@ class InboundStream:
 
     @property
     def _may_read(self) -> bool:
-        return len(self.stream.out) <= OUT_BYTES_MAX and not self._is_full
+        is_held = self._is_full or self._discarded > LINGER_BYTES_MAX
+        return len(self.stream.out) <= OUT_BYTES_MAX and not is_held
 
     def _receive(self, data: bytes) -> None:
+        if self.is_closing:
+            self._discarded += len(data)
         if self.is_closing or not (data or self.stream.ended):
             return
         if self.admitted is None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from kelek.actors.farm.listener import (
     HANDSHAKE_STEPS_MAX,
+    LINGER_BYTES_MAX,
     LINGER_MS,
     REQUEST_MS_MIN,
     AdmittedConnection,
@@ -16,7 +17,7 @@ from kelek.actors.farm.listener import (
     FarmListener,
     InboundStream,
 )
-from kelek.net.streams import StreamPoll
+from kelek.net.streams import READ_BYTES, StreamPoll
 from kelek.protocols.garlicfarm.server.inbound import InboundConnection, PeerSession
 from kelek.protocols.garlicfarm.wire.authenticator import DigestAuthenticator
 from kelek.protocols.garlicfarm.wire.codec import encode_request
@@ -40,6 +41,7 @@ DEADLINE_S = 60
 VIEW = json.dumps("x" * (8 << 20)).encode()
 PATH = path_to("farm", "status")
 ENTRIES_MAX = 1000
+SOCKET_BYTES = 2 << 20  # What the two buffers of a pair take, at most.
 
 
 class FakeListenerHost:
@@ -199,6 +201,26 @@ def test_handshakes_share_the_time_of_a_wake() -> None:
 
         assert [wake(), wake()] == [2 * HANDSHAKE_STEPS_MAX, len(clients)]
         assert clients[-1].recv(100).startswith(b"HTTP/1.1 400 ")
+
+
+def test_what_follows_a_refusal_is_read_up_to_a_limit() -> None:
+    """A client without a login that sends without end costs no more."""
+    with pending_connections(ConnectionLimits(10, 1 << 20, 10)) as (host, listener, connect):
+        client = connect("10.0.0.1")
+        client.setblocking(False)
+        client.send(b"bad request\r\n\r\n")
+        (connection,) = listener.connections.values()
+        sent, most = 0, LINGER_BYTES_MAX + READ_BYTES + SOCKET_BYTES
+        while connection.stream.fd in listener.connections and sent <= most:
+            connection.on_ready()
+            try:
+                sent += client.send(bytes(1 << 20))
+            except BlockingIOError:
+                host.now_ms += LINGER_MS + 1
+                listener.check(host.now_ms)
+        assert LINGER_BYTES_MAX < sent <= most
+        client.setblocking(True)
+        assert client.recv(100).startswith(b"HTTP/1.1 400 ")
 
 
 def request(size: int) -> bytes:

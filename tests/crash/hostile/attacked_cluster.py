@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import kelek
@@ -55,6 +56,13 @@ def processor_s(pid: int) -> float:
     except OSError:
         return 0.0
     return (int(fields[11]) + int(fields[12])) / TICKS_S
+
+
+def private_bytes(pid: int) -> int:
+    """The private memory of a process."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    (size,) = [line.split()[1] for line in status.splitlines() if "RssAnon" in line]
+    return int(size) << 10
 
 
 class Processors:
@@ -144,9 +152,7 @@ class AttackedCluster:
     def sample(self) -> None:
         """Notes the private memory of each process."""
         for pid, name in self.processes.items():
-            status = Path(f"/proc/{pid}/status").read_text()
-            (size,) = [line.split()[1] for line in status.splitlines() if "RssAnon" in line]
-            used = int(size) << 10
+            used = private_bytes(pid)
             grown = used - self.base.setdefault(name, used)
             self.growth[name] = max(self.growth.get(name, 0), grown)
 
@@ -219,16 +225,18 @@ class AttackedCluster:
         }
 
 
-def run_peers(kind: str, count: int, source: str, ports: list[str]) -> Any:
+def run_peers(
+    kind: str, count: int, source: str, ports: list[str], module: ModuleType = hostile_peers
+) -> Any:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-m", hostile_peers.__name__, kind, str(count), source, *ports]
+    command = [sys.executable, "-m", module.__name__, kind, str(count), source, *ports]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
 
 
 class Attack:
     """The processes of attackers, one for each kind, with an address of its own."""
 
-    def __init__(self, targets: dict[str, list[str]], peers: int) -> None:
+    def __init__(self, targets: dict[str, list[str]], peers: int, module: ModuleType) -> None:
         """Waits until they run."""
         each = math.ceil(peers / len(targets))
         self._processes: dict[str, Any] = {}
@@ -236,7 +244,7 @@ class Attack:
         self._begun_s = 0.0
         for number, (kind, ports) in enumerate(targets.items()):
             source = f"127.0.0.{2 + number}"
-            self._processes[kind] = run_peers(kind, each, source, ports)
+            self._processes[kind] = run_peers(kind, each, source, ports, module)
         for kind, process in self._processes.items():
             self._first[kind] = [int(it) for it in process.stdout.readline().split()]
         self._begun_s = time.monotonic()
@@ -260,9 +268,11 @@ class Attack:
 
 
 @contextlib.contextmanager
-def attackers(targets: dict[str, list[str]], peers: int) -> Iterator[dict[int, str]]:
-    """Yields their names by pid."""
-    attack = Attack(targets, peers)
+def attackers(
+    targets: dict[str, list[str]], peers: int, module: ModuleType = hostile_peers
+) -> Iterator[dict[int, str]]:
+    """Yields their names by pid. module: that has the kinds, and runs them"""
+    attack = Attack(targets, peers, module)
     try:
         yield attack.names
     finally:

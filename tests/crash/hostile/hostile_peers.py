@@ -243,14 +243,18 @@ def sink(ports: list[int]) -> None:
 def main(kind: str, connections: int, source: str, ports: list[int]) -> None:
     if kind == "sink":
         sink(ports)
-    # Below the client. Linux shares the processor among sessions before it looks at priorities of
-    # their processes: this one must have the client's session, or it would take of the cluster's.
-    os.nice(LOWEST_NICE)
     if kind == "burn":
+        os.nice(LOWEST_NICE)
         print(0, 0, flush=True)
         while True:
             pass
-    attack = KINDS[kind]()
+    attack_ports(KINDS[kind](), connections, source, ports)
+
+
+def attack_ports(attack: Attack, connections: int, source: str, ports: list[int]) -> None:
+    # Below the client. Linux shares the processor among sessions before it looks at priorities of
+    # their processes: this one must have the client's session, or it would take of the cluster's.
+    os.nice(LOWEST_NICE)
     run = [
         Attacker(attack, port, source)
         for port in itertools.islice(itertools.cycle(ports), connections)
