@@ -24,6 +24,8 @@ class Farm(FarmOperations, BlockingDriver):
     ca_file           the servers' CA certificates (PEM); None: the system's
     certificate_file  the user's certificate (PEM), for servers that ask for it
     key_file          its key (PEM), of mode 0600 or less, without password
+    key               your secret key, if zre://CLUSTER has CURVE
+    server_keys       its nodes' public keys: for the search alone
     timeout_ms        of each call
     tuning            TLS versions, proxies, JRaft servers
 

@@ -5,7 +5,7 @@ import os
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...net.clock import monotonic_ms, wall_ms
 from ...protocols.errors import LocalProtocolError, RemoteProtocolError
@@ -65,12 +65,17 @@ from .values import (
     checked_hash,
     checked_id,
     checked_servers,
+    discovery_keys,
     entry_range,
     make_tls,
     page_of,
     read_secret,
     server_of,
 )
+
+if TYPE_CHECKING:
+    from ...net.client_keys import ServerKeys
+    from ..io.keys import KeyArguments, KeyPath
 
 TIMEOUT_MS = 10_000
 OUTSTANDING_MAX = 256  # Unanswered commands of one append().
@@ -129,13 +134,17 @@ class Credentials(NamedTuple):
 
 
 def make_client(
-    servers: Servers, farm: str, credentials: Credentials, tuning: FarmTuning
+    servers: Servers,
+    farm: str,
+    credentials: Credentials,
+    tuning: FarmTuning,
+    keys: "KeyArguments | None" = None,
 ) -> FarmClient:
     """The state machine of a Farm with these arguments.
 
     Raises ValueError, TypeError, FarmError, and OSError if the secret file cannot be read.
     """
-    addresses = checked_servers(servers)
+    addresses = checked_servers(servers, keys)
     if not farm or not FARM_NAME_CHARACTERS.issuperset(farm):
         raise ValueError(f"{farm!r} is not a farm's name; use letters, digits, '.', '_' and '-'")
     setup = FarmClientSetup(
@@ -217,6 +226,8 @@ class FarmOperations(ClientBase):
         ca_file: str | os.PathLike[str] | None = None,
         certificate_file: str | os.PathLike[str] | None = None,
         key_file: str | os.PathLike[str] | None = None,
+        key: "KeyPath | None" = None,
+        server_keys: "ServerKeys | None" = None,
         timeout_ms: int = TIMEOUT_MS,
         tuning: FarmTuning | None = None,
     ) -> None:
@@ -224,7 +235,9 @@ class FarmOperations(ClientBase):
             raise ValueError(f"a timeout must be 1 to 86400000 ms, not {timeout_ms}")
         tuning = tuning or FarmTuning()
         self.timeout_ms = timeout_ms
-        self._client = make_client(servers, farm, Credentials(user, password, secret_file), tuning)
+        credentials = Credentials(user, password, secret_file)
+        keys = discovery_keys(key, server_keys)
+        self._client = make_client(servers, farm, credentials, tuning, keys)
         files = TlsFiles(ca_file, certificate_file, key_file)
         self._own(partial(FarmLinks, self._client, make_connect_settings(files, tuning)))
 

@@ -7,7 +7,7 @@ from base64 import b64decode
 from binascii import Error as BinasciiError
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...net.errors import OperatorError
 from ...net.private_files import read_private_file
@@ -17,8 +17,12 @@ from ...protocols.garlicfarm.wire.messages import ID_MAX, ID_MIN
 from ...protocols.garlicfarm.wire.values import Address, parse_address
 from ...protocols.zre import services
 from ..aliases import warn_renamed
-from ..errors import FarmError
-from ..io.urls import resolve_urls
+from ..errors import FarmError, KeyUnusable
+from ..io.urls import cluster_of, resolve_urls
+
+if TYPE_CHECKING:
+    from ...net.client_keys import ServerKeys
+    from ..io.keys import KeyArguments, KeyPath
 
 Servers = str | Iterable[str] | Mapping[int, str]
 APPLICATION = "application"
@@ -106,6 +110,18 @@ def entry_range(from_index: int | None, after: int, follow: bool | None = None) 
     return EntryRange(from_index, follow is not False)
 
 
+def discovery_keys(
+    key: "KeyPath | None", server_keys: "ServerKeys | None"
+) -> "KeyArguments | None":
+    """The keys of a search for zre://CLUSTER; None: without CURVE. Raises KeyUnusable: one of them
+    is missing."""
+    if key is None and server_keys is None:
+        return None
+    from ..io.keys import KeyArguments  # It loads zmq, which other clients of farms do without.
+
+    return KeyArguments(key, server_keys)
+
+
 class ServerAddresses(NamedTuple):
     """Addresses of servers, some with ids."""
 
@@ -113,18 +129,24 @@ class ServerAddresses(NamedTuple):
     ids: tuple[tuple[int, Address], ...] = ()
 
 
-def checked_servers(servers: Servers) -> ServerAddresses:
+def checked_servers(servers: Servers, keys: "KeyArguments | None" = None) -> ServerAddresses:
     """Addresses from a list, a string joined by commas, or a mapping from ids. Looks up
     zre://CLUSTER.
 
-    Raises ValueError, TypeError, NodeError.
+    keys   of the search for the nodes of a cluster with CURVE (resolve_urls())
+
+    Raises ValueError, TypeError, NodeError, KeyUnusable: there are keys, and no zre://CLUSTER.
     """
+    listed: list[str] = []
+    if not isinstance(servers, Mapping):
+        listed = servers.split(",") if isinstance(servers, str) else list(servers)
+    if keys is not None and keys.key is not None and not cluster_of(listed):
+        raise KeyUnusable("key and server_keys are for zre:// urls: servers of a farm have TLS")
     if isinstance(servers, Mapping):
         ids = tuple((checked_id(key), _address(value)) for key, value in servers.items())
         places = ServerAddresses(tuple(dict.fromkeys(address for _, address in ids)), ids)
     else:
-        listed = servers.split(",") if isinstance(servers, str) else list(servers)
-        known = resolve_urls(listed, services.FARM)
+        known = resolve_urls(listed, services.FARM, keys)
         places = ServerAddresses(tuple(dict.fromkeys(map(_address, known))))
     if not places.known:
         raise ValueError("give the address of a server: tls://HOST:PORT")

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -16,9 +16,13 @@ from ...clients.farm.values import TlsFiles, read_secret, secret_of
 from ...protocols.failover.limits import REACH_MS
 from .. import completion
 from ..cli_errors import FAILED, CliError
+from ..client_keys import of_discovery
 from ..options import OUTPUT, option, timeout_option, topology_option, url_option
 from ..render import stdin
 from ..targets import load_topology, report_errors
+
+if TYPE_CHECKING:
+    from ...clients.io.keys import KeyArguments
 
 
 class FarmOptions(NamedTuple):
@@ -74,6 +78,7 @@ class FarmTarget(NamedTuple):
     files: TlsFiles
     tuning: FarmTuning
     start: str = ""  # The way out when no server answers; empty with --url.
+    keys: "KeyArguments | None" = None  # Of a search for zre://CLUSTER.
 
 
 def _target_of_urls(options: FarmOptions) -> FarmTarget:
@@ -90,7 +95,7 @@ def _target_of_urls(options: FarmOptions) -> FarmTarget:
     who = options.user or "", options.secret_file
     name, source = options.farm or "farm", ", ".join(options.urls)
     files = TlsFiles(options.ca, options.certificate, options.key)
-    return FarmTarget(source, options.urls, name, *who, files, tuning)
+    return FarmTarget(source, options.urls, name, *who, files, tuning, keys=of_discovery())
 
 
 def _target_of_topology(options: FarmOptions, needs_admin: bool) -> FarmTarget:
@@ -197,6 +202,8 @@ def open_farm(options: FarmOptions, needs_admin: bool = False) -> Iterator[Farm]
                 user=target.user,
                 password=password,
                 **target.files._asdict(),
+                key=target.keys.key if target.keys else None,
+                server_keys=target.keys.server_keys if target.keys else None,
                 timeout_ms=options.timeout_ms,
                 tuning=target.tuning,
             )

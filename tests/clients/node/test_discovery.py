@@ -212,6 +212,26 @@ def test_why_nodes_were_not_found(
     assert "nodes without CURVE are there" in problem(key=stranger, server_keys=[public(NODE)])
 
 
+def test_a_farm_by_discovery_with_keys(
+    secured: Callable[..., kelek.Node], tmp_path: Path, port: int
+) -> None:
+    """A node with another key announces its own url first: it is not asked. A farm has TLS."""
+    secured("forger", {services.CLUSTER: "hall", services.FARM: "tls://127.0.0.1:9"}, OTHER)
+    secured("n1", {services.CLUSTER: "hall", services.FARM: "tls://127.0.0.1:7401"})
+    key = write_key(tmp_path, OWN)
+    login: dict[str, Any] = {"user": "u", "password": "p"}
+    url, pins = zre_url(port, "hall"), KeyArguments(key, [public(NODE)])
+    made = farm_client(url, "farm", Credentials("u", "p", None), kelek.FarmTuning(), pins)
+    assert made.setup.addresses == (("127.0.0.1", 7401),)
+    kelek.Farm(url, key=key, server_keys=[public(NODE)], **login).close()
+    with pytest.raises(kelek.NodeError, match="give key and server_keys"):
+        kelek.Farm(zre_url(port, "hall", 1500), **login)
+    with pytest.raises(kelek.KeyUnusable, match="are for zre:// urls"):
+        kelek.Farm("tls://127.0.0.1:7401", key=key, server_keys=[public(NODE)], **login)
+    with pytest.raises(kelek.KeyUnusable, match="give both, or neither"):
+        kelek.Farm(url, key=key, **login)
+
+
 def test_a_list_of_keys_is_for_discovery(tmp_path: Path) -> None:
     key = write_key(tmp_path, OWN)
     for keys in ([public(NODE)], (public(NODE), public(OTHER))):
