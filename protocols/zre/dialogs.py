@@ -129,18 +129,29 @@ class Dialogs:
             self._next_check_ms = min(self._next_check_ms, peer.times.hello_due_ms)
         return True
 
-    def _make_room(self) -> bool:
-        """Makes room for a peer that greets, in place of one that has not; returns whether there is
-        room."""
+    def _make_room(self, address: str) -> bool:
+        """Makes room for a peer at an address that greets, in place of one that has not, or of one
+        of a crowd; returns whether there is room."""
         if len(self.peer_table) < self.setup.peers_max:
             return True
         waiting = (peer for peer in self.peer_table if not peer.ready and not peer.static)
-        oldest = next(waiting, None)
-        if oldest is None:
+        displaced = next(waiting, None) or self._one_of_crowd(address)
+        if displaced is None:
             return False
         self.counters["displaced"] += 1
-        self._remove(oldest)
+        self._remove(displaced)
         return True
+
+    def _one_of_crowd(self, address: str) -> Peer | None:
+        """Of the address with most peers the one that is silent longest; None: a new peer at
+        `address` would make a larger or an equal crowd. So one address keeps no others out."""
+        peers = [peer for peer in self.peer_table if not peer.static]
+        crowds = Counter(peer.mailbox[0] for peer in peers)
+        if max(crowds.values(), default=0) <= crowds[address] + 1:
+            return None
+        (largest, _), *_ = crowds.most_common(1)
+        crowd = (peer for peer in peers if peer.mailbox[0] == largest)
+        return min(crowd, key=lambda peer: peer.wire.heard_ms)
 
     def _send_hello(self, peer: Peer, version: Version, now_ms: int) -> None:
         """RFC 20: SHALL start a dialog by sending HELLO as the first command on a connection."""

@@ -449,7 +449,8 @@ class NodeMachine(Dialogs):
             if other.uuid is None:
                 self.peer_table.name(other, uuid)
                 return other
-        if not self._new_peer_limiter.allows(hello.address, now_ms) or not self._make_room():
+        allows = self._new_peer_limiter.allows(hello.address, now_ms)
+        if not allows or not self._make_room(hello.address):
             self.counters["hello_refused"] += 1
             return None
         return self.peer_table.add(uuid, mailbox, now_ms, key=greeting.key)

@@ -26,6 +26,9 @@ from collections.abc import Callable
 from kelek.clients.io.reqids import new_reqid
 from kelek.protocols.zerodb.wire.requests import Put, encode_request
 from kelek.protocols.zmqraft.wire.client_codec import RequestUpdate, encode_client_request
+from kelek.protocols.zre import codec
+from kelek.protocols.zre.beacon import own_uuid
+from kelek.protocols.zre.values import SEQUENCES, Version
 from kelek.tests.zmtp_peer import MORE, ZmtpPeer, frame, greeting, ready
 
 IS_LONG = bool(os.environ.get("KELEK_HOSTILE_S"))
@@ -36,6 +39,7 @@ FRAMES_S = 20_000 if IS_LONG else 1_000_000  # Of messages that never end.
 RECONNECT_S = 0.2 if IS_LONG else 0.5
 STOLEN_S = 1
 METADATA_BYTES = 60 << 20, 16 << 20  # The second is accepted where messages are smaller.
+ZRE_METADATA_BYTES = 1000 << 10
 PART_BYTES = 64 << 10
 STOLEN_ID = b"owner"
 TOPIC_BYTES = 1000
@@ -66,9 +70,9 @@ class Pace:
         NEVER.wait(self._free_s - now_s)
 
 
-def large_ready() -> Attack:
+def large_ready(sizes: tuple[int, ...] = METADATA_BYTES) -> Attack:
     """Metadata, which libzmq keeps as long as the connection."""
-    hellos = [greeting() + ready(filler=size) for size in METADATA_BYTES]
+    hellos = [greeting() + ready(filler=size) for size in sizes]
 
     def attack(connect: Connect, pace: Pace) -> None:
         for hello in hellos:
@@ -168,6 +172,42 @@ def stolen_id() -> Attack:
     return attack
 
 
+def new_node(connect: Connect) -> ZmtpPeer:
+    """A connection of a node of ZRE with a new UUID that has greeted; nothing is at its address."""
+    uuid = own_uuid(os.urandom(14))
+    peer = connect(greeting() + ready(identity=codec.routing_id(uuid, Version.V2)))
+    address, port = peer.socket.getsockname()
+    peer.send(command(1, codec.Hello(address, port, ("group",), 0, "hostile", {})))
+    return peer
+
+
+def command(sequence: int, of: codec.Command) -> bytes:
+    return message(codec.encode(sequence, of, Version.V2))
+
+
+def zre_greetings() -> Attack:
+    """Each connection is another node."""
+
+    def attack(connect: Connect, pace: Pace) -> None:
+        new_node(connect).close()
+        pace.spend(1)
+
+    return attack
+
+
+def zre_flood() -> Attack:
+    """Messages of a node, and PINGs whose answers it does not take."""
+
+    def attack(connect: Connect, pace: Pace) -> None:
+        peer, content = new_node(connect), [bytes(1000)]
+        for sequence in itertools.count(2):
+            kinds = codec.Whisper(content), codec.Shout("group", content), codec.Ping()
+            peer.send(command(sequence % SEQUENCES, kinds[sequence % 3]))
+            pace.spend(1)
+
+    return attack
+
+
 KINDS: dict[str, Callable[[], Attack]] = {
     "large_ready": large_ready,
     "endless_large": endless(frame(bytes(PART_BYTES), MORE), 1),
@@ -180,6 +220,12 @@ KINDS: dict[str, Callable[[], Attack]] = {
     "flood_append": flood(append),
     "flood_put": flood(put),
     "flood_call": flood(lambda: CALL),
+}
+# At the mailbox of a node of ZRE, beside others.
+ZRE_KINDS: dict[str, Callable[[], Attack]] = {
+    "zre_ready": lambda: large_ready((ZRE_METADATA_BYTES,)),
+    "zre_greetings": zre_greetings,
+    "zre_flood": zre_flood,
 }
 # Those that soon reach a limit, and a flood.
 FAST_KINDS = "large_ready", "endless_large", "endless_empty", "subscriptions", "stolen_id", "flood"
@@ -248,7 +294,7 @@ def main(kind: str, connections: int, source: str, ports: list[int]) -> None:
         print(0, 0, flush=True)
         while True:
             pass
-    attack_ports(KINDS[kind](), connections, source, ports)
+    attack_ports((KINDS | ZRE_KINDS)[kind](), connections, source, ports)
 
 
 def attack_ports(attack: Attack, connections: int, source: str, ports: list[int]) -> None:

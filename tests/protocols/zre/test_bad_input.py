@@ -1,5 +1,6 @@
 """A ZRE node under bad input: forged beacons and HELLOs, junk, floods, gaps."""
 
+from collections import Counter
 from collections.abc import Sequence
 from ipaddress import ip_network
 from random import Random
@@ -254,6 +255,32 @@ def test_during_a_flood_other_senders_are_read(forgers: int) -> None:
     near.node.stop()
     assert all(room.has_room_for(f"10.0.1.{one}") for one in range(forgers))
     assert (room.used, room.sources) == (0, {})
+
+
+def greet(place: NodeWithPeer, host: int, number: int) -> bool:
+    """Whether a node with this number, at a host, is a peer after its greeting."""
+    address = f"10.0.1.{host}"
+    uuid = own_uuid(bytes((host, number)) + bytes(12))
+    place.say(1, HELLO._replace(address=address, port=1000 + number), address, uuid)
+    return uuid in place.node.peers
+
+
+def test_greetings_of_one_address_keep_no_others_out() -> None:
+    """The address with most peers gives way, until others have as many."""
+    place = NodeWithPeer(peers_max=10)
+    for number in range(10):
+        place.now_ms = number
+        assert greet(place, 1, number)
+    assert not greet(place, 1, 10), "its own address has the most"
+    assert all(greet(place, 2, number) for number in range(5))
+    assert not greet(place, 2, 5), "both have as many"
+    assert greet(place, 3, 0)
+    hosts = Counter(it.endpoint.rpartition(":")[0] for it in place.node.peers.values())
+    assert sorted(hosts.values()) == [1, 4, 5]
+    kept = {it.endpoint for it in place.node.peers.values() if "10.0.1.1:" in it.endpoint}
+    assert "tcp://10.0.1.1:1000" not in kept, "the one that is silent longest goes first"
+    assert "tcp://10.0.1.1:1009" in kept
+    assert place.count("displaced") == 6
 
 
 def test_a_flood_of_greetings() -> None:
