@@ -40,7 +40,17 @@ FOLDERS = [
     "csrc",
     *(
         f"csrc/{name}"
-        for name in ("broker", "log", "net", "rows", "server", "sst", "steady", "tables")
+        for name in (
+            "broker",
+            "connections",
+            "log",
+            "net",
+            "rows",
+            "server",
+            "sst",
+            "steady",
+            "tables",
+        )
     ),
 ]
 WARNINGS = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow"]

@@ -597,7 +597,8 @@ def test_every_c_function_is_documented() -> None:
     header = "".join(text_of(part) or "" for part in parts)
     declared = set(re.findall(r"\b(klk_\w+)\(", re.sub(r"/\*.*?\*/", "", header, flags=re.S)))
     # One C file's for another one: those that a header declares and does not define.
-    state = text_of("csrc/broker/exchange_state.h") or ""
+    inside = ("csrc/broker/exchange_state.h", "csrc/connections/refused.h")
+    state = "\n".join(text_of(name) or "" for name in inside)
     inner = re.findall(r"^(?!static)\w[\w *]*?\b(klk_\w+)\([^{;]*\);", state, re.M)
     assert declared | set(inner) == set(exported_functions()), "csrc/api.h and csrc/*.c differ"
     bare = [
@@ -631,6 +632,7 @@ klk_segment_(write\w*|sync|zero|free) native/log/test_segments.py::test_writes_g
 klk_syncer_\w+ native/log/test_segments.py::test_a_history_of_syncs
 klk_(drain_\w+|sockets_bind) native/net/test_sockets.py::test_messages_arrive_whole_and_in_order
 klk_connections_\w+|klk_monitor_receive net/test_poll_loop.py::test_held_bytes_are_their_twins
+klk_refused_\w+|klk_(peer|address)_of net/test_poll_loop.py::test_the_kernel_refuses_an_address
 klk_send native/net/test_sockets.py::test_a_full_pipe_keeps_the_rest_in_order
 klk_bundle_\w+ native/net/test_sockets.py::test_a_bundle_of_any_octets_is_its_twins
 klk_budget_\w+ native/broker/test_budget.py::test_a_history_of_clients_that_read_and_do_not

@@ -100,6 +100,8 @@ class ProcessLoop(PollLoop):
         for reason, count in self.connections.cut_counts().items():
             if count:
                 self.counters[f"connection-cut-{reason}"] = count
+        if self.connections.refused:
+            self.counters["connection-refused"] = self.connections.refused
 
     def log_problem(self, problem: object) -> None:
         """One line for the operator, without a time."""

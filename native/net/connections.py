@@ -29,6 +29,7 @@ CURVE_FRAME_BYTES = 33  # That CURVE adds to each frame: command, nonce, check a
 FRAME_HEADER_BYTES = 9  # Of a long frame.
 SLACK_BYTES = 64 << 10  # Greeting, READY and commands.
 NEW_MS: int = lib.KLK_NEW_MS
+REFUSED_EXCESS: int = lib.KLK_REFUSED_EXCESS  # Connections of one address, ended in a second.
 HELD_BYTES_MIN = 64 << 20  # Also of many small messages, until the process reads them.
 
 
@@ -119,7 +120,7 @@ class Connections:
             row.bytes_max, row.keeps = endpoint.bytes_max, endpoint.keeps
             row.message_bytes = endpoint.message
             row.frame_bytes = CURVE_FRAME_BYTES if endpoint.curve else 0
-            row.reads, row.foreign = 0, b""
+            row.reads, row.foreign, row.bound = 0, b"", 0
             row.fd, row.socket_fd = fd, socket_fd
             row.monitor = ffi.cast("void *", monitor.underlying)
         self._numbers[socket] = number
@@ -183,6 +184,11 @@ class Connections:
     def cut_counts(self) -> dict[str, int]:
         """How many connections were ended, by reason."""
         return {reason: int(self.state.cut[i]) for i, reason in enumerate(CUT_REASONS)}
+
+    @property
+    def refused(self) -> int:
+        """How often an address connected so often that the kernel had to refuse it for a while."""
+        return int(self.state.refused)
 
     def set_own(self, size: int) -> None:
         """Bytes of requests in the process's own queues: their growth is not libzmq's."""

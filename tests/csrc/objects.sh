@@ -5,7 +5,7 @@
 CC=${CC:-cc}
 WARNINGS="-std=c11 -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror"
 SANITIZERS="-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
-INCLUDES="-Icsrc -Icsrc/broker -Icsrc/log -Icsrc/net -Icsrc/rows -Icsrc/server -Icsrc/sst -Icsrc/steady -Icsrc/tables"
+INCLUDES="-Icsrc $(printf -- '-Icsrc/%s ' broker connections log net rows server sst steady tables)"
 build=.build/csrc
 workers=$(getconf _NPROCESSORS_ONLN)
 export CC WARNINGS SANITIZERS INCLUDES build

@@ -5,6 +5,7 @@ import os
 import random
 import resource
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +16,12 @@ import zmq
 
 from kelek._native import lib
 from kelek.bench.ports import free_port
-from kelek.native.net.connections import ConnectionLimits, Connections, held_bytes_max
+from kelek.native.net.connections import (
+    REFUSED_EXCESS,
+    ConnectionLimits,
+    Connections,
+    held_bytes_max,
+)
 from kelek.native.net.messages import Arena
 from kelek.net.access.zap import ZapSocket
 from kelek.net.poll_loop import PollLoop
@@ -355,6 +361,24 @@ def test_an_address_that_held_too_much_waits_before_it_connects_again(
     other = loop.peer(source="127.0.0.3")
     loop.run_until(lambda: loop.connected == 2)
     assert not other.is_cut()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel refuses addresses on Linux")
+def test_the_kernel_refuses_an_address(listening: Listening) -> None:
+    """One that connects on and on: its SYNs are dropped for a second, so that none is accepted."""
+    loop = listening(ConnectionLimits(per_address=16))
+    connections = loop.connections
+    assert connections is not None
+    while not connections.refused:
+        with contextlib.suppress(OSError):
+            ZmtpPeer(loop.port, source="127.0.0.2", timeout_s=1).close()
+        loop.run_once(0)
+    assert loop.cuts["rate"] >= REFUSED_EXCESS
+    with pytest.raises(TimeoutError):
+        loop.peer(source="127.0.0.2", timeout_s=0.2)
+    assert not loop.peer(source="127.0.0.3").is_cut()
+    loop.check_client()
+    loop.run_until(lambda: loop.try_peer(source="127.0.0.2"))
 
 
 def test_too_many_connections(listening: Listening) -> None:

@@ -11,11 +11,16 @@ enum klk_connection_limit {
     KLK_ADDRESS_SIZE = 64,
     KLK_LISTENER_SIZE = 128,
     KLK_NEW_MS = 3000,            /* a connection is new for so long; handshakes end earlier */
+    KLK_LISTENERS_MAX = 2,        /* of an endpoint */
+    KLK_REFUSED_MAX = 16,         /* addresses whose connections are counted, or refused */
+    KLK_REFUSED_EXCESS = 64,      /* connections that are ended at once, in ... */
+    KLK_REFUSED_MS = 1000,        /* ... this time, and how long the kernel then refuses others */
     KLK_FREE_SLICES = 8           /* of the time in which libzmq frees what a connection held */
 };
 
 /* Events of libzmq's monitors. The value is the descriptor of the connection. */
 enum klk_monitor_event {
+    KLK_EVENT_LISTENING = 0x08,
     KLK_EVENT_ACCEPTED = 0x20,
     KLK_EVENT_DISCONNECTED = 0x200,
     KLK_EVENT_FAILED = 0x6800     /* one of three: the handshake has failed; another value */
@@ -55,6 +60,22 @@ struct klk_endpoint {
     int32_t reads;         /* its drain reads until nothing is left */
     int64_t unread_ms;     /* when it last did not */
     char foreign[128];     /* its address without CURVE, as libzmq names it; empty: none */
+    int listeners[2];      /* their descriptors */
+    uint32_t bound;        /* how many */
+};
+
+/* What counts as one address: all of IPv4, one word, or a /64 network of IPv6, two. */
+struct klk_address {
+    uint32_t words[2];
+    uint32_t count;        /* 0: none */
+};
+
+/* An address that connects too often. */
+struct klk_refused {
+    struct klk_address address;
+    uint32_t excess;       /* connections that were ended at once since then */
+    int64_t since_ms;
+    int64_t until_ms;      /* the kernel drops what it sends to listeners until then; 0: not */
 };
 
 struct klk_connection; /* connections.c has them */
@@ -76,9 +97,11 @@ struct klk_connections {
     uint64_t held;         /* bytes that libzmq holds of all connections */
     uint64_t failed;       /* handshakes that failed */
     uint64_t cut[9];       /* by reason */
+    uint64_t refused;      /* how often the kernel had to refuse an address */
     struct klk_cut cuts[16];
 
     struct klk_endpoint endpoints[8];
+    struct klk_refused excess[16];
     uint64_t seed;         /* secret, so that addresses can't be chosen for one bucket */
     uint32_t waiting;      /* the loop that reads waits for sockets now */
     uint32_t waits, wakes; /* how often it did, and how often something had arrived then */

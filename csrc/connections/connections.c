@@ -29,6 +29,7 @@ struct tcp_info {
 #include "bytes.h"
 #include "guard.h"
 #include "messages.h"
+#include "refused.h"
 
 #ifndef SO_COOKIE
 #define SO_COOKIE 57
@@ -120,25 +121,11 @@ void klk_connections_known(struct klk_connections *c, int fd, uint32_t slot,
     *sender = (struct klk_sender){cookie_of(fd), slot, generation}; /* Its event may come later. */
 }
 
-union peer {
-    struct sockaddr any;
-    struct sockaddr_in v4;
-    struct sockaddr_in6 v6;
-    struct sockaddr_storage all;
-};
-
-/* The address family of the other end, AF_UNSPEC if there is none. */
-static int peer_of(int fd, union peer *peer) {
-    socklen_t size = sizeof *peer;
-    memset(peer, 0, sizeof *peer);
-    return getpeername(fd, &peer->any, &size) == 0 ? peer->any.sa_family : AF_UNSPEC;
-}
-
 static void address_text(int fd, char *out) {
-    union peer peer;
+    union klk_peer peer;
     char host[INET6_ADDRSTRLEN] = "";
     unsigned port = 0;
-    int family = peer_of(fd, &peer);
+    int family = klk_peer_of(fd, &peer);
     if (family == AF_INET) {
         inet_ntop(AF_INET, &peer.v4.sin_addr, host, sizeof host);
         port = ntohs(peer.v4.sin_port);
@@ -149,27 +136,19 @@ static void address_text(int fd, char *out) {
     snprintf(out, KLK_ADDRESS_SIZE, "%s:%u", host, port);
 }
 
-/* The bucket of the peer's address: all of IPv4, and the network's half of IPv6. */
-static uint16_t bucket_of(const struct klk_connections *c, int fd) {
-    union peer peer;
-    size_t size = 8;
-    const uint8_t *address = (const uint8_t *)&peer.v4.sin_addr;
-    if (peer_of(fd, &peer) != AF_INET6)
-        size = 4;
-    else if (IN6_IS_ADDR_V4MAPPED(&peer.v6.sin6_addr))
-        address = (const uint8_t *)&peer.v6.sin6_addr + 12;
-    else
-        address = (const uint8_t *)&peer.v6.sin6_addr;
-    return (uint16_t)((klk_id_hash(c->seed, address, size) >> 32) % KLK_ADDRESS_BUCKETS);
+static uint16_t bucket_of(const struct klk_connections *c, const struct klk_address *address) {
+    const uint8_t *bytes = (const uint8_t *)address->words;
+    uint64_t hash = klk_id_hash(c->seed, bytes, address->count * sizeof *address->words);
+    return (uint16_t)((hash >> 32) % KLK_ADDRESS_BUCKETS);
 }
 
 /* Whether a descriptor is still of a connection to a listener, as libzmq names it. The connection
  * may have ended before we read of it, and another socket, even a listener, have its descriptor. */
 static int is_from(int fd, const char *listener) {
     const char *port = strrchr(listener, ':');
-    union peer own;
+    union klk_peer own;
     socklen_t size = sizeof own;
-    int family = peer_of(fd, &own);
+    int family = klk_peer_of(fd, &own);
     if (!port || (family != AF_INET && family != AF_INET6)) return 0;
     if (getsockname(fd, &own.any, &size) != 0) return 0;
     in_port_t number = family == AF_INET ? own.v4.sin_port : own.v6.sin6_port;
@@ -268,7 +247,8 @@ static void accepted(struct klk_connections *c, int fd, uint8_t endpoint, const 
     one->accepted_ms = one->mark_ms = one->drained_ms = now_ms;
     one->endpoint = endpoint;
     one->is_plain = strcmp(listener, c->endpoints[endpoint].foreign) == 0;
-    one->bucket = bucket_of(c, fd);
+    const struct klk_address address = klk_address_of(fd);
+    one->bucket = bucket_of(c, &address);
     one->position = c->count;
     c->fds[c->count++] = fd;
     c->per_address[one->bucket]++;
@@ -278,6 +258,7 @@ static void accepted(struct klk_connections *c, int fd, uint8_t endpoint, const 
         cut(c, fd, KLK_CUT_ADDRESS);
     else if (!token_take(c, one->bucket, now_ms))
         cut(c, fd, KLK_CUT_RATE);
+    if (one->is_cut) klk_refused_count(c, &address, now_ms);
     one->is_suspect = c->tokens[2 * one->bucket] < (int64_t)c->address_max * TOKEN / FEW_SHARE;
 }
 
@@ -289,7 +270,10 @@ static void events_read(struct klk_connections *c, uint8_t endpoint, int64_t now
         if (!klk_monitor_receive(monitor, &event, &value, listener)) return;
         if (event & KLK_EVENT_FAILED) c->failed++;
         if (event & KLK_EVENT_FAILED || value >= KLK_CONNECTION_FDS) continue;
-        if (event == KLK_EVENT_ACCEPTED)
+        struct klk_endpoint *bound = &c->endpoints[endpoint];
+        if (event == KLK_EVENT_LISTENING)
+            bound->listeners[bound->bound++ % KLK_LISTENERS_MAX] = (int)value;
+        else if (event == KLK_EVENT_ACCEPTED)
             accepted(c, (int)value, endpoint, listener, now_ms);
         else if (event == KLK_EVENT_DISCONNECTED && cookie_of((int)value) != c->by_fd[value].cookie)
             forget(c, (int)value); /* Else libzmq closes it now, or it is another one. */
@@ -561,6 +545,7 @@ static void check(struct klk_connections *c, int64_t now_ms, int events) {
         events_read(c, e, now_ms);
     }
     if (now_ms < c->due_ms) return;
+    klk_refused_end(c, now_ms);
     int full = now_ms - c->full_ms >= CHECK_MS, hot = 0;
     c->checked_ms = now_ms;
     if (full) c->full_ms = now_ms;
