@@ -18,6 +18,7 @@ from kelek.storage.log.log import Log
 from kelek.storage.log.segment import Identity
 from kelek.tests.actors.actor_harness import ActorHarness
 from kelek.tests.actors.node_settings import node_settings
+from kelek.tests.native.broker.bundle_twin import opened
 
 EPOCH = 7
 SETTINGS = node_settings(
@@ -48,6 +49,7 @@ class TableWorkerHarness(ActorHarness):
         self.work = self.connect("table_worker.work")
         self.read_bytes = self.connect("table_worker.taken")
         self.tickets = 0
+        self.opened: list[list[bytes]] = []  # Answers of a bundle that are not read yet.
 
     def ask(self, request: requests.Request) -> None:
         self.tickets += 1
@@ -55,8 +57,11 @@ class TableWorkerHarness(ActorHarness):
         self.work.send_multipart([head, b"route", *encode_request(request)])
 
     def answer(self) -> list[bytes]:
-        self.run_until(lambda: self.done.poll(0))
-        return self.done.recv_multipart()
+        """The next answer; some come in bundles."""
+        if not self.opened:
+            self.run_until(lambda: self.done.poll(0))
+            self.opened = opened([self.done.recv_multipart()])
+        return self.opened.pop(0)
 
     def all_answers(self) -> list[list[bytes]]:
         """The answers until the worker is idle: three wakes bring no further one."""
@@ -67,7 +72,7 @@ class TableWorkerHarness(ActorHarness):
             nonlocal idle_wakes
             idle_wakes = 0 if self.done.poll(0) else idle_wakes + 1
             while self.done.poll(0):
-                answers.append(self.done.recv_multipart())
+                answers.extend(opened([self.done.recv_multipart()]))
             return idle_wakes == 3
 
         self.run_until(is_idle)
