@@ -10,10 +10,9 @@ from functools import partial
 import zmq
 
 from ...native.net.messages import Arena
-from ...native.net.sockets import Drain
+from ...native.net.sockets import DrainedSocket
 from ...net.client_keys import ClientKeys, UnpinnedServer
 from ...net.links import ARENA_BYTES, Link, LinkLimits, LinkProblem, link_options
-from ...net.sockets import Socket
 from ...protocols.connections import ClientMachine, Connect, Disconnect, Send
 from ..runtime.process_loop import ProcessLoop
 
@@ -40,7 +39,7 @@ class LeaderLink:
         before_input   called before the machine learns of messages, events or the time"""
         self.client = client
         self._before_input = before_input
-        self._drains: dict[str, Drain] = {}
+        self._drained: dict[str, DrainedSocket] = {}
         self._keys = keys
         self._limits = limits
         self._loop = loop
@@ -106,7 +105,8 @@ class LeaderLink:
         self._links[url] = link
 
         # Messages are read before the monitor: they arrived before the loss.
-        self._drains[url] = self._loop.listen(socket, partial(self.receive, url), ARENA_BYTES)
+        drain = self._loop.listen(socket, partial(self.receive, url), ARENA_BYTES)
+        self._drained[url] = DrainedSocket(socket, drain)
         self._loop.watch_link(link, partial(self._on_event, url), partial(self._on_refused, url))
         self._loop.set_lazy(socket, self._is_lazy)
         try:
@@ -114,10 +114,11 @@ class LeaderLink:
         except zmq.ZMQError:
             return  # A peer gave an invalid address: it counts as a peer that never answers.
 
-    def drained(self, url: str) -> tuple[Socket, Drain] | None:
-        """The socket of a connection, and its drain, for an owner that receives itself."""
+    def drained(self, url: str) -> DrainedSocket | None:
+        """The socket of a connection, for an owner that receives itself; None: messages wait there,
+        or there is none."""
         link = self._links.get(url)
-        return None if link is None or len(link.frames) else (link.socket, self._drains[url])
+        return None if link is None or len(link.frames) else self._drained[url]
 
     def receive(self, url: str, arena: Arena, first: int = 0) -> None:
         """Passes messages to the machine, from the position `first` on."""
@@ -142,7 +143,7 @@ class LeaderLink:
         link = self._links.pop(url, None)
         if link is None:
             return
-        del self._drains[url]
+        del self._drained[url]
         self._loop.close_socket(link.socket)
 
     def close(self) -> None:

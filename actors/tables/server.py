@@ -20,7 +20,8 @@ from ...native.broker.server import ServedRouter
 from ...native.errors import NativeError
 from ...native.latency import monotonic_us, sum_of
 from ...native.net.messages import Arena, Frames
-from ...native.tables.server import DrainedSocket, Left, TableResult, TableServer
+from ...native.net.sockets import DrainedSocket
+from ...native.tables.server import Left, TableResult, TableServer
 from ...net.clock import earliest, monotonic_ms, wall_ms
 from ...net.poll_loop import Pipe
 from ...net.sockets import SUBSCRIPTION_BYTES_MAX, Socket
@@ -59,6 +60,9 @@ ANSWER_FRAMES_MAX = 1 << 22
 WINDOW = WindowLimits(packs=64, updates=1 << 15, bytes=16 << 20)
 JOBS_BYTES_MAX = 128 << 20  # Of requests that job_server has not answered.
 LOG_HEAD = b"\x55\x01\x00"
+# Of what C leaves, as plain numbers.
+_LEADER, _DONE, _CLIENTS = int(Left.LEADER), int(Left.DONE), int(Left.CLIENTS)
+_FAILED = ~(_LEADER | _DONE | _CLIENTS)
 
 
 class ZerodbServer(Actor):
@@ -214,40 +218,40 @@ class ZerodbServer(Actor):
         url = session.plain_url if is_free else None
         if url is not None:
             found = self._link.drained(url)
-        if found is None:
+        if found is None and not session.plain.is_empty:
             session.take_back(self._now())
         if is_free:
-            leader = None if found is None else DrainedSocket(*found)
             lease = self._lease if session.reads_in_c else None
-            result = self._server.wait(timeout_ms, leader, lease, session.answers_in_c)
+            result = self._server.wait(timeout_ms, found, lease, session.answers_in_c)
         if result is None:
             session.take_back(self._now())
             return super().wait(timeout_ms)
         self.now_ms = monotonic_ms()
-        self._on_left(result)
-        if result.left & Left.LEADER and url is not None and found is not None:
-            self._link.receive(url, found[1].arena, result.leader_position)
-        if result.left & Left.DENIED:
-            self.handle_denied(self._router.socket, self._router.drain)
-        if result.left & Left.CLIENTS:
+        for channel, (taken, report) in zip(session.channels, self._read_bytes, strict=True):
+            taken.add(channel.reads.pop_bytes())
+            self._report_bytes(taken, report)
+        left = result.left
+        if left & _FAILED:
+            self._on_failed(result)
+        if left & _LEADER and url is not None and found is not None:
+            self._link.receive(url, found.drain.arena, result.leader_position)
+        if left & _DONE:
+            self._on_done(self._done.drain.arena)
+        if left & _CLIENTS:
             self._on_clients(self._router.drain.arena)
         return result.ready
 
-    def _on_left(self, result: TableResult) -> None:
-        """Handles what C could not send, and answers of workers."""
-        left = result.left
-        for channel, (taken, report) in zip(self.session.channels, self._read_bytes, strict=True):
-            taken.add(channel.reads.pop_bytes())
-            self._report_bytes(taken, report)
+    def _on_failed(self, result: TableResult) -> None:
+        """Handles what C could not send or finish, and what clients may not ask."""
         if result.unsent is not None and result.answers is not None:
             self._on_unsent(result.unsent, result.answers, result.skip)
-        if left & (Left.PACK | Left.LATE):
+        if result.left & (Left.PACK | Left.LATE):
             self.session.take_back(self._now())
-        if left & Left.READS:
+        if result.left & Left.READS:
             number, sent = result.full
             self.session.channels[number].take_back_reads(sent)
-        if left & Left.DONE:
-            self._on_done(self._done.drain.arena)
+        if result.left & Left.DENIED:
+            self.handle_denied(self._router.socket, self._router.drain)
 
     # ---- messages ----
 

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ..._native import ffi, lib
 from ..errors import fork_count, os_error
@@ -221,6 +221,13 @@ class Drain:
             self._arena._allocate(self._arena_bytes, self._frames)
             self._arena._offsets[0] = self._arena._firsts[0] = 0
             self._large = False
+
+
+class DrainedSocket(NamedTuple):
+    """A socket in a poller, and its drain."""
+
+    socket: "zmq.Socket[bytes]"
+    drain: Drain
 
 
 _opened: "weakref.WeakKeyDictionary[zmq.Socket[bytes], tuple[Any, int]]"

@@ -13,7 +13,7 @@ from ..errors import NativeError, os_error, uncleared
 from ..log.lease import SharedLease
 from ..net.messages import Arena, Frames
 from ..net.poller import Poller, Source
-from ..net.sockets import Drain, native_socket
+from ..net.sockets import DrainedSocket, native_socket
 from .channels import ReadChannels
 from .plain import MESSAGE_BYTES, ROWS_MAX, PlainWrites
 
@@ -32,24 +32,21 @@ class Left(IntFlag):
     READS = lib.KLK_TABLE_LEFT_READS
 
 
+_FAILED = int(Left.FAILED)
+_NOT_SENT = int(Left.UNSENT | Left.FAILED)
+
+
 class TableResult(NamedTuple):
     """The result of a wait."""
 
     ready: list[tuple[Source, int]]  # As Poller.poll() returns them.
-    left: Left
+    left: int  # Flags of Left; plain numbers, as an operation on a flag costs 1 us.
     leader_position: int = 0  # With LEADER: the first unread message in its arena.
     # With UNSENT and FAILED: what could not be sent, of these messages behind so many frames.
     unsent: Unsent | None = None
     answers: Arena | None = None
     skip: int = 0
     full: tuple[int, int] = (0, 0)  # With READS: the worker, and how many of its last batch left.
-
-
-class DrainedSocket(NamedTuple):
-    """A socket in the poller, and its drain."""
-
-    socket: "zmq.Socket[bytes]"
-    drain: Drain
 
 
 class TableServer:
@@ -102,8 +99,8 @@ class TableServer:
         passes_done   False: the caller looks at all answers of the workers
         """
         wait, writes = self._wait, self._writes
-        drains = self._drains if leader is None else (*self._drains, leader.drain)
-        if any(drain.is_grown for drain in drains):
+        clients, done = self._drains
+        if clients.is_grown or done.is_grown or (leader is not None and leader.drain.is_grown):
             return None
         native_socket(self._clients.socket)
         wait.leader.socket = ffi.NULL
@@ -118,14 +115,12 @@ class TableServer:
         code = lib.klk_table_wait(wait, timeout_ms)
         if code < 0:
             raise os_error("waiting for sockets") if code == lib.KLK_EOS else NativeError(code)
-        ready, left = self._poller.ready(), Left(wait.left)
-        if not left & (Left.UNSENT | Left.FAILED):
-            return TableResult(
-                *(ready, left, wait.leader_position, None, None, 0),
-                full=(wait.full, wait.full_position),
-            )
+        ready, left = self._poller.ready(), int(wait.left)
+        if not left & _NOT_SENT:
+            full = wait.full, wait.full_position
+            return TableResult(ready, left, wait.leader_position, full=full)
         answers, skip = writes.answers_of(wait.unsent_pack), 0
-        if left & Left.FAILED:
+        if left & _FAILED:
             answers, skip = self._done.drain.arena, 1
         unsent = Unsent.of(self._unsent, wait.clients.unsents)
         return TableResult(ready, left, wait.leader_position, unsent, answers, skip)
