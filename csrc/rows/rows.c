@@ -152,6 +152,18 @@ static int read_be(struct reader *in, size_t width, uint64_t *number) {
     return 1;
 }
 
+/* By the first byte of an item: the bytes behind it; MANY: that is not known by it alone. */
+enum { MANY = 0xff };
+#define ROW(x) x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x
+static const uint8_t REST[256] = {
+    ROW(0), ROW(0), ROW(0), ROW(0), ROW(0), ROW(0), ROW(0), ROW(0), ROW(MANY), ROW(MANY),
+    0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15,
+    16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31,
+    0, MANY, 0, 0, MANY, MANY, MANY, MANY, MANY, MANY, 4, 8, 1, 2, 4, 8,
+    1, 2, 4, 8, MANY, MANY, MANY, MANY, MANY, MANY, MANY, MANY, MANY, MANY, MANY, MANY,
+    ROW(0), ROW(0)};
+#undef ROW
+
 /* Bytes of the number behind the first byte, by that byte from 0xc0 to 0xdf. */
 static const uint8_t NUMBERS[32] = {0, 0, 0, 0, 1, 2, 4, 1, 2, 4, 4, 8, 1, 2, 4, 8,
                                     1, 2, 4, 8, 0, 0, 0, 0, 0, 1, 2, 4, 2, 4, 2, 4};
@@ -205,6 +217,17 @@ static int skip_rest(struct reader *in, struct head head) {
         if (items-- == 0) return 1;
         if (!read_head(in, &head)) return 0;
     }
+}
+
+/* Steps over an item. */
+static inline int skip_item(struct reader *in) {
+    size_t left = (size_t)(in->end - in->at);
+    if (left && REST[*in->at] < left && REST[*in->at] != MANY) {
+        in->at += 1 + REST[*in->at];
+        return 1;
+    }
+    struct head head;
+    return read_head(in, &head) && skip_rest(in, head);
 }
 
 /* A whole number as its bits in 64, and whether it is below zero. */
@@ -333,10 +356,8 @@ static int read_row(struct reader in, const uint8_t *data, struct klk_wanted *wa
     uint64_t place = 0;
     for (uint32_t c = 0; c < count && wanted[c].place < head.number; c++, place++) {
         bad[1] = c;
-        for (; place < wanted[c].place; place++) {
-            struct head skipped;
-            if (!read_head(&in, &skipped) || !skip_rest(&in, skipped)) return 0;
-        }
+        for (; place < wanted[c].place; place++)
+            if (!skip_item(&in)) return 0;
         if (!read_cell(&in, data, &wanted[c], row)) return 0;
     }
     return 1;
