@@ -121,7 +121,7 @@ struct klk_sst_merge {
     uint8_t *last;            /* last_max: the previous key */
     const uint8_t *start;
     const uint8_t *end;
-    int32_t *key_offsets;   /* pairs_max + 1 */
+    int32_t *key_offsets;   /* pairs_max + 1; NULL: pairs are only counted, without columns */
     int32_t *value_offsets; /* pairs_max + 1 */
     uint8_t *keys;          /* keys_max, at most INT32_MAX */
     uint8_t *values;        /* values_max, at most INT32_MAX */

@@ -155,6 +155,10 @@ static int runs_fill(struct klk_sst_merge *merge) {
 }
 
 static int pair_add(struct klk_sst_merge *merge, const struct klk_sst_run *run) {
+    if (!merge->key_offsets) {
+        merge->pairs++;
+        return KLK_OK;
+    }
     uint32_t key_size = run->key_size - KLK_SST_STAMP_SIZE;
     uint32_t value_size = merge->with_values ? run->value_size : 0;
     size_t keys = (size_t)merge->key_offsets[merge->pairs];
@@ -193,13 +197,15 @@ static int entry_take(struct klk_sst_merge *merge, const struct klk_sst_run *run
 }
 
 static int is_full(const struct klk_sst_merge *merge) {
+    if (!merge->key_offsets) return merge->pairs == merge->pairs_max;
     uint64_t size = (uint64_t)merge->key_offsets[merge->pairs] +
                     (uint64_t)merge->value_offsets[merge->pairs];
     return merge->pairs == merge->pairs_max || size >= merge->bytes_max;
 }
 
 int klk_sst_merge(struct klk_sst_merge *merge) {
-    if (merge->pairs == 0) merge->key_offsets[0] = merge->value_offsets[0] = 0;
+    if (merge->pairs == 0 && merge->key_offsets)
+        merge->key_offsets[0] = merge->value_offsets[0] = 0;
     for (;;) {
         int code = runs_fill(merge);
         if (code != KLK_OK) return code;

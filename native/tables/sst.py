@@ -16,6 +16,7 @@ WINDOW_BYTES = 128 << 10  # Read from a file at once, unless its blocks are larg
 BLOCK_BYTES = 16 << 10  # Initial buffer for a decompressed block.
 KEY_BYTES_MAX = (64 << 10) + STAMP_SIZE
 COLUMN_BYTES_MAX = (1 << 31) - 1  # Arrow's offsets are signed numbers of 4 bytes.
+COUNTED_MAX = 1 << 24  # Pairs in one call; a signal is handled behind it.
 ENTRY_BYTES_MIN = 4  # Of an index: two sizes, and a handle of two numbers.
 
 
@@ -138,6 +139,10 @@ class MergeFailed(Exception):
         self.code, self.run, self.errno = code, run, errno
 
 
+# Opens the next file of a run; None: there is none.
+NextFile = Callable[[int], OpenFile | None]
+
+
 class Merge:
     """Merges runs of ascending files into pairs; of each key the newest entry counts."""
 
@@ -165,22 +170,37 @@ class Merge:
         merge.start_size, merge.end_size = map(len, bounds)
         merge.sequence = sequence
 
-    def read(
-        self, room: PairLimits, with_values: bool, next_file: Callable[[int], OpenFile | None]
-    ) -> tuple[Pairs, bool]:
+    def read(self, room: PairLimits, with_values: bool, next_file: NextFile) -> tuple[Pairs, bool]:
         """The next pairs, and whether the merge has ended. Raises MergeFailed, and errors of
-        next_file, which opens the next file of a run; None: there is none."""
-        merge, columns = self._merge, _Columns(self._merge, room)
-        merge.with_values = with_values
+        next_file."""
+        columns = _Columns(self._merge, room)
+        self._merge.with_values = with_values
+        ended = self._run(next_file, columns)
+        return columns.pairs(), ended
+
+    def count(self, next_file: NextFile) -> int:
+        """How many pairs there are, without reading any before. Raises as read()."""
+        merge, found, ended = self._merge, 0, False
+        merge.key_offsets, merge.pairs_max = ffi.NULL, COUNTED_MAX
+        while not ended:
+            merge.pairs = 0
+            ended = self._run(next_file, None)
+            found += merge.pairs
+        return found
+
+    def _run(self, next_file: NextFile, columns: "_Columns | None") -> bool:
+        """Merges until the columns are full, or the merge has ended: then True."""
+        merge = self._merge
         while True:
             state = lib.klk_sst_merge(merge)
             if state < 0:
                 raise MergeFailed(state, merge.wants, ffi.errno)
             if state in (lib.KLK_SST_FULL, lib.KLK_SST_END):
-                return columns.pairs(), state == lib.KLK_SST_END
+                return bool(state == lib.KLK_SST_END)
             if state == lib.KLK_SST_FILE:
                 self._go_on(merge.wants, next_file(merge.wants))
             elif state in (lib.KLK_SST_KEYS, lib.KLK_SST_VALUES):
+                assert columns is not None
                 columns.grow("keys" if state == lib.KLK_SST_KEYS else "values", merge.wants_size)
             elif merge.wants_size > BLOCK_BYTES_MAX:
                 raise MergeFailed(EUNKNOWN, merge.wants, 0)

@@ -55,6 +55,7 @@ from ...protocols.zerodb.wire.values import TableOptions
 from ..disk.disk import make_folders
 from ..errors import Damaged, StorageError, StorageFull
 from .batch import APPLIED, AT, NUMBER, TABLES, PendingWrites
+from .counts import counted
 from .families import (
     Family,
     Guard,
@@ -96,17 +97,37 @@ def open_tables(path: str, shared: Resources, replicated: bool) -> "RocksTables"
     return RocksTables(path, shared, replicated, read_only=False)
 
 
-def open_checkpoint(path: str, shared: Resources) -> "RocksTables":
+def open_checkpoint(path: str, shared: Resources, table: int | None = None) -> "RocksTables":
     """Opens a checkpoint read-only. It writes nothing, so that many processes may open it. Raises
-    StorageError."""
-    return RocksTables(path, shared, replicated=True, read_only=True)
+    StorageError.
+
+    table   the only one to read, if it exists: others cost 0.6 ms each
+    """
+    if table is None:
+        return RocksTables(path, shared, replicated=True, read_only=True)
+    system = RocksTables(path, shared, replicated=True, read_only=True, only=())
+    try:
+        name = system.get(SYSTEM, [TABLES + NUMBER.pack(table)])[0]
+    finally:
+        system.close()
+    only = (name.decode(),) if name else ()
+    return RocksTables(path, shared, replicated=True, read_only=True, only=only)
 
 
 class RocksTables:
     """Tables in a RocksDB database. One process has it open, except for a checkpoint."""
 
-    def __init__(self, path: str, shared: Resources, replicated: bool, read_only: bool) -> None:
+    def __init__(
+        self,
+        path: str,
+        shared: Resources,
+        replicated: bool,
+        read_only: bool,
+        only: Sequence[str] | None = None,
+    ) -> None:
+        """only: the column families of tables to open, of a database that is read; None: all"""
         self.path = path
+        self._only = only
         self.problem = ""
         self.applied = (0, 0)
         self.recent: RecentChanges | None = None
@@ -140,6 +161,8 @@ class RocksTables:
         guard = Guard(self.path, opens=there and not self._read_only)
         with guard:
             names = rocksdict.Rdict.list_cf(self.path) if there else []
+        if self._only is not None:
+            names = [name for name in names if "." not in name or name in self._only]
         numbers = [int(name.split(".")[0]) for name in names if "." in name]
         self._next_number = max([0, *numbers]) + 1
         if not there or spares > SPARE_MIN:
@@ -198,6 +221,8 @@ class RocksTables:
         self.families = {SYSTEM: families.pop("system")}
         for key, value in self.scan(SYSTEM, TABLES, TABLES + b"\xff" * 5):
             table, name = NUMBER.unpack(key[1:])[0], value.decode()
+            if self._only is not None and name not in self._only:
+                continue
             if name not in families:
                 problem = f"table {table} lacks its column family {name}"
                 raise Damaged(self.path, problem, "move it away: it is made again")
@@ -318,17 +343,37 @@ class RocksTables:
                 return self.scan(table, start, end)
             return ((key, b"") for key in self.keys(table, start, end))
 
-        family = self._family_of(table)
-        files = self.table_files(family) if family and self._read_only else None
-        if family is None or files is None or (end and end <= start):
+        query = self._file_query(table, Bounds(start, end), with_values)
+        if query is None or (end and end <= start):
             return PairChunks(engine(start))
-        sequence = self.database().latest_sequence_number()
-        bounds = Bounds(start, end)
-        scan = FileScan(SstQuery(self.path, family.name, sequence, files, bounds, with_values))
+        scan = FileScan(query)
         if scan.files + sum(one.files for one in self.file_scans) > self._shared.files_max:
             return PairChunks(engine(start))
         self.file_scans.add(scan)
         return TableScan(scan, lambda last: engine(last or start))
+
+    def count_range(self, table: int, start: bytes, end: bytes, at_once: int = 1) -> int:
+        """The number of keys in start <= key < end of a checkpoint, without a Python object for a
+        key. Raises StorageError.
+
+        at_once   how many threads count
+        """
+        if end and end <= start:
+            return 0
+        query = self._file_query(table, Bounds(start, end), with_values=False)
+        if query is not None:
+            with suppress(Unsupported):
+                return counted(query, self._shared.files_max // at_once)
+        return sum(1 for _ in self.keys(table, start, end))
+
+    def _file_query(self, table: int, bounds: Bounds, with_values: bool) -> SstQuery | None:
+        """For a scan of a checkpoint's files in C; None: RocksDB scans the table."""
+        family = self._family_of(table)
+        files = self.table_files(family) if family and self._read_only else None
+        if family is None or files is None:
+            return None
+        sequence = self.database().latest_sequence_number()
+        return SstQuery(self.path, family.name, sequence, files, bounds, with_values)
 
     def table_files(self, family: Family) -> list[TableFile] | None:
         """All files of a table; None: it has unflushed data, too."""

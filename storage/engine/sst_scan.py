@@ -98,10 +98,23 @@ class FileScan:
         try:
             return self._merge.read(room, self._query.with_values, self._next_file)
         except MergeFailed as error:
-            path = self._paths[error.run]
-            if error.code == EOS:
-                raise storage_error(path, "read this file", OSError(error.errno, "")) from None
-            raise problem_of(path, error.code) from None
+            raise self._problem(error) from None
+
+    def count(self) -> int:
+        """The number of pairs of a new scan, which ends then. Raises as read(). Other threads may
+        run meanwhile."""
+        try:
+            return self._merge.count(self._next_file)
+        except MergeFailed as error:
+            raise self._problem(error) from None
+        finally:
+            self.close()
+
+    def _problem(self, error: MergeFailed) -> Exception:
+        path = self._paths[error.run]
+        if error.code == EOS:
+            return storage_error(path, "read this file", OSError(error.errno, ""))
+        return problem_of(path, error.code)
 
     def close(self) -> None:
         self._close()

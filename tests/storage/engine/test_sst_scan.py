@@ -1,7 +1,8 @@
 """The tables' files read in C, against Python twins and against RocksDB."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -14,11 +15,11 @@ from kelek.native.tables import sst
 from kelek.native.tables.ops import cut_column
 from kelek.protocols.zerodb.server.scan_chunks import ChunkSource, PairChunks
 from kelek.protocols.zerodb.tables.tables import TableEntry
-from kelek.protocols.zerodb.wire.ops import Delete, DeleteRange, Op, Open, Put
+from kelek.protocols.zerodb.wire.ops import Delete, DeleteRange, Op, Open, Put, Truncate
 from kelek.protocols.zerodb.wire.values import TableOptions
 from kelek.storage.engine.families import Resources
 from kelek.storage.engine.rocks import RocksTables, open_checkpoint, open_tables
-from kelek.storage.engine.sst_scan import TableScan
+from kelek.storage.engine.sst_scan import FileScan, TableScan
 from kelek.storage.engine.walk import files_of
 from kelek.storage.errors import Damaged, StorageError
 from kelek.tests.storage.engine import sst_twin as twin
@@ -153,7 +154,11 @@ def test_merge_equals_its_twin(tmp_path: Path, seed: int) -> None:
         scan = tables.pieces(TABLE, start, end)
         assert read_all(scan, rng) == list(tables.scan(TABLE, start, end))
         scan = tables.pieces(TABLE, start, end, with_values=False)
-        assert [key for key, _ in read_all(scan, rng)] == list(tables.keys(TABLE, start, end))
+        keys_within = list(tables.keys(TABLE, start, end))
+        assert [key for key, _ in read_all(scan, rng)] == keys_within
+        assert tables.count_range(TABLE, start, end) == len(keys_within)
+    points = [b"", *sorted(set(rng.sample(keys, min(len(keys), 5))) - {b""}), b""]
+    assert sum(tables.count_range(TABLE, *part) for part in pairwise(points)) == len(pairs)
     assert not sum(scan.files for scan in tables.file_scans)
     tables.close()
 
@@ -182,6 +187,40 @@ def test_levels_are_read(tmp_path: Path) -> None:
     assert max(levels) > 0
     assert read_all(found.pieces(TABLE), Random(1)) == list(found.scan(TABLE))
     found.close()
+
+
+def test_counts_are_remembered_by_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of another checkpoint only the ranges with other files are counted, as its twin does."""
+    keys = [b"%05d" % number for number in range(4000)]
+    ranges = [*pairwise((b"", b"01000", b"02000", b"03000", b""))]
+    read: list[object] = []
+
+    def count(scan: FileScan, plain: Callable[[FileScan], int] = FileScan.count) -> int:
+        read.append(scan)
+        return plain(scan)
+
+    monkeypatch.setattr(FileScan, "count", count)
+    tables = open_tables(f"{tmp_path}/tables", SHARED, replicated=True)
+    steps: list[tuple[list[Op], int, int]] = [
+        ([Put(TABLE, keys, keys)], 4000, 4),
+        ([Put(TABLE + 1, keys, keys)], 4000, 0),
+        ([Put(TABLE, [b"01500"], [b"changed"])], 4000, 1),
+        ([Delete(TABLE, [b"01500", b"01501", b"02000"])], 3997, 2),
+        ([Truncate(TABLE)], 0, 0),
+        ([Put(TABLE, keys[:5], keys[:5])], 5, 1),
+    ]
+    for number, (ops, expected, counted) in enumerate(steps, 1):
+        tables.write([TableEntry(number, 1, ops)])
+        tables.checkpoint(f"{tmp_path}/{number}")
+        found = open_checkpoint(f"{tmp_path}/{number}", SHARED, TABLE)
+        for _ in range(2):
+            assert sum(found.count_range(TABLE, *part) for part in ranges) == expected
+        assert len([*found.keys(TABLE)]) == expected
+        assert len(read) == counted, number
+        assert found.tables().keys() <= {TABLE}
+        read.clear()
+        found.close()
+    tables.close()
 
 
 def three_files(tmp_path: Path, compression: bool = True) -> RocksTables:
@@ -252,8 +291,11 @@ def test_a_flipped_bit_of_a_block_is_damage(tmp_path: Path) -> None:
         data = bytearray(path.read_bytes())
         data[100] ^= 4
         path.write_bytes(data)
-    with pytest.raises(Damaged, match=r"\d{6}\.sst: a block does not match its checksum"):
+    words = r"\d{6}\.sst: a block does not match its checksum"
+    with pytest.raises(Damaged, match=words):
         tables.pieces(TABLE).columns(1000, 1 << 20)
+    with pytest.raises(Damaged, match=words):
+        tables.count_range(TABLE, b"", b"00100")
     tables.close()
 
 
@@ -297,6 +339,7 @@ def test_unsupported_files_are_scanned_by_the_database(
     expected = list(found.scan(TABLE))
     assert len(expected) == (4400 if kind == "range" else 5000)
     assert read_all(scan, Random(1)) == expected
+    assert found.count_range(TABLE, b"", b"") == len(expected)
     assert isinstance(scan, PairChunks) if kind == "files" else isinstance(scan, TableScan)
     if isinstance(scan, TableScan):
         assert scan.engine_scan is not None
