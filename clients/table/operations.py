@@ -158,13 +158,10 @@ class TableOperations(ClientBase):
         self.timeout_ms = timeout_ms
         arguments = KeyArguments(key, server_keys)
         self._client = make_client(urls, tuning, arguments)
-        table = checked_table(number)
-        self._name = table if isinstance(table, str) else ""
-        self._number = NO_TABLE if isinstance(table, str) else table
+        self._use(checked_table(number))
         self._naming: deque[object] = deque()  # Calls that wait for the number of the name.
         self._write_flags = sync_flags(sync)
         self._read_flags = PACKED | STALE if stale else PACKED
-        self._schema: Any = None  # A TableSchema, once it is known.
         self.codec = None if codec is None else codec_of(codec)
         self._own_jobs: dict[int, str] = {}  # APID -> url: each server numbers its own jobs.
         keys = arguments.load(self._client.setup.urls)
@@ -316,9 +313,12 @@ class TableOperations(ClientBase):
         """Counts of events: searches, servers, again, silent, junk, strays."""
         return dict(self._client.counters)
 
-    def _use(self, number: int) -> None:
-        """Further calls are for another table, over the same connection."""
-        self._name, self._number, self._schema = "", number, None
+    def _use(self, table: int | str) -> None:
+        """Further calls are for another table, over the same connection. Its name and schema are
+        looked up anew."""
+        self._name = table if isinstance(table, str) else ""
+        self._number = NO_TABLE if isinstance(table, str) else table
+        self._schema: Any = None  # A TableSchema, once it is known.
 
     # ---- names ----
 

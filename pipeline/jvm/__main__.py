@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..table.connection import drop_connections, kept_connections
+from ..table.local_read import drop_snapshot
 from .deltas import do_commit_delta, do_delta, do_plan_delta
 from .messages import REPORTED, Channel, error_of, own_channel
 from .overwrites import (
@@ -53,17 +55,23 @@ OPERATIONS: Mapping[str, Callable[[Channel, Any], None]] = {
     "read": do_read,
     "stop": lambda channel, request: None,  # It came when all rows were sent.
 }
+KEEP_S = 5  # Connections and a snapshot stay open for the next request.
 
 
 def main() -> int:
     channel = own_channel()
     threading.Thread(target=_end_with_jvm, name="kelek-jvm", daemon=True).start()
-    while (request := channel.receive()) is not None:
-        try:
-            OPERATIONS[request["op"]](channel, request)
-        except REPORTED as error:
-            channel.send(error_of(error))
-    return 0
+    with kept_connections():
+        while True:
+            if not channel.pipe.has_more(KEEP_S):
+                drop_connections()
+                drop_snapshot()
+            if (request := channel.receive()) is None:
+                return 0
+            try:
+                OPERATIONS[request["op"]](channel, request)
+            except REPORTED as error:
+                channel.send(error_of(error))
 
 
 def _end_with_jvm() -> None:

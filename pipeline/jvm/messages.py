@@ -35,9 +35,9 @@ class Pipe(io.RawIOBase):
             size -= len(part)
         return b"".join(parts)
 
-    @property
-    def has_more(self) -> bool:
-        return bool(select.select([self._fd], [], [], 0)[0])
+    def has_more(self, within_s: float = 0) -> bool:
+        """Whether more has come within this time, or the other end has closed."""
+        return bool(select.select([self._fd], [], [], within_s)[0])
 
 
 class Channel:
@@ -69,7 +69,7 @@ class Channel:
             try:
                 for batch in batches:
                     stream.write_batch(batch)
-                    if self.pipe.has_more:
+                    if self.pipe.has_more():
                         break
             except REPORTED as error:
                 response = error_of(error)

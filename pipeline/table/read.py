@@ -9,8 +9,8 @@ import os
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -57,6 +57,14 @@ class WantedKeys(NamedTuple):
         return not parts or (self.keys is None and all(one.empty for one in self.ranges))
 
 
+class KeyTotals(NamedTuple):
+    """What is known of some keys without reading values."""
+
+    keys: int
+    first: bytes | None
+    last: bytes | None
+
+
 @dataclass
 class TablePartition(InputPartition):
     ranges: Sequence[Range] = ()
@@ -85,7 +93,7 @@ class TableReader(DataSourceReader):
         self.load = load or secrets.token_hex(8)
         self._wanted = wanted or WantedKeys([options.range], options.listed)
 
-    def partitions(self) -> Sequence[InputPartition]:
+    def partitions(self) -> list[TablePartition]:
         """Divides the table into parts, in the driver. Raises PipelineError and TableError."""
         keys = self._wanted.keys
         if self._wanted.empty or self.options.row_limit == 0:
@@ -95,7 +103,7 @@ class TableReader(DataSourceReader):
             info = self._info(table)
             parts = self._ranges(table, info) if keys is None else self._iterate(keys)
             self._prepare(table.server(), bool(info and info.get("replicated")), parts)
-        return list(parts)
+        return parts
 
     def _prepare(
         self, server: "ServerInfo", replicated: bool, parts: Sequence[TablePartition]
@@ -193,14 +201,28 @@ class TableReader(DataSourceReader):
                 for start, end in partition.ranges:
                     yield from table.to_arrow(start=start, end=end, raw=True)
             return
-        query = SnapshotQuery(self.options, self.load, partition.url, partition.planned_s)
-        snapshot = agreed(query)
-        with renewed(query, snapshot), open_table(self.options, snapshot.url) as table:
-            source = SnapshotReader(query, snapshot, table)
+        with self._snapshot(partition) as source:
             if partition.keys:
                 yield from _listed(partition.keys, source.values(partition.keys))
             else:
                 yield from source.batches(partition.ranges)
+
+    @contextmanager
+    def _snapshot(self, partition: TablePartition) -> "Iterator[SnapshotReader]":
+        """The snapshot of this query, which is renewed meanwhile."""
+        assert partition.url is not None
+        query = SnapshotQuery(self.options, self.load, partition.url, partition.planned_s)
+        snapshot = agreed(query)
+        with renewed(query, snapshot), open_table(self.options, snapshot.url) as table:
+            yield SnapshotReader(query, snapshot, table)
+
+    def totals(self, partition: TablePartition) -> "KeyTotals":
+        """The number of keys of a partition, and its ends. Raises PipelineError and TableError."""
+        if partition.ranges and partition.url is not None:
+            with self._snapshot(partition) as source:
+                return source.totals(partition.ranges)
+        with closing(self._batches(partition)) as batches:
+            return totals_of(batches)
 
 
 class SnapshotReader:
@@ -238,19 +260,27 @@ class SnapshotReader:
                 values.update(zip(*(column.to_pylist() for column in batch.columns), strict=True))
         return [values.get(key) for key in keys]
 
-    @contextmanager
-    def _opened(self) -> Iterator[Any]:
-        """Returns the local snapshot; None if it is elsewhere or the options disable it."""
-        from .local_read import open_local
+    def totals(self, ranges: Sequence[Range]) -> "KeyTotals":
+        """The number of keys of ranges, and the first and the last one. Raises PipelineError and
+        TableError."""
+        from .local_read import EndedEarly, count_of, end_of
 
-        found = None
-        if self._query.options.local == LOCAL_AUTO and self._snapshot.path:
-            found = open_local(self._snapshot.path, self._snapshot.nonce)
-        try:
-            yield found
-        finally:
+        table = self._query.options.number
+        with self._opened() as found:
             if found is not None:
-                found.close()
+                with suppress(EndedEarly):  # The server counts or reports what is wrong.
+                    ends = [end_of(found, table, ranges, last=last) for last in (False, True)]
+                    return KeyTotals(count_of(found, table, ranges), *ends)
+        return totals_of(batch for bounds in ranges for batch in self._wire(bounds))
+
+    def _opened(self) -> AbstractContextManager[Any]:
+        """Returns the local snapshot; None if it is elsewhere or the options disable it."""
+        from .local_read import SnapshotPlace, opened_local
+
+        options, snapshot = self._query.options, self._snapshot
+        if options.local != LOCAL_AUTO or not snapshot.path:
+            return nullcontext()
+        return opened_local(SnapshotPlace(snapshot.path, snapshot.nonce, options.number))
 
     def _local(
         self, found: Any, bounds: Range
@@ -288,6 +318,17 @@ class SnapshotReader:
             yield from table.chunks_arrow(job, packed=packed)
         except (TableJobLost, TableRefused) as error:
             raise snapshot_gone(self._query, snapshot.url, error) from error
+
+
+def totals_of(batches: Iterable[pa.RecordBatch]) -> KeyTotals:
+    """The totals of batches whose keys ascend."""
+    count, first, last = 0, None, None
+    for batch in batches:
+        if batch.num_rows:
+            count += batch.num_rows
+            first = batch.column(0)[0].as_py() if first is None else first
+            last = batch.column(0)[-1].as_py()
+    return KeyTotals(count, first, last)
 
 
 def keep_modules() -> None:

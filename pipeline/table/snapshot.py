@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -78,7 +78,7 @@ class SnapshotQuery(NamedTuple):
             return "run the query again"
         return "load the table again: an RDD, and option snapshot=frame, keep to one snapshot"
 
-    def notes(self) -> "Table":
+    def notes(self) -> AbstractContextManager["Table"]:
         return open_table(replace(self.options, table=NOTES), self.url)
 
 
@@ -216,7 +216,7 @@ def snapshot_gone(query: SnapshotQuery, url: str, why: object) -> PipelineError:
 class LeaseRenewal:
     """A thread that renews a snapshot while its process is busy or waits."""
 
-    def __init__(self, connect: Callable[[], "Table"], lease: int) -> None:
+    def __init__(self, connect: Callable[[], AbstractContextManager["Table"]], lease: int) -> None:
         self.until = float("inf")  # Monotonic time in seconds.
         self._connect = connect
         self._lease = lease
@@ -230,11 +230,15 @@ class LeaseRenewal:
     def _run(self) -> None:
         from ...clients.errors import TableError
 
+        if self._stopped.wait(RENEW_S):
+            return  # Most reads of a few rows end here, without a connection.
         with self._connect() as table:
-            while not self._stopped.wait(RENEW_S) and time.monotonic() < self.until:
+            while time.monotonic() < self.until:
                 with suppress(TableError):  # The reading tasks report that it has ended.
                     table.renew(self._lease)
                     self._refresh()
+                if self._stopped.wait(RENEW_S):
+                    return
 
     def _refresh(self) -> None:
         """Keeps what else belongs to the snapshot."""

@@ -118,9 +118,9 @@ class LeaseFolder:
                 self.remove(int(number))
 
 
-def open_leased(path: str, nonce: bytes) -> RocksTables | None:
-    """Opens a lease's checkpoint in another process of the machine. None: it is not on this
-    machine, or this process may not read it. Raises StorageError."""
+def open_leased(path: str, nonce: bytes, table: int) -> RocksTables | None:
+    """Opens a lease's checkpoint in another process of the machine, to read a table. None: it is
+    not on this machine, or this process may not read it. Raises StorageError."""
     try:
         with open(os.path.join(path, NONCE), "rb") as file:
             found = file.read(NONCE_BYTES + 1)
@@ -128,4 +128,4 @@ def open_leased(path: str, nonce: bytes) -> RocksTables | None:
         return None
     if len(nonce) != NONCE_BYTES or found != nonce:
         return None
-    return open_checkpoint(path, Resources.of(CACHE_BYTES, WRITE_BUFFER_BYTES))
+    return open_checkpoint(path, Resources.of(CACHE_BYTES, WRITE_BUFFER_BYTES), table)

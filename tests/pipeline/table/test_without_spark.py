@@ -30,6 +30,7 @@ from kelek.tests.clients.table.table_servers import FEATURES, TableServers
 types = pytest.importorskip("pyspark.sql.types")
 pa = pytest.importorskip("pyarrow")
 local_read = pytest.importorskip("kelek.pipeline.table.local_read")
+table_connection = pytest.importorskip("kelek.pipeline.table.connection")
 table_errors = pytest.importorskip("kelek.pipeline.errors")
 table_kind = pytest.importorskip("kelek.pipeline.table.kind")
 driver_renewal = pytest.importorskip("kelek.pipeline.table.driver_renewal")
@@ -88,6 +89,40 @@ def test_an_unreachable_server_is_reported_with_the_way_out(
         rows_of(reader, part)
 
 
+def test_a_process_keeps_connections_between_requests(cluster: TableServers) -> None:
+    """For another table, too; a name is looked up each time. After an error it makes a new one."""
+    options = reader_of(cluster.urls).options
+    with table_connection.kept_connections():
+        with table_connection.open_table(options) as first:
+            assert first.get(b"0001") == b"value 1"
+        with table_connection.open_table(replace(options, table="named")) as named:
+            assert named is first
+            assert named.locate() is None
+            with kelek.Table(cluster.urls, "named") as other:
+                other.put(b"a", b"b")
+        with table_connection.open_table(replace(options, table="named")) as again:
+            assert again is first
+            assert again.get(b"a") == b"b"
+            with table_connection.open_table(options) as second:
+                assert second is not first
+        with (
+            pytest.raises(ValueError, match="a query"),
+            table_connection.open_table(options) as bad,
+        ):
+            raise ValueError("a query failed")
+        for _ in range(2):
+            with table_connection.open_table(options) as left:
+                assert left is not bad
+        with table_connection.open_table(replace(options, timeout_ms=7)) as timed:
+            assert timed is not left
+            assert timed.timeout_ms == 7
+    with table_connection.open_table(options) as alone:
+        assert alone not in (first, second)
+    for closed in (first, second, timed, alone):
+        with pytest.raises(kelek.TableError, match="closed"):
+            closed.get(b"0001")
+
+
 # ---- a snapshot that lies here, and is not read to its end ----
 
 KEY_BYTES_MAX = 65_536
@@ -102,7 +137,7 @@ LONG = [
 @pytest.fixture
 def lying(cluster: TableServers, monkeypatch: pytest.MonkeyPatch) -> "Lying":
     made = Lying(cluster)
-    monkeypatch.setattr(local_read, "open_local", lambda path, nonce: made)
+    monkeypatch.setattr(local_read, "open_local", lambda place: made)
     monkeypatch.setattr(local_read, "batches", lambda tables, asked: made.batches())
     return made
 

@@ -227,8 +227,8 @@ def test_what_is_on_the_way_is_limited(cluster: TableServers) -> None:
     assert table_write.write_rows(options, iter([batch])).puts == 1000
     puts = [it for it in cluster.store.writes if isinstance(it, requests.Put)]
     assert [len(put.keys) for put in puts] == [100] * 10
-    with mock.patch("kelek.clients.table.table.Table") as opened:
-        table_write.open_table(options)
+    with mock.patch("kelek.clients.table.table.Table") as opened, table_write.open_table(options):
+        pass
     assert opened.call_args.kwargs["tuning"].requests_max == 2
 
 
