@@ -1,8 +1,8 @@
 """Reads for the JVM: what is pushed down, the plan in the driver, and rows in executors."""
 
 import json
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Generator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ from ...clients.table.typed.rows import batch_of_pairs
 from .. import tasks
 from ..table.connection import connected_table
 from ..table.options import ALL, KEY
-from ..table.read import RowMaker, TablePartition, TableReader, WantedKeys
+from ..table.read import KeyTotals, RowMaker, TablePartition, TableReader, WantedKeys
 from .deltas import OLD_ROW
 from .filters import push
 from .messages import Channel, packed, unpacked
@@ -22,6 +22,8 @@ from .options import TableHandle, current
 
 ESTIMATE_PARTS = 64  # An estimate of a range counts which of so many parts of the table it has.
 SHOWN_BYTES = 16
+COUNTED_PARTS = 16  # Of a whole: a part without changes is counted once (storage/engine/counts.py).
+COUNTED_BYTES = 1 << 20  # In such a part at least.
 
 
 class ScanReader(TableReader):
@@ -29,13 +31,14 @@ class ScanReader(TableReader):
 
     request     columns: of the rows that the JVM gets. predicates: those that narrow the read.
                 aggregates: each partition gives one row with these; count, and min and max of the
-                first key column. limit: rows at most
+                first key column. whole: there is one partition. limit: rows at most
     """
 
     def __init__(self, handle: TableHandle, request: Mapping[str, Any]) -> None:
         columns = StructType.fromJson(json.loads(request["columns"]))
         self._handle = handle
         self._aggregates: list[str] = request.get("aggregates", [])
+        self._is_whole = bool(self._aggregates and request["whole"])
         names = () if self._aggregates else tuple(columns.fieldNames())
         self._has_old_rows = OLD_ROW in names
         needs_values = not {*names} <= {*handle.table_schema.keys}
@@ -53,6 +56,19 @@ class ScanReader(TableReader):
         super().__init__(options, stored, wanted=wanted)
         self.columns = to_arrow_schema(columns, timezone="UTC")
 
+    def _count(self, size: int) -> int:
+        if not self._is_whole:
+            return super()._count(size)
+        return min(1 + size // COUNTED_BYTES, COUNTED_PARTS)
+
+    def partitions(self) -> list[TablePartition]:
+        """As of a table; parts of a whole are counted by threads of one task."""
+        parts = super().partitions()
+        if not self._is_whole:
+            return parts
+        ranges = [bounds for part in parts for bounds in part.ranges]
+        return [replace(parts[0], ranges=ranges, keys=[key for part in parts for key in part.keys])]
+
     def _row_maker(self, schema: pa.Schema) -> RowMaker:
         make = super()._row_maker(schema)
         if not self._has_old_rows:
@@ -61,8 +77,7 @@ class ScanReader(TableReader):
 
     def _rows(self, partition: TablePartition) -> Generator[pa.RecordBatch, None, None]:
         if self._aggregates:
-            with closing(self._batches(partition)) as batches:
-                yield self._totals(batches)
+            yield self._aggregated(self.totals(partition))
             return
         for batch in super()._rows(partition):
             if self._handle.schema or not self.columns.names:
@@ -71,29 +86,24 @@ class ScanReader(TableReader):
                 found = [batch.column(name) for name in self.columns.names]
                 yield pa.RecordBatch.from_arrays(found, schema=self.columns)
 
-    def _totals(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
-        """The aggregates of one partition; keys come in order."""
-        count = 0
-        first: pa.RecordBatch | None = None
-        last: pa.RecordBatch | None = None
-        for batch in batches:
-            count += batch.num_rows
-            if batch.num_rows:
-                first = batch.slice(0, 1) if first is None else first
-                last = batch.slice(batch.num_rows - 1)
-        ends = {"min": first, "max": last}
+    def _aggregated(self, found: KeyTotals) -> pa.RecordBatch:
+        """The row of a partition."""
+        ends = {"min": found.first, "max": found.last}
         arrays = [
-            pa.array([count], field.type) if name == "count" else self._end(ends[name], field.type)
+            pa.array([found.keys], field.type)
+            if name == "count"
+            else self._end(ends[name], field.type)
             for name, field in zip(self._aggregates, self.columns, strict=True)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.columns)
 
-    def _end(self, row: pa.RecordBatch | None, type_: pa.DataType) -> pa.Array:
-        """The first key column of a row."""
-        if row is None:
+    def _end(self, key: bytes | None, type_: pa.DataType) -> pa.Array:
+        """The first column of a key."""
+        if key is None:
             return pa.nulls(1, type_)
         schema = self._handle.table_schema
-        return batch_of_pairs(schema, row, schema.keys[:1]).column(0).cast(type_)
+        pair = pa.RecordBatch.from_arrays([pa.array([key], pa.binary())], ["key"])
+        return batch_of_pairs(schema, pair, schema.keys[:1]).column(0).cast(type_)
 
 
 # ---- requests ----

@@ -1,7 +1,10 @@
 """The catalogue in Spark: what a query reads by it equals what it reads from Parquet files."""
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle, islice
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -195,6 +198,72 @@ def test_a_query_reads_the_table_as_it_is(catalogue: Any, node: str, name: str) 
         assert [len(frame.collect()), frame.count(), len(some.collect())] == [0, 0, 0]
 
 
+def test_counts_are_exact(catalogue: Any, node: str, name: str) -> None:
+    """Behind deletes, of single keys and of a range, keys that expire, and over no rows."""
+    with kelek.Table(node, name, timeout_ms=60_000) as table:
+        schema = table.declare("n int64, v int64", key=["n"])
+        frame = catalogue.table(f"kelek.{name}")
+        ends = frame.selectExpr("max(n)", "count(*)")  # No shuffle, whose rows Spark would keep.
+        assert [frame.count(), *ends.collect()[0]] == [0, None, 0]
+        table.put_rows([{"n": n, "v": n} for n in range(3000)])
+        for n in (0, 7, 2999):
+            table.delete_row(n)
+        assert [frame.count(), *ends.collect()[0]] == [2997, 2998, 2997]
+        assert frame.where("n BETWEEN 5 AND 9").count() == 4
+        assert frame.where("n > 5 AND n < 5").count() == 0
+        assert frame.where("n > 5000").count() == 0
+        assert frame.where("n IN (1, 7, 8, 5000)").count() == 2
+        table.delete_range(start=schema.key(1000), end=schema.key(2000))
+        assert [frame.count(), *ends.collect()[0]] == [1997, 2998, 1997]
+        assert frame.where("n >= 990 AND n < 2010").count() == 20
+        before = table.put(schema.key(1), table.get(schema.key(1)))
+        table.put_rows([{"n": n} for n in range(9000, 9010)], ttl_s=0.2)
+        kinds = (change.kind for change in table.watch(after=before))
+        assert len([*islice((kind for kind in kinds if kind != "put"), 10)]) == 10
+        assert [frame.count(), *ends.collect()[0]] == [1997, 2998, 1997]
+        wire = catalogue.read.option("local", "off").table(f"kelek.{name}")
+        assert [wire.count(), wire.where("n < 50").count()] == [1997, 48]
+
+
+def test_counts_while_another_client_writes(catalogue: Any, node: str, name: str) -> None:
+    """All parts of a query see one state. Each transaction moves a row."""
+    with kelek.Table(node, name, timeout_ms=60_000) as table:
+        schema = table.declare("n int64", key=["n"])
+        table.put_rows([{"n": n} for n in range(500)])
+        row = table.get(schema.key(0))
+        stopped = Event()
+
+        def move() -> None:
+            with kelek.Table(node, name, timeout_ms=60_000) as other:
+                for n in cycle(range(500)):
+                    if stopped.is_set():
+                        return
+                    there, away = (schema.key(n + it) for it in (0, 100_000))
+                    if other.get(there) is None:
+                        there, away = away, there
+                    other.commit(other.batch().delete(there).put(away, row))
+
+        with ThreadPoolExecutor(1) as pool:
+            moving = pool.submit(move)
+            try:
+                query = f"""SELECT count(*), (SELECT count(*) FROM kelek.{name} WHERE n < 100000),
+                            (SELECT count(*) FROM kelek.{name} WHERE n >= 100000)
+                            FROM kelek.{name}"""
+                for _ in range(3):
+                    whole, low, high = catalogue.sql(query).collect()[0]
+                    assert whole == low + high == 500
+            finally:
+                stopped.set()
+            moving.result()
+
+
+def test_a_count_of_a_small_table_is_one_task(catalogue: Any, rows: str) -> None:
+    assert "Exchange" not in plan(catalogue, f"SELECT count(*) FROM {rows} WHERE shop <> 'a'")
+    assert "Exchange" in plan(catalogue, f"SELECT sum(n) FROM {rows}")
+    assert found(catalogue, f"SELECT count(*) FROM {rows} LIMIT 0") == []
+    assert found(catalogue, f"SELECT count(*) FROM {rows} LIMIT 1") == ["(110,)"]
+
+
 def test_the_driver_finds_the_snapshot_of_a_query(catalogue: Any, node: str, rows: str) -> None:
     """It renews what the notes with its prefix name (table/driver_renewal.py)."""
     from kelek.pipeline.table.driver_renewal import renewal_of
@@ -215,9 +284,9 @@ def test_a_frame_that_spark_keeps(catalogue: Any, node: str, name: str) -> None:
         table.declare("n int64", key=["n"])
         table.put_rows([{"n": n} for n in range(3)])
         frame = catalogue.table(f"kelek.{name}")
-        counted = frame.agg({"*": "count"})
+        counted = frame.groupBy("n").count()
         cached = catalogue.read.option("snapshot", "frame").table(f"kelek.{name}").cache()
-        assert [counted.collect()[0][0], cached.count()] == [3, 3]
+        assert [len(counted.collect()), cached.count()] == [3, 3]
         table.put_rows([{"n": n} for n in range(10)])
-        assert [counted.collect()[0][0], cached.count(), frame.count()] == [3, 3, 10]
+        assert [len(counted.collect()), cached.count(), frame.count()] == [3, 3, 10]
         cached.unpersist()

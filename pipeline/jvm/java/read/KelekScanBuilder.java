@@ -20,6 +20,7 @@ import org.apache.spark.sql.connector.read.SupportsPushDownAggregates;
 import org.apache.spark.sql.connector.read.SupportsPushDownLimit;
 import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
 import org.apache.spark.sql.connector.read.SupportsPushDownV2Filters;
+import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructType;
 
@@ -29,6 +30,7 @@ final class KelekScanBuilder
                 SupportsPushDownRequiredColumns,
                 SupportsPushDownAggregates,
                 SupportsPushDownLimit {
+    private static final long WHOLE_BYTES_MAX = 1L << 30; // A task counts them in a second or two.
     private static final int LIMIT_MAX = 100_000; // One task reads so many rows in no time.
 
     private final KelekTable table;
@@ -75,24 +77,44 @@ final class KelekScanBuilder
         schema = required;
     }
 
+    /** One task counts a small table: without a shuffle, and with all cores of its machine. */
+    @Override
+    public boolean supportCompletePushDown(Aggregation aggregation) {
+        if (names(aggregation) == null) return false;
+        if (!request.has("whole")) { // It must not change, and a table may grow meanwhile.
+            JsonNode found = table.requests.ask(request.deepCopy().put("op", "estimate"));
+            long size = found.path("bytes").asLong(Long.MAX_VALUE);
+            request.put("whole", size <= WHOLE_BYTES_MAX);
+        }
+        return request.get("whole").asBoolean();
+    }
+
     /** Spark asks this only if the read does all filters. */
     @Override
     public boolean pushAggregation(Aggregation aggregation) {
-        if (aggregation.groupByExpressions().length > 0) return false;
-        List<String> names = new ArrayList<>();
+        List<String> names = names(aggregation);
+        if (names == null) return false;
         StructType made = new StructType();
-        for (AggregateFunc function : aggregation.aggregateExpressions()) {
-            String name = nameOf(function);
-            if (name == null) return false;
-            String key = table.key().get(0);
-            made = name.equals("count")
-                    ? made.add(function.toString(), DataTypes.LongType)
-                    : made.add(function.toString(), table.schema().apply(key).dataType());
-            names.add(name);
+        DataType key = table.schema().apply(table.key().get(0)).dataType();
+        for (int place = 0; place < names.size(); place++) {
+            String title = aggregation.aggregateExpressions()[place].toString();
+            made = made.add(title, names.get(place).equals("count") ? DataTypes.LongType : key);
         }
         request.set("aggregates", Worker.JSON.valueToTree(names));
         schema = made;
         return true;
+    }
+
+    /** The names of aggregates in requests; null: the read cannot do them. */
+    private List<String> names(Aggregation aggregation) {
+        if (aggregation.groupByExpressions().length > 0) return null;
+        List<String> names = new ArrayList<>();
+        for (AggregateFunc function : aggregation.aggregateExpressions()) {
+            String name = nameOf(function);
+            if (name == null) return null;
+            names.add(name);
+        }
+        return names;
     }
 
     /** The name in requests; null: the read cannot do it. */
@@ -114,7 +136,7 @@ final class KelekScanBuilder
 
     @Override
     public boolean pushLimit(int limit) {
-        if (limit > LIMIT_MAX) return false;
+        if (limit > LIMIT_MAX || request.has("aggregates")) return false;
         request.put("limit", limit);
         return true;
     }
