@@ -84,7 +84,7 @@ SETTLE_S_MAX = 10.0  # Before a flush.
 STALL_POLL_S = 0.002  # Interval of the checks.
 EXACT_BYTES_MAX = 64 << 20  # Up to this size an unflushed table is read to split it: 0.3 s or more.
 SAMPLED_BYTES = 4 << 20  # A larger one that is mostly in files is split by some of their keys,
-SAMPLES_MAX = 512  # so many at most.
+SAMPLES_A_POINT, SAMPLES_MAX = 32, 512  # so many.
 PIECE_PAIRS = 64  # In one piece then.
 
 
@@ -629,7 +629,8 @@ class RocksTables:
         sequence = self.database().latest_sequence_number()
         query = SstQuery(self.path, family.name, sequence, files, Bounds(start, end), False)
         try:
-            return split_points(sampled_pieces(query, SAMPLES_MAX), count)
+            samples = min(SAMPLES_A_POINT * (count + 1), SAMPLES_MAX)
+            return split_points(sampled_pieces(query, samples), count)
         except (Unsupported, StorageError):  # A file was compacted away, or is of another form.
             return split_points(file_pieces(files, start, end), count)
 

@@ -124,14 +124,16 @@ class SortedFile:
         stamped = found[USER_KEYS] == b"\0"
         return Index(self._block(self._index, INDEX_BYTES_MAX), stamped, self._size)
 
-    def samples(self, step: int) -> Iterator[tuple[bytes, int]]:
-        """The first key of a block in each `step` bytes, and the bytes up to the next of them.
+    def samples(self, bounds: Bounds, step: int) -> Iterator[tuple[bytes, int]]:
+        """Of the blocks that may have keys within bounds: the first key of one in each `step`
+        bytes, and the bytes up to the next of them.
 
         Raises Unsupported and StorageError.
         """
-        index = Index(self._block(self._index, INDEX_BYTES_MAX), False, self._size)
+        stamped = self._properties.get(USER_KEYS) == b"\0"
+        index = Index(self._block(self._index, INDEX_BYTES_MAX), stamped, self._size)
         try:
-            blocks = wanted_blocks(index, Bounds())
+            blocks = wanted_blocks(index, bounds)
         except NativeError as error:
             raise problem_of(self._path, error.code) from None
         first = size = 0

@@ -27,7 +27,7 @@ from ...protocols.zerodb.tables.content import SizedRange
 from ...protocols.zerodb.tables.tables import Pair
 from ..errors import storage_error
 from .sst_file import OpenedFile, SortedFile, Unsupported, open_file, problem_of
-from .walk import TableFile
+from .walk import TableFile, share_within
 
 SAMPLE_BYTES_MIN = 64 << 10  # Of a file for each key that is looked up in it.
 
@@ -62,13 +62,14 @@ def sampled_pieces(query: SstQuery, samples_max: int) -> list[SizedRange]:
     """
     start, end = query.bounds
     wanted = [file for run in runs_of(query.files, query.bounds) for file in run]
-    step = max(SAMPLE_BYTES_MIN, sum(file.size for file in wanted) // samples_max)
+    within = sum(file.size * share_within(file, start, end) for file in wanted)
+    step = max(SAMPLE_BYTES_MIN, int(within) // samples_max)
     found = [(start, 0)]
     for file in wanted:
         path = os.path.join(query.folder, f"{file.number:06}.sst")
         fd = open_file(path)
         try:
-            for key, size in SortedFile(OpenedFile(path, fd)).samples(step):
+            for key, size in SortedFile(OpenedFile(path, fd)).samples(query.bounds, step):
                 if start < key and (not end or key < end):
                     found.append((key, size))
         finally:
