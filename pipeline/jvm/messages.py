@@ -1,6 +1,7 @@
 """Messages between Spark's JVM and a Python process: JSON behind its size, and Arrow streams."""
 
 import base64
+import fcntl
 import io
 import json
 import os
@@ -8,6 +9,7 @@ import pickle
 import select
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -15,6 +17,7 @@ import pyarrow as pa
 from ...clients.errors import Error
 
 SIZE_BYTES = 4
+PIPE_BYTES = 1 << 20  # To the JVM: it reads a batch while the next one is made.
 REPORTED = Error, ValueError  # To the user, by their texts. Others end the process.
 
 
@@ -93,5 +96,7 @@ def unpacked(text: str) -> Any:
 def own_channel() -> Channel:
     """The pipes of this process. What it prints goes to standard error instead."""
     out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    with suppress(AttributeError, OSError):  # Linux has this, and a limit for a user's pipes.
+        fcntl.fcntl(out, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return Channel(Pipe(sys.stdin.fileno()), out)

@@ -134,7 +134,7 @@ def _shown(bound: bytes) -> str:
 
 def do_estimate(channel: Channel, request: Any) -> None:
     """How many rows a read has, and their bytes in the table, as the servers estimate it."""
-    handle = current(unpacked(request["handle"]))
+    handle: TableHandle = unpacked(request["handle"])
     wanted = push(handle.table_schema, request["predicates"]).wanted
     with connected_table(handle.reading(request["read"])) as table:
         info = table.info()

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 NOTES = 0xBFFF_FFFF  # Number of the notes table: just below the staging tables of overwrites.
 NOTE_S = 2 * 86_400  # A note expires so long after its last refresh.
 REFRESH_S = 3600  # A task that reads refreshes its note at this interval.
-POLL_S = 0.05  # Interval of looking for the note of the task that takes the snapshot.
+# Interval of looking for the note of the task that takes the snapshot: at first, and at most.
+POLL_S, POLL_S_MAX = 0.002, 0.05
 RENEW_S = 0.3  # The shortest job_idle_s is 1 s.
 LINGER_S = 600  # A Spark worker renews the last snapshot that it has read for so long.
 TAKING, TAKEN = b"?", b"="  # First byte of a note.
@@ -121,7 +122,9 @@ def prepare(query: SnapshotQuery) -> None:
 
 def agreed(query: SnapshotQuery) -> Snapshot:
     """The snapshot that all tasks of this query read. Raises PipelineError and TableError."""
-    key, claim = query.key, TAKING + os.urandom(16)
+    key, claim, poll_s = query.key, TAKING + os.urandom(16), POLL_S
+    if _last is not None and _last.key == key:
+        return _last.snapshot  # A note does not change once it names one.
     timeout_s = query.options.timeout_ms / 1000
     # If the task that takes it was killed, the others wait until its claim expires.
     until = time.monotonic() + 3 * timeout_s
@@ -136,7 +139,8 @@ def agreed(query: SnapshotQuery) -> Snapshot:
                     f"{3 * timeout_s:g} s; {query.again}"
                 )
             if note is not None:
-                time.sleep(POLL_S)
+                time.sleep(poll_s)
+                poll_s = min(2 * poll_s, POLL_S_MAX)
             elif _replace_note(notes, key, None, claim, timeout_s):
                 snapshot = _take_for_all(query, notes, claim)
                 if _replace_note(notes, key, claim, TAKEN + msgpack.packb(snapshot), NOTE_S):
@@ -250,7 +254,7 @@ class Renewal(LeaseRenewal):
     def __init__(self, query: SnapshotQuery, snapshot: Snapshot) -> None:
         self.key = query.key
         self._query = query
-        self._snapshot = snapshot
+        self.snapshot = snapshot
         self._refresh_due = time.monotonic() + REFRESH_S
         super().__init__(lambda: open_table(query.options, snapshot.url), snapshot.lease)
 
@@ -258,7 +262,7 @@ class Renewal(LeaseRenewal):
         if time.monotonic() > self._refresh_due:
             self._refresh_due = time.monotonic() + REFRESH_S
             with self._query.notes() as notes:
-                note = TAKEN + msgpack.packb(self._snapshot)
+                note = TAKEN + msgpack.packb(self.snapshot)
                 notes.put(self.key, note, ttl_s=NOTE_S)
 
 
