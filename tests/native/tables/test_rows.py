@@ -151,6 +151,26 @@ def test_rows_equal_their_twins(made: tuple[int, list[Column]], data: st.DataObj
         assert [*map(plain, got)] == [*map(plain, items)]
 
 
+@pytest.mark.parametrize("byte", range(256))
+def test_each_item_is_stepped_over(byte: int) -> None:
+    """As its twin, Python's MessagePack, ends it; an item that is cut off is refused."""
+    filled = bytes([byte, 0, 0, 1]) + bytes(600)
+    unpacker = msgpack.Unpacker(raw=True, strict_map_key=False)
+    unpacker.feed(filled)
+    wanted = [Wanted(1, rows.I8)]
+    if byte == 0xC1:  # It begins no item.
+        with pytest.raises(MalformedItem):
+            rows.decode_rows(one(b"\x92" + filled), 1, wanted)
+        return
+    unpacker.skip()
+    item = filled[: unpacker.tell()]
+    [found] = rows.decode_rows(one(b"\x92" + item + b"\x2a"), 1, wanted)
+    assert items_of(found, rows.I8, 1) == [42]
+    for size in range(len(item)):
+        with pytest.raises(MalformedItem):
+            rows.decode_rows(one(b"\x92" + item[:size]), 1, wanted)
+
+
 def twin_part(kind: int, item: Any, is_last: bool) -> bytes:
     if kind == rows.BOOL:
         return bytes([item])

@@ -172,6 +172,35 @@ def test_columns_limits_and_values(catalogue: Any, rows: str) -> None:
     assert catalogue.table(rows).limit(0).collect() == []
 
 
+def test_some_columns_of_rows_with_nulls_and_added_columns(
+    catalogue: Any, node: str, name: str
+) -> None:
+    """A row that was written before a column has null in it; the columns in front are skipped."""
+    with kelek.Table(node, name, timeout_ms=60_000) as table:
+        table.declare("n int64, text utf8, some list<int64>, v int64", key=["n"])
+        table.put_rows(
+            {
+                "n": n,
+                "text": None if n % 3 == 0 else "x" * n,
+                "some": None if n % 4 == 0 else [*range(n % 20)],
+                "v": None if n % 5 == 0 else -n,
+            }
+            for n in range(600)
+        )
+        more = "n int64, text utf8, some list<int64>, v int64, last float64, ok bool"
+        table.declare(more, key=["n"])
+        table.put_rows({"n": n, "v": n, "ok": n % 2 == 0} for n in range(600, 700))
+    query = (
+        f"SELECT count(v), sum(v), count(last), count(ok), sum(CAST(ok AS INT)) FROM kelek.{name}"
+    )
+    v = [-n for n in range(600) if n % 5] + [*range(600, 700)]
+    assert found(catalogue, query) == [str((len(v), sum(v), 0, 100, 50))]
+    query = f"SELECT n FROM kelek.{name} WHERE v IS NULL AND size(some) = 19 AND ok IS NULL"
+    assert len(found(catalogue, query)) == len(
+        [n for n in range(600) if n % 5 == 0 and n % 4 and n % 20 == 19]
+    )
+
+
 def test_statistics_are_of_the_read(catalogue: Any, rows: str) -> None:
     whole, part = (
         plan(catalogue, f"COST SELECT * FROM {rows} {where}")
