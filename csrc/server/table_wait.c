@@ -232,7 +232,7 @@ int klk_table_wait(struct klk_table_wait *wait, int64_t timeout_ms) {
         if (result < 0) return result;
         more = wait->leader.more || wait->done.more;
         if (plain->row == plain->row_count) more |= wait->clients.more;
-        if (is_over(wait, &items, now_us) || (now_us >= end_us && !more)) break;
+        if (is_over(wait, &items, now_us) || now_us >= end_us) break;
     }
     leave(items.leader, &wait->leader.more);
     leave(items.done, &wait->done.more);

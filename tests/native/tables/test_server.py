@@ -356,3 +356,23 @@ def test_a_large_message_is_left_until_its_arena_has_shrunk(
     assert node.router.drain.is_grown
     assert node.server.wait(WAIT_MS, node.leader, node.lease, True) is None
     node.close()
+
+
+def test_a_flood_does_not_hold_the_caller(context: "zmq.Context[Socket]", tmp_path: Path) -> None:
+    """It has other work when its time is over, although more has arrived."""
+    node = PlayedServer(context, tmp_path, arena_bytes=1 << 12, frames=64)
+    node.add_peers()
+    count, until = 5000, time.monotonic() + DEADLINE_S
+    for number in range(count):
+        node.client(b"client").send_multipart(put(number))
+    waits = 0
+    while node.writes.taken < count:
+        assert time.monotonic() < until
+        result = node.server.wait(0, node.leader, node.lease, True)
+        assert result is not None
+        waits += 1
+        if (node.router.socket, zmq.POLLIN) in result.ready:
+            node.poller.recheck(node.router.socket)
+        node.writes.take_back()
+    assert waits > 50
+    node.close()
