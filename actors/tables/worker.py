@@ -11,10 +11,12 @@ from ...native.latency import IndexLatency
 from ...native.net.messages import Arena
 from ...native.net.sockets import send_batch
 from ...net.clock import wall_ms
+from ...net.links import NEVER_MS
 from ...protocols.zerodb.tables.tables import LogPosition, TablePartition, Tables
 from ...protocols.zerodb.wire import ops
 from ...protocols.zerodb.wire.values import REQUEST_BYTES_MAX, REQUEST_FRAMES_MAX
 from ...protocols.zerodb.wire.worker_pipe import PIPE_HEADER
+from ...protocols.zerodb.worker.reporter import UNHURRIED_MS
 from ...protocols.zerodb.worker.requests import Databases, TableRequestLimits
 from ...protocols.zerodb.worker.snapshot_participant import RestoredTables, SnapshotUnusable
 from ...protocols.zerodb.worker.worker import Worker, WorkerParts
@@ -131,6 +133,9 @@ class TableWorker(Actor):
         topics = (commits_topic(self.setup.name),)
         self._commits = self.connect_pipe(zmq.SUB, "raft_peer", "commits", topics=topics)
         self._is_lazy = False  # As the poller knows.
+        # Since the last whole wake: what else has come than gets that were answered at once, and
+        # gets. When the next whole wake is due.
+        self._has_news, self._has_gets, self._due_ms = True, False, 0
         self.listen(self._commits, self._on_commits)
         self._applied_reports = self.push("raft_peer", "applied", hwm=PUSH_HWM)
         self._progress = self.push("raft_peer", "progress", hwm=PUSH_HWM)
@@ -150,22 +155,29 @@ class TableWorker(Actor):
     # ---- messages ----
 
     def _on_commits(self, arena: Arena) -> None:
+        self._has_news = True
         for (_, index, term, _, tables_from, _), _ in self.unpacked(arena, COMMIT, "commits"):
             self._worker.on_commit((index, term), tables_from)
             self._apply_latency.begin(index)
 
     def _on_work(self, arena: Arena) -> None:
         if self._worker.on_gets(arena, self.now_ms):
+            if not self._has_gets:
+                self._has_gets = True
+                self._due_ms = min(self._due_ms, self.now_ms + UNHURRIED_MS)
             return
+        self._has_news = True
         messages = self.unpacked(arena, PIPE_HEADER, "work")
         for kind in self._worker.on_work(messages, self.now_ms):
             self.log_rarely("malformed-dropped", pipe="work", kind=kind)
 
     def _on_taken(self, arena: Arena) -> None:
+        self._has_news = True
         for (epoch, size), _ in self.unpacked(arena, BYTES_READ, "taken"):
             self._credit.on_taken(epoch, size)
 
     def _on_barriers(self, arena: Arena) -> None:
+        self._has_news = True
         for order, rest in barrier_messages(self, arena, "barriers"):
             damage = rest[0].decode("utf-8", "replace") if rest else ""
             self._worker.on_barrier(order, self.now_ms, damage)
@@ -181,6 +193,18 @@ class TableWorker(Actor):
     # ---- one wake ----
 
     def on_wake(self, now_ms: int) -> None:
+        """A whole wake, or the answers to gets alone: their other work may wait for 20 ms."""
+        only_gets = self._has_gets and not self._has_news and now_ms < self._due_ms
+        if only_gets and not self._send_answers():
+            return
+        self._has_gets = self._has_news = False
+        self._run(now_ms)
+        due_ms = self._worker.deadline_ms(
+            len(self._worker.requests.out) > 0 or self._credit.is_used_up
+        )
+        self._due_ms = NEVER_MS if due_ms is None else due_ms
+
+    def _run(self, now_ms: int) -> None:
         worker = self._worker
         worker.run(now_ms, wall_ms())
         self._apply_latency.reach(worker.applier.applied[0])
@@ -237,6 +261,7 @@ class TableWorker(Actor):
 
     def _on_done_writable(self) -> None:
         """on_wake() continues sending."""
+        self._has_news = True
         self.watch_writable(self._done, None)
 
     def _report_applied(self) -> None:
@@ -250,9 +275,7 @@ class TableWorker(Actor):
                 reporter.on_sent(report)
 
     def deadline_ms(self) -> int | None:
-        return self._worker.deadline_ms(
-            len(self._worker.requests.out) > 0 or self._credit.is_used_up
-        )
+        return self._due_ms
 
     # ---- stop and status ----
 

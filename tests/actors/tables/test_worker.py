@@ -10,6 +10,7 @@ from kelek.actors.tables import credit
 from kelek.actors.tables.credit import BYTES_READ
 from kelek.actors.tables.worker import TableWorker
 from kelek.actors.topology.settings import NodeAddresses, TableEndpoints, TableSettings
+from kelek.net.links import NEVER_MS
 from kelek.protocols.zerodb.wire import ops, requests
 from kelek.protocols.zerodb.wire.requests import encode_request
 from kelek.protocols.zerodb.wire.worker_pipe import ANSWER_TAG, JOB_WRITE, PIPE_HEADER, REQUEST
@@ -122,3 +123,31 @@ def test_a_job_can_write_to_open_tables_only(harness: TableWorkerHarness) -> Non
     harness.run_until(lambda: harness.jobs.poll(0))
     _, text = harness.jobs.recv_multipart()
     assert text == b"table 9 is not open"
+
+
+def test_gets_alone_have_no_whole_wake_each(
+    harness: TableWorkerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kelek.actors.tables.worker.UNHURRIED_MS", 3_600_000)
+    harness.ask(requests.OpenTable(9))
+    harness.ask(requests.Put(9, [b"k"], [b"v"], 1))
+    assert [harness.answer()[2][2] for _ in range(2)] == [0x01, 0x20]
+    harness.run_until(lambda: harness.actor.deadline_ms() == NEVER_MS)
+    wakes: list[int] = []
+    whole = harness.actor._run
+
+    def counted(now_ms: int) -> None:
+        wakes.append(now_ms)
+        whole(now_ms)
+
+    monkeypatch.setattr(harness.actor, "_run", counted)
+    for _ in range(50):
+        harness.ask(requests.Read(9, [b"k"]))
+        assert harness.answer()[-1] == b"v"
+    assert not wakes
+    due_ms = harness.actor.deadline_ms()
+    assert due_ms is not None
+    assert due_ms < NEVER_MS, "others learn that they are done"
+    harness.ask(requests.Put(9, [b"k"], [b"w"], 1))
+    harness.answer()
+    assert wakes
