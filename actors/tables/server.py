@@ -248,8 +248,8 @@ class ZerodbServer(Actor):
         if result.left & (Left.PACK | Left.LATE):
             self.session.take_back(self._now())
         if result.left & Left.READS:
-            number, sent = result.full
-            self.session.channels[number].take_back_reads(sent)
+            for channel in self.session.channels:
+                channel.take_back_reads()
         if result.left & Left.DENIED:
             self.handle_denied(self._router.socket, self._router.drain)
 

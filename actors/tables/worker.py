@@ -198,13 +198,14 @@ class TableWorker(Actor):
         if only_gets and not self._send_answers():
             return
         self._has_gets = self._has_news = False
-        self._run(now_ms)
+        self.whole_wake(now_ms)
         due_ms = self._worker.deadline_ms(
             len(self._worker.requests.out) > 0 or self._credit.is_used_up
         )
         self._due_ms = NEVER_MS if due_ms is None else due_ms
 
-    def _run(self, now_ms: int) -> None:
+    def whole_wake(self, now_ms: int) -> None:
+        """Applies, answers and reports."""
         worker = self._worker
         worker.run(now_ms, wall_ms())
         self._apply_latency.reach(worker.applier.applied[0])

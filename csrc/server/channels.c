@@ -40,11 +40,16 @@ struct klk_messages *klk_channel_add(struct klk_channel *channel, const struct k
     klk_put_u64(stamp + 12, batch->ticket);
     klk_messages_stamp(batch->requests, STAMP_OFFSET, stamp, sizeof stamp);
     memset(batch->answered, 0, sizeof batch->answered);
-    batch->unanswered = batch->requests->messages;
+    batch->unanswered = batch->sent = batch->requests->messages;
     batch->arrived_us = now_us;
     channel->taken += count;
     channel->count++;
     return batch->requests;
+}
+
+void klk_channel_stop(struct klk_channel *channel, uint32_t sent) {
+    batch_at(channel, channel->count - 1)->sent = sent;
+    channel->is_open = 0;
 }
 
 static void first_end(struct klk_channel *channel, int64_t now_us) {

@@ -14,7 +14,7 @@ struct klk_read_batch {
     uint64_t index;                /* that the worker must have applied */
     int64_t arrived_us;
     uint32_t unanswered;
-    uint32_t spare;
+    uint32_t sent;                 /* messages that have left */
 };
 
 /* One worker. Its caller gives tickets to other requests, too. */
@@ -43,6 +43,9 @@ struct klk_messages *klk_channel_add(struct klk_channel *channel, const struct k
                                      const struct klk_request *requests, uint32_t *positions,
                                      uint32_t number, uint32_t workers, uint64_t index,
                                      int64_t now_us);
+
+/* The worker's pipe took so many messages of the last batch only: the caller takes it back. */
+void klk_channel_stop(struct klk_channel *channel, uint32_t sent);
 
 /* A request of this ticket is answered. Returns 1; 0: its batch is not here. */
 int klk_channel_answered(struct klk_channel *channel, uint64_t ticket, uint32_t place,

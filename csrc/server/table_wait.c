@@ -138,10 +138,8 @@ static int reads_forward(struct klk_table_wait *wait, uint64_t index, int64_t no
                               &dropped);
         if (result < 0) return result;
         if (result == KLK_MORE) {
-            wait->channels[i].is_open = 0;
+            klk_channel_stop(&wait->channels[i], position);
             wait->left |= KLK_TABLE_LEFT_READS;
-            wait->full = i;
-            wait->full_position = position;
         }
     }
     return KLK_OK;

@@ -17,7 +17,7 @@ enum klk_table_left {
     KLK_TABLE_LEFT_LATE = 32,    /* the first pack is not answered in time */
     KLK_TABLE_LEFT_DONE = 64,    /* the workers' arena, of which nothing was noted */
     KLK_TABLE_LEFT_FAILED = 128, /* unsent answers of the workers' arena; all were tried */
-    KLK_TABLE_LEFT_READS = 256   /* the channel `full` took its last batch in part */
+    KLK_TABLE_LEFT_READS = 256   /* some workers' pipes took their last batch in part */
 };
 
 /* A socket with its drain. */
@@ -44,7 +44,6 @@ struct klk_table_wait {
     int32_t left;                     /* out: enum klk_table_left */
     uint32_t leader_position;         /* out */
     uint32_t unsent_pack;             /* out: its place in packs */
-    uint32_t full, full_position;     /* out: how far the batch was sent */
 };
 
 /* Waits like klk_poll_wait(). While only its own sockets are ready, and only plain requests and

@@ -20,6 +20,7 @@ class TakenReads(NamedTuple):
     log_index: int  # That the worker must have applied.
     arrived_us: int
     answered: set[int]  # Positions.
+    sent: int  # Messages that have left.
 
 
 class ReadChannel:
@@ -57,6 +58,10 @@ class ReadChannel:
         """Their size in bytes."""
         return sum(batch.requests.offsets[batch.requests.frames] for batch in self._batches())
 
+    def stop(self, sent: int) -> None:
+        """The worker's pipe took so many messages of the last batch only: take it back."""
+        lib.klk_channel_stop(self._channel, sent)
+
     def answered(self, ticket: int, place: int, now_us: int) -> bool:
         """A request has its answer. False: it is none of these."""
         return bool(lib.klk_channel_answered(self._channel, ticket, place, now_us))
@@ -87,7 +92,11 @@ class ReadChannel:
                 for position in range(frames.count)
                 if batch.answered[position // 64] >> position % 64 & 1
             }
-            found.append(TakenReads(frames, batch.ticket, batch.index, batch.arrived_us, answered))
+            found.append(
+                TakenReads(
+                    frames, batch.ticket, batch.index, batch.arrived_us, answered, batch.sent
+                )
+            )
             batch.requests = new._struct
         channel.count = 0
         return found

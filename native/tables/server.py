@@ -46,7 +46,6 @@ class TableResult(NamedTuple):
     unsent: Unsent | None = None
     answers: Arena | None = None
     skip: int = 0
-    full: tuple[int, int] = (0, 0)  # With READS: the worker, and how many of its last batch left.
 
 
 class TableServer:
@@ -117,8 +116,7 @@ class TableServer:
             raise os_error("waiting for sockets") if code == lib.KLK_EOS else NativeError(code)
         ready, left = self._poller.ready(), int(wait.left)
         if not left & _NOT_SENT:
-            full = wait.full, wait.full_position
-            return TableResult(ready, left, wait.leader_position, full=full)
+            return TableResult(ready, left, wait.leader_position)
         answers, skip = writes.answers_of(wait.unsent_pack), 0
         if left & _FAILED:
             answers, skip = self._done.drain.arena, 1

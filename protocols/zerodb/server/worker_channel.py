@@ -198,18 +198,14 @@ class WorkerChannel:
         may = not (self._unsent or self._lost_ms is not None or self._expired_tickets)
         self.reads.open(self.epoch & pipe.EPOCH_MASK if may and self.epoch is not None else None)
 
-    def take_back_reads(self, sent: int | None = None) -> None:
-        """Takes over what C has forwarded. sent: so many messages of the last batch have left"""
+    def take_back_reads(self) -> None:
+        """Takes over what C has forwarded, or could not send."""
         taken = self.reads.take_back()
-        for at, (frames, ticket, index, arrived_us, answered) in enumerate(taken):
+        for frames, ticket, index, arrived_us, answered, sent in taken:
             batch = RequestBatch(frames, index, arrived_us // 1000, arrived_us=arrived_us)
-            batch.ticket, batch.position, batch.answered = ticket, frames.count, answered
+            batch.ticket, batch.position, batch.answered = ticket, sent, answered
             self._sent_by_ticket[ticket] = batch
-            if sent is not None and at == len(taken) - 1:
-                batch.position = sent
-                self._unsent.append(batch)
-            else:
-                self._sent.append(batch)
+            (self._sent if sent == frames.count else self._unsent).append(batch)
         if taken:
             self._sent = deque(sorted(self._sent, key=lambda batch: batch.ticket))
 

@@ -134,13 +134,13 @@ def test_gets_alone_have_no_whole_wake_each(
     assert [harness.answer()[2][2] for _ in range(2)] == [0x01, 0x20]
     harness.run_until(lambda: harness.actor.deadline_ms() == NEVER_MS)
     wakes: list[int] = []
-    whole = harness.actor._run
+    whole = harness.actor.whole_wake
 
     def counted(now_ms: int) -> None:
         wakes.append(now_ms)
         whole(now_ms)
 
-    monkeypatch.setattr(harness.actor, "_run", counted)
+    monkeypatch.setattr(harness.actor, "whole_wake", counted)
     for _ in range(50):
         harness.ask(requests.Read(9, [b"k"]))
         assert harness.answer()[-1] == b"v"

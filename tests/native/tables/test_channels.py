@@ -145,7 +145,16 @@ class ChannelHistory:
             self.is_open[number] = rng.random() < 0.8
             channel.open(EPOCHS[number] if self.is_open[number] else None)
         elif kind < 0.85:
+            sent = None
+            if twin.batches and rng.random() < 0.5:
+                sent = rng.randrange(len(twin.batches[-1].messages))
+                channel.stop(sent)
+                self.is_open[number] = False
             taken = channel.take_back()
+            sizes = [len(batch.messages) for batch in twin.batches]
+            assert [each.sent for each in taken] == sizes[:-1] + [
+                size if sent is None else sent for size in sizes[-1:]
+            ]
             assert [
                 (each.ticket, each.requests.messages(), each.log_index, each.arrived_us)
                 for each in taken

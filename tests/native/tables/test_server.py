@@ -267,11 +267,14 @@ def test_what_has_no_peer_is_left_to_the_caller(node: PlayedServer) -> None:
     node.wait_for(Left.PACK)
     packs, _ = node.writes.take_back()
     assert [pack.sent for pack in packs] == [False]
-    client.send_multipart(get(1))
-    result = node.wait_for(Left.READS)
-    assert result.full == (TABLE % WORKERS ^ 1, 0)
-    (taken,) = node.channels.all[result.full[0]].take_back()
-    assert taken.requests.count == 1
+    for number in range(3):
+        client.send_multipart(get(number))
+    node.wait_for(Left.READS)
+    taken = [channel.take_back() for channel in node.channels.all]
+    assert [[(it.requests.count, it.sent) for it in each] for each in taken] == [
+        [(2, 0)],
+        [(1, 0)],
+    ]
     assert not node.channels.fits(node.router.drain.arena)  # Until the caller opens it again.
 
 

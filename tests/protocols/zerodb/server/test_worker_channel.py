@@ -233,7 +233,8 @@ def test_reads_that_c_could_not_send_are_sent_later() -> None:
     harness = led()
     worker, channel = harness.workers[0], harness.workers[0].channel
     forwarded(harness, b"a", b"b", b"c")
-    channel.take_back_reads(sent=1)
+    channel.reads.stop(1)
+    channel.take_back_reads()
     assert channel.count == 3
     assert harness.session.reads_in_c
     fits = harness.session.read_channels.fits
