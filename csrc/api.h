@@ -9,8 +9,9 @@
  * log/entries.c (messages of entries), log/reqids.c (request ids), log/updates.c and log/reads.c
  * (updates and linearizable reads at the leader), tables/ops.c (packed operations),
  * tables/mapper.c (input and output of mappers), tables/requests.c (requests of tables).
- * Other headers: log/latency.h, net/{guard,connections,beacons,zre,farm}.h,
- * broker/{exchange,serve,budget,bundles}.h, rows/rows.h, tables/{columns,runs,gets,plain,sst}.h. */
+ * Other headers: log/latency.h, net/{guard,beacons,zre,farm}.h, connections/connections.h,
+ * broker/{exchange,serve,budget,bundles}.h, rows/rows.h, tables/{columns,runs,gets}.h, sst/sst.h,
+ * server/{plain,channels,table_wait}.h, steady/steady.h. */
 #ifndef KLK_API_H
 #define KLK_API_H
 #include <stddef.h>
