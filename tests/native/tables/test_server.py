@@ -256,7 +256,7 @@ def test_a_silent_leader_is_left_to_the_caller(node: PlayedServer) -> None:
     packs, _ = node.writes.take_back()
     assert [pack.sent for pack in packs] == [True]
     leader.send_multipart(committed(leader.recv_multipart(), 5))
-    result = node.wait_for(Left.LEADER)  # Nobody waits for it here any more.
+    result = node.wait_for(Left.LEADER)  # C waits for it no longer.
     assert result.leader_position == 0
     assert node.leader.drain.arena.count == 1
 
