@@ -135,15 +135,19 @@ class Session:
 
     # ---- arrival ----
 
-    def on_requests(self, arena: Arena, now: Now, first: int = 0) -> None:
-        """Handles messages of the ROUTER, [routing id]([empty])[request frames ..], from `first`
-        on."""
+    def on_requests(self, arena: Arena, now: Now, taken: int | None = None) -> None:
+        """Handles messages of the ROUTER: [routing id]([empty])[request frames ..].
+
+        taken   C has taken the writes before this one, and has forwarded all reads
+        """
         rows = self._start_receive(arena, now, routed=True)
-        self.outbox.counters["requests"] += arena.count - first
-        if not first and self._add_all(rows):
+        is_rest = taken is not None
+        count = rows.shapes[taken:].count(WRITE) if is_rest else arena.count
+        self.outbox.counters["requests"] += count
+        if not is_rest and self._add_all(rows):
             return
         for position, row in enumerate(rows.rows):
-            if position < first:
+            if taken is not None and (position < taken or row.shape == READ):
                 continue
             if row.shape == READ:
                 self.reads.add_row(position, row)

@@ -277,3 +277,27 @@ def test_rows_that_had_no_room_in_c_follow_its_packs() -> None:
     assert [op.values[0][:3] for op in written if isinstance(op, ops.Put)] == [
         b"%03d" % at for at in range(PACKS + 2)
     ]
+
+
+def test_reads_among_rows_that_had_no_room_are_not_forwarded_again() -> None:
+    """C has forwarded them before it takes the writes."""
+    harness = in_c()
+    assert harness.session.reads_in_c
+    reqid = values.Extension(reqid=b"r" * 12)
+    put = encode_request(requests.Put(7, [b"k"], [b"v"], 1, reqid))
+    messages = [[b"a", *put], [b"b", *put], [b"reader", READ, TABLE, b"k"]]
+    writes = harness.session.plain
+    for some in ([messages[0]], messages[1:]):
+        arena = Arena.from_messages(some)
+        assert PlainKinds.WRITES in writes.read(arena)
+        channels = harness.session.read_channels
+        assert channels.add(0, arena, 1, 0).count == len(some) - 1
+        writes.receive(arena, 1000 * harness.now_ms, 1_700_000_000)
+        writes.packs(1000 * harness.now_ms)
+    assert writes.is_stalled, "the repeat waits, and the read stands behind it"
+    before = harness.session.counters["requests"]
+    harness.session.take_back(harness.now)
+    assert harness.session.counters["requests"] == before + 1
+    harness.run(lambda: len(harness.heard(b"b")) == 1)
+    assert not harness.workers[0].taken, "it was forwarded once, by C"
+    assert harness.session.channels[0].count == 1
