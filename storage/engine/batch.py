@@ -1,13 +1,14 @@
 """A batch for the database, and reads that see its changes before it is written."""
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
 from operator import itemgetter
 from typing import Protocol
 
 import rocksdict
 
+from ...protocols.zerodb.tables.operations import TIMES
 from ...protocols.zerodb.tables.tables import SYSTEM, Pair
 from ...protocols.zerodb.wire.values import TableOptions
 from ..tables.sorted_keys import Ranges, SortedKeys
@@ -23,35 +24,50 @@ class Overlay:
     """A batch's changes of one table, for later operations that read it."""
 
     def __init__(self) -> None:
-        self.values: dict[bytes, bytes | None] = {}
-        self.present = SortedKeys()  # Keys in `values` that are not deleted.
-        self.hidden = Ranges()  # Ranges whose database content no longer counts.
+        self.values: dict[bytes, bytes | None] = {}  # None: the key is deleted.
+        self._present: SortedKeys | None = None  # Those that are not; None: no scan needs them.
+        self._hidden: Ranges | None = None  # Whose database content no longer counts; None: none.
+
+    @property
+    def present(self) -> SortedKeys:
+        """The keys that have a value."""
+        if self._present is None:
+            self._present = SortedKeys()
+            self._present.update(key for key, value in self.values.items() if value is not None)
+        return self._present
+
+    @property
+    def hidden(self) -> Ranges:
+        """Ranges whose content in the database no longer counts."""
+        if self._hidden is None:
+            self._hidden = Ranges()
+        return self._hidden
 
     def put(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
         self.values.update(zip(keys, values, strict=True))
-        self.present.update(keys)
+        if self._present is not None:
+            self._present.update(keys)
 
-    def delete(self, keys: Sequence[bytes]) -> None:
+    def delete(self, keys: Iterable[bytes]) -> None:
         for key in keys:
             self.values[key] = None
-            self.present.discard(key)
+            if self._present is not None:
+                self._present.discard(key)
 
     def delete_range(self, start: bytes, end: bytes) -> None:
         self.delete(list(self.present.between(start, end)))
         self.hidden.add(start, end)
 
-    def hides(self, key: bytes) -> bool:
-        """Whether the batch has changed this key."""
-        return key in self.values or key in self.hidden
+    def unknown(self, keys: Sequence[bytes]) -> list[bytes]:
+        """Those of the keys that have what they had before the batch."""
+        left, hidden = [key for key in keys if key not in self.values], self._hidden
+        return left if hidden is None else [key for key in left if key not in hidden]
 
     def within(self, start: bytes, end: bytes) -> Iterator[Pair]:
         for key in self.present.between(start, end):
             value = self.values[key]
             assert value is not None
             yield key, value
-
-
-Change = Callable[[Overlay], None]
 
 
 class BaseTables(Protocol):
@@ -78,12 +94,14 @@ class PendingWrites:
         self._tables = tables
         self.families = tables.families  # As of this batch; copied at the first change.
         self._batch = rocksdict.WriteBatch(raw_mode=True)
-        self._changes: dict[int, list[Change]] = {}  # Not in an overlay yet.
+        # Not in an overlay yet: keys and values, or the keys that are deleted.
+        self._changes: dict[int, list[tuple[Sequence[bytes], Sequence[bytes] | None]]] = {}
         self._overlays: dict[int, Overlay] = {}
         self.expiring_tables = tables.expiring_tables
         self.versioned_tables = set(tables.versioned_tables)
         self.made: list[Family] = []
         self.dropped: list[Family] = []
+        self.changes_times = False  # When the first key or session ends may have changed.
 
     # ---- TableState ----
 
@@ -113,13 +131,14 @@ class PendingWrites:
 
     def get(self, table: int, keys: Sequence[bytes]) -> list[bytes | None]:
         overlay = self._overlay(table)
-        found = self._tables.get(table, keys)
-        if overlay is not None:
-            return [
-                overlay.values.get(key) if overlay.hides(key) else value
-                for key, value in zip(keys, found, strict=True)
-            ]
-        return found
+        if overlay is None:
+            return self._tables.get(table, keys)
+        values = overlay.values
+        left = overlay.unknown(keys)
+        if not left:
+            return [values.get(key) for key in keys]
+        found = dict(zip(left, self._tables.get(table, left), strict=True))
+        return [found[key] if key in found else values.get(key) for key in keys]
 
     def scan(self, table: int, start: bytes, end: bytes) -> Iterator[Pair]:
         overlay = self._overlay(table)
@@ -158,27 +177,23 @@ class PendingWrites:
         put, handle = self._batch.put, self.families[table].handle
         for key, value in zip(keys, values, strict=True):
             put(key, value, handle)
-        self._note(table, lambda overlay: overlay.put(keys, values))
+        self._note(table, keys, values)
 
     def delete(self, table: int, keys: Sequence[bytes]) -> None:
         delete, handle = self._batch.delete, self.families[table].handle
         for key in keys:
             delete(key, handle)
-        self._note(table, lambda overlay: overlay.delete(keys))
+        self._note(table, keys, None)
 
     def delete_range(self, table: int, start: bytes, end: bytes) -> None:
         family = self.families[table]
         last = end or self._behind_last(table)
         if start < last:
             self._batch.delete_range(start, last, family.handle)
-            self._note(table, lambda overlay: overlay.delete_range(start, end))
+            overlay = self._overlay(table) or self._overlays.setdefault(table, Overlay())
+            overlay.delete_range(start, end)
 
     # ---- writing ----
-
-    @property
-    def changes_system(self) -> bool:
-        """Whether it changes SYSTEM."""
-        return SYSTEM in self._changes or SYSTEM in self._overlays
 
     def finish(self, at: tuple[int, int] | None) -> rocksdict.WriteBatch:
         """The batch for the database. `families` is valid once it is written."""
@@ -192,11 +207,21 @@ class PendingWrites:
         overlay = self._overlay(table)
         return (last if overlay is None else max(last, overlay.present.last())) + b"\0"
 
-    def _note(self, table: int, change: Change) -> None:
-        self._changes.setdefault(table, []).append(change)
+    def _note(self, table: int, keys: Sequence[bytes], values: Sequence[bytes] | None) -> None:
+        if table == SYSTEM and not self.changes_times:
+            self.changes_times = any(key.startswith(TIMES) for key in keys)
+        self._changes.setdefault(table, []).append((keys, values))
 
     def _overlay(self, table: int) -> Overlay | None:
         """Made on the first read of the batch's own changes; few batches read them."""
-        for change in self._changes.pop(table, ()):
-            change(self._overlays.setdefault(table, Overlay()))
-        return self._overlays.get(table)
+        overlay, changes = self._overlays.get(table), self._changes.pop(table, None)
+        if changes is None:
+            return overlay
+        if overlay is None:
+            overlay = self._overlays[table] = Overlay()
+        for keys, values in changes:
+            if values is None:
+                overlay.delete(keys)
+            else:
+                overlay.put(keys, values)
+        return overlay

@@ -146,6 +146,7 @@ class RocksTables:
         self._created_singly = 0  # Created for the current batch.
         self._stuck_since: float | None = None
         self._expires_ms: int | None = None  # None: not known.
+        self._guard = Guard(path)
         # By whether the write must be durable: the log makes replicated writes durable.
         self._write_options = [
             _write_options(replicated, sync and not replicated) for sync in (False, True)
@@ -297,7 +298,7 @@ class RocksTables:
         family = self._family_of(table)
         if family is None:
             return [None] * len(keys)
-        with Guard(self.path):
+        with self._guard:
             found: list[bytes | None] = family.data.get(list(keys))  # type: ignore[assignment]
             return found
 
@@ -458,11 +459,11 @@ class RocksTables:
         at = (last.log_index, last.term) if last.log_index else None
         made = batch.finish(at)
         sync = sync or bool(batch.dropped)
-        with Guard(self.path):
+        with self._guard:
             self.database().write(made, self._write_options[sync])
         self.families, self.versioned_tables = batch.families, batch.versioned_tables
         self.applied = at or self.applied
-        if batch.changes_system:
+        if batch.changes_times:
             self._expires_ms = None
         self.problem = ""
         if batch.dropped:
@@ -483,8 +484,8 @@ class RocksTables:
         except StorageError as error:
             self.problem = str(error)
 
-    def result(self, reqid: bytes) -> bytes | None:
-        return stored_result(self.get(SYSTEM, [result_key(reqid)])[0])
+    def results(self, reqids: Sequence[bytes]) -> list[bytes | None]:
+        return [stored_result(data) for data in self.get(SYSTEM, [*map(result_key, reqids)])]
 
     def effects(self, log_index: int) -> list[Effects]:
         return [Effects(data) for _, data in self.scan(SYSTEM, *record_range(log_index))]

@@ -75,6 +75,7 @@ EXPIRIES = b"e"  # time, table, key
 FLOOR = b"g"  # times before which no key and no session ends
 SESSION = b"s"  # session: ttl, end time
 SESSION_EXPIRIES = b"f"  # time, session
+TIMES = (EXPIRIES, FLOOR, SESSION_EXPIRIES)  # What first_expiry_ms() looks at.
 MEMBER = b"m"  # session, table, key
 RESULT = b"r"  # reqid: number, data
 RESULT_ORDER = b"o"  # number: reqid

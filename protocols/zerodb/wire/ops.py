@@ -56,6 +56,7 @@ ENTRY_TABLES_MAX = 4096  # Tables that puts and opens name, and truncates.
 
 _HEAD = struct.Struct("<BI")
 _COUNT = struct.Struct("<I")
+_SIZES = {columns: struct.Struct(f"<{columns}I") for columns in (1, 2)}  # Of one item.
 _OPTIONS = struct.Struct("<QQQQB")
 _NUMBER = struct.Struct("<Q")
 _REQID = struct.Struct("<12sIII")  # With three numbers.
@@ -96,6 +97,10 @@ class _Reader:
     def items(self, columns: int) -> tuple[bytes, ...]:
         """Reads a count, the sizes, and the items of one or two columns."""
         count = self.numbers(_COUNT)[0]
+        if count == 1:
+            sizes = self.numbers(_SIZES[columns])
+            _check_sizes(*sizes)
+            return tuple(map(self.read, sizes))
         try:
             items, self.offset = native_ops.cut_sizes(
                 self.data, self.offset, len(self.data), count, columns
@@ -111,13 +116,25 @@ class _Reader:
         return _checked_bounds([self.read(size) for size in sizes])
 
 
+_WRONG_SIZE = (
+    f"a key that is empty or over {KEY_BYTES_MAX} bytes, or a value over {VALUE_BYTES_MAX}"
+)
+
+
+def _check_sizes(key: int, value: int = 0) -> None:
+    if not 0 < key <= KEY_BYTES_MAX or value > VALUE_BYTES_MAX:
+        raise ValueError(_WRONG_SIZE)
+
+
 def _pack_items(columns: int, items: Sequence[bytes]) -> list[bytes]:
+    if len(items) == columns:  # Without a call into C.
+        own = [*map(len, items)]
+        _check_sizes(*own)
+        return [_COUNT.pack(1), _SIZES[columns].pack(*own), *items]
     try:
         sizes = native_ops.pack_sizes(columns, items)
     except NativeError:
-        raise ValueError(
-            f"a key that is empty or over {KEY_BYTES_MAX} bytes, or a value over {VALUE_BYTES_MAX}"
-        ) from None
+        raise ValueError(_WRONG_SIZE) from None
     return [_COUNT.pack(len(items) // columns), sizes, *items]
 
 
