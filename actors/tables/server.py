@@ -221,6 +221,7 @@ class ZerodbServer(Actor):
         if found is None and not session.plain.is_empty:
             session.take_back(self._now())
         if is_free:
+            session.open_channels()
             lease = self._lease if session.reads_in_c else None
             result = self._server.wait(timeout_ms, found, lease, session.answers_in_c)
         if result is None:

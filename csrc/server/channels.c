@@ -4,7 +4,7 @@
 #include "bytes.h"
 #include "messages.h"
 
-enum { HEAD_BYTES = 24, TAG_BYTES = 20, STAMP_OFFSET = 4, STAMP_BYTES = 20 };
+enum { HEAD_BYTES = 24, TAG_BYTES = 20, STAMP_BYTES = 20 };
 
 static struct klk_read_batch *batch_at(struct klk_channel *channel, uint32_t place) {
     return &channel->batches[(channel->first + place) % KLK_CHANNEL_BATCHES];
@@ -20,31 +20,42 @@ int klk_channel_fits(const struct klk_channel *channel, const struct klk_message
            (uint64_t)arena->frames + arena->messages <= out->frames_max;
 }
 
-struct klk_messages *klk_channel_add(struct klk_channel *channel, const struct klk_messages *arena,
-                                     const struct klk_request *requests, uint32_t *positions,
-                                     uint32_t number, uint32_t workers, uint64_t index,
-                                     int64_t now_us) {
-    struct klk_read_batch *batch = batch_at(channel, channel->count);
+struct klk_messages *klk_channel_begin(struct klk_channel *channel) {
+    struct klk_messages *requests = batch_at(channel, channel->count)->requests;
+    requests->frames = requests->messages = 0;
+    return requests;
+}
+
+void klk_channel_end(struct klk_channel *channel, uint64_t index, int64_t arrived_us,
+                     struct klk_latency *latency) {
+    struct klk_read_batch *batch = batch_at(channel, channel->count++);
     uint8_t stamp[STAMP_BYTES];
-    uint32_t count = 0, done = 0;
-    for (uint32_t i = 0; i < arena->messages; i++)
-        if (requests[i].shape == KLK_REQUEST_READ && requests[i].table % workers == number)
-            positions[count++] = i;
-    if (!count) return NULL;
-    batch->requests->frames = batch->requests->messages = 0;
-    klk_requests_forward(arena, requests, positions, count, &done, 0, batch->requests);
     batch->ticket = ++channel->ticket;
     batch->index = index;
+    batch->arrived_us = arrived_us;
+    batch->latency = latency;
+    batch->unanswered = batch->sent = batch->requests->messages;
+    memset(batch->answered, 0, sizeof batch->answered);
     klk_put_u32(stamp, channel->epoch);
     klk_put_u64(stamp + 4, index);
     klk_put_u64(stamp + 12, batch->ticket);
-    klk_messages_stamp(batch->requests, STAMP_OFFSET, stamp, sizeof stamp);
-    memset(batch->answered, 0, sizeof batch->answered);
-    batch->unanswered = batch->sent = batch->requests->messages;
-    batch->arrived_us = now_us;
+    klk_messages_stamp(batch->requests, KLK_CHANNEL_STAMP, stamp, sizeof stamp);
+}
+
+struct klk_messages *klk_channel_add(struct klk_channel *channel, const struct klk_messages *arena,
+                                     const struct klk_request *rows, uint32_t *positions,
+                                     uint32_t number, uint32_t workers, uint64_t index,
+                                     int64_t now_us) {
+    uint32_t count = 0, done = 0;
+    for (uint32_t i = 0; i < arena->messages; i++)
+        if (rows[i].shape == KLK_REQUEST_READ && rows[i].table % workers == number)
+            positions[count++] = i;
+    if (!count) return NULL;
+    struct klk_messages *requests = klk_channel_begin(channel);
+    klk_requests_forward(arena, rows, positions, count, &done, 0, requests);
+    klk_channel_end(channel, index, now_us, channel->latency);
     channel->taken += count;
-    channel->count++;
-    return batch->requests;
+    return requests;
 }
 
 void klk_channel_stop(struct klk_channel *channel, uint32_t sent) {
@@ -55,7 +66,7 @@ void klk_channel_stop(struct klk_channel *channel, uint32_t sent) {
 static void first_end(struct klk_channel *channel, int64_t now_us) {
     const struct klk_read_batch *batch = batch_at(channel, 0);
     int64_t took_us = now_us - batch->arrived_us;
-    klk_latency_add(channel->latency, took_us > 0 ? (uint64_t)took_us : 0,
+    klk_latency_add(batch->latency, took_us > 0 ? (uint64_t)took_us : 0,
                     batch->requests->messages);
     channel->first = (channel->first + 1) % KLK_CHANNEL_BATCHES;
     channel->count--;

@@ -3,12 +3,17 @@
 #define KLK_CHANNELS_H
 #include "api.h"
 
-enum klk_channel_limit { KLK_CHANNEL_BATCHES = 8, KLK_CHANNEL_READS_MAX = 1024 };
+enum klk_channel_limit {
+    KLK_CHANNEL_BATCHES = 16,
+    KLK_CHANNEL_READS_MAX = 1024,
+    KLK_CHANNEL_STAMP = 4
+};
 
 /* Reads that a worker was sent together: [u8 0, u8 envelope, u16 client, u32 epoch, u64 index,
- * u64 ticket][routing id][request frames ..]. */
+ * u64 ticket][routing id][request frames ..]; or questions for results (plain.h). */
 struct klk_read_batch {
     struct klk_messages *requests; /* the caller gives them room */
+    struct klk_latency *latency;   /* from their arrival to the last answer */
     uint64_t answered[16];         /* bits, by position */
     uint64_t ticket;
     uint64_t index;                /* that the worker must have applied */
@@ -23,7 +28,7 @@ struct klk_channel {
     uint64_t ticket;             /* the last one given */
     uint32_t epoch;              /* of the worker */
     int32_t is_open;             /* the worker is there, and no earlier request is unsent */
-    struct klk_read_batch batches[8]; /* `count` from `first` on, in a ring, by ticket */
+    struct klk_read_batch batches[16]; /* `count` from `first` on, in a ring, by ticket */
     uint32_t first, count;
     uint64_t taken;              /* reads, ever */
     uint64_t bytes;              /* of answers that klk_channels_done() has passed; to be reset */
@@ -43,6 +48,13 @@ struct klk_messages *klk_channel_add(struct klk_channel *channel, const struct k
                                      const struct klk_request *requests, uint32_t *positions,
                                      uint32_t number, uint32_t workers, uint64_t index,
                                      int64_t now_us);
+
+/* Begins a batch: the caller adds messages to it, whose first frames have room for epoch, index and
+ * ticket at KLK_CHANNEL_STAMP, and calls klk_channel_end(). The channel is open, and has less than
+ * KLK_CHANNEL_BATCHES. */
+struct klk_messages *klk_channel_begin(struct klk_channel *channel);
+void klk_channel_end(struct klk_channel *channel, uint64_t index, int64_t arrived_us,
+                     struct klk_latency *latency);
 
 /* The worker's pipe took so many messages of the last batch only: the caller takes it back. */
 void klk_channel_stop(struct klk_channel *channel, uint32_t sent);

@@ -12,7 +12,9 @@ enum {
     RUN_BYTES = 12,
     SYNC_FLAGS = 3, /* PARTSYNC and FULLSYNC: the client expects an answer after the commit */
     READ = 0x10,
-    WITH_INDEX = 0x40
+    WITH_INDEX = 0x40,
+    RESULT_QUERY = 7, /* kind of a message to a worker, */
+    HEAD_BYTES = 24   /* and size of its head */
 };
 
 static struct klk_plain_pack *pack_at(struct klk_plain *plain, uint32_t place) {
@@ -32,9 +34,15 @@ static int is_known(const struct klk_plain *plain, uint32_t table) {
     return 0;
 }
 
-static int is_plain(const struct klk_plain *plain, const struct klk_request *row) {
-    if (row->shape != KLK_REQUEST_WRITE) return 0;
-    if (row->type != KLK_OP_PUT && row->type != KLK_OP_DELETE) return 0;
+/* Under CURVE Python checks whose sessions those of a transaction are. */
+static int is_plain(const struct klk_plain *plain, const struct klk_messages *arena,
+                    const struct klk_request *row) {
+    if (row->shape == KLK_REQUEST_TRANSACTION) {
+        if (row->has_sessions && arena->slots) return 0;
+    } else if (row->shape != KLK_REQUEST_WRITE ||
+               (row->type != KLK_OP_PUT && row->type != KLK_OP_DELETE)) {
+        return 0;
+    }
     if (!row->flags || row->flags & ~SYNC_FLAGS) return 0;
     if (row->deadline_ms && row->deadline_ms < KLK_PLAIN_DEADLINE_MS) return 0;
     return is_known(plain, row->table);
@@ -56,6 +64,7 @@ static struct klk_plain_pack *pack_begin(struct klk_plain *plain, const uint8_t 
     pack->deadline_ms = deadline_ms;
     pack->size = pack->bytes = pack->count = 0;
     pack->asks_index = 0;
+    pack->transactions = 0;
     pack->answers->frames = pack->answers->messages = 0;
     memcpy(pack->first, reqid, KLK_REQID_SIZE);
     return pack;
@@ -70,18 +79,21 @@ static int is_close(int64_t one, int64_t other) {
 static int pack_add(struct klk_plain *plain, struct klk_plain_pack *pack,
                     const struct klk_messages *arena, const struct klk_request *row,
                     const uint8_t *reqid) {
-    uint32_t done = 0, position = 0, entry = row->entry_size;
+    uint32_t done = 0, position = 0, entry = row->entry_size, worker = row->table % plain->workers;
+    int transacts = row->shape == KLK_REQUEST_TRANSACTION;
     if (pack->count == KLK_PLAIN_WRITES_MAX || entry > KLK_PLAIN_BYTES_MAX - pack->bytes) return 0;
     if (klk_requests_acknowledge(arena, row, &position, 1, &done, pack->answers) != KLK_OK)
         return 0;
     uint8_t *at = pack->records + pack->size;
     at += klk_record_head(at, KLK_KIND_STATE, reqid, entry);
-    klk_requests_pack(arena, row, 1, at, entry);
+    if (transacts) klk_transaction_pack(arena, row, at);
+    else klk_requests_pack(arena, row, 1, at, entry);
     pack->size = (uint32_t)(at - pack->records) + entry;
     pack->bytes += entry;
-    pack->count++;
+    pack->asked[pack->count++] = (uint8_t)(transacts ? worker + 1 : 0);
+    pack->transactions += (uint32_t)transacts;
     plain->taken++;
-    pack->workers |= 1ull << row->table % plain->workers;
+    pack->workers |= 1ull << worker;
     pack->asks_index |= row->extension & WITH_INDEX;
     memcpy(pack->last, reqid, KLK_REQID_SIZE);
     return 1;
@@ -101,7 +113,7 @@ static void reqid_of(struct klk_plain *plain, const struct klk_request *row, uin
 void klk_plain_take(struct klk_plain *plain, const struct klk_messages *arena, int64_t now_us) {
     for (; plain->row < plain->row_count; plain->row++) {
         const struct klk_request *row = &plain->rows[plain->row];
-        if (row->shape != KLK_REQUEST_WRITE) continue;
+        if (row->shape == KLK_REQUEST_READ) continue;
         uint8_t reqid[KLK_REQID_SIZE];
         reqid_of(plain, row, reqid);
         uint32_t asked = row->deadline_ms;
@@ -130,7 +142,7 @@ int klk_plain_read(struct klk_plain *plain, const struct klk_messages *arena) {
     int found = 0;
     for (uint32_t i = 0; i < arena->messages; i++) {
         const struct klk_request *row = &plain->rows[i];
-        found |= is_plain(plain, row) ? KLK_PLAIN_WRITES
+        found |= is_plain(plain, arena, row) ? KLK_PLAIN_WRITES
                  : is_read(plain, row)       ? KLK_PLAIN_READS
                                       : KLK_PLAIN_OTHERS;
     }
@@ -178,7 +190,18 @@ static int indexes_read(struct klk_plain *plain, const struct klk_plain_pack *pa
     return at == pack->count;
 }
 
-int klk_plain_answer(struct klk_plain *plain, const struct klk_messages *arena, uint32_t message) {
+/* Whether the workers that have results of a pack take a batch of questions. */
+static int may_ask(const struct klk_plain *plain, const struct klk_plain_pack *pack,
+                   const struct klk_channel *channels) {
+    for (uint32_t i = 0; pack->transactions && i < plain->workers; i++)
+        if (pack->workers >> i & 1 &&
+            (!channels[i].is_open || channels[i].count == KLK_CHANNEL_BATCHES))
+            return 0;
+    return 1;
+}
+
+int klk_plain_answer(struct klk_plain *plain, const struct klk_channel *channels,
+                     const struct klk_messages *arena, uint32_t message) {
     static const uint8_t accepted[] = {ACCEPTED};
     if (!plain->sent || klk_messages_frames(arena, message) != 4) return KLK_PLAIN_OTHER;
     struct klk_plain_pack *pack = pack_at(plain, 0);
@@ -190,14 +213,71 @@ int klk_plain_answer(struct klk_plain *plain, const struct klk_messages *arena, 
     const uint8_t *runs = klk_messages_at(arena, message, 3, &size);
     if (!size) return KLK_OK;
     if (size % RUN_BYTES || !indexes_read(plain, pack, runs, size)) return KLK_PLAIN_OTHER;
+    if (!may_ask(plain, pack, channels)) return KLK_PLAIN_OTHER;
     if (pack->asks_index) klk_answers_tell(pack->answers, plain->indexes);
     return KLK_PLAIN_ANSWERED;
+}
+
+/* ---- results of transactions ---- */
+
+/* The request id of a record; at: in, out: its place in the records. */
+static const uint8_t *record_reqid(const struct klk_plain_pack *pack, uint32_t *at) {
+    struct klk_record record;
+    *at += (uint32_t)klk_record_read(pack->records + *at, pack->size - *at, &record);
+    return record.reqid;
+}
+
+struct klk_messages *klk_plain_ask(struct klk_plain *plain, struct klk_channel *channels,
+                                   uint32_t number) {
+    struct klk_plain_pack *pack = pack_at(plain, 0);
+    const struct klk_messages *answers = pack->answers;
+    struct klk_messages *out = NULL;
+    uint64_t index = 0;
+    uint32_t at = 0;
+    for (uint32_t i = 0; pack->transactions && i < pack->count; i++) {
+        const uint8_t *reqid = record_reqid(pack, &at);
+        if (pack->asked[i] != number + 1) continue;
+        uint32_t size, last = klk_messages_frames(answers, i) - 1;
+        uint8_t head[HEAD_BYTES] = {RESULT_QUERY, last == 2};
+        if (!out) out = klk_channel_begin(&channels[number]);
+        klk_messages_frame(out, head, sizeof head);
+        const uint8_t *id = klk_messages_at(answers, i, 0, &size);
+        klk_messages_frame(out, id, size);
+        klk_messages_frame(out, reqid, KLK_REQID_SIZE);
+        const uint8_t *header = klk_messages_at(answers, i, last, &size);
+        klk_messages_frame(out, header, size);
+        klk_messages_end(out);
+        if (plain->indexes[i] > index) index = plain->indexes[i];
+    }
+    if (out) klk_channel_end(&channels[number], index, pack->arrived_us, plain->latency);
+    return out;
+}
+
+struct klk_messages *klk_plain_answers(struct klk_plain *plain) {
+    struct klk_plain_pack *pack = pack_at(plain, 0);
+    struct klk_messages *answers = pack->answers;
+    if (!pack->transactions) return answers;
+    uint32_t count = answers->messages;
+    answers->frames = answers->messages = 0;
+    for (uint32_t i = 0; i < count; i++) { /* To the front, in place. */
+        if (pack->asked[i]) continue;
+        uint32_t first = answers->firsts[i], end = answers->firsts[i + 1];
+        for (uint32_t f = first; f < end; f++) {
+            uint32_t start = answers->offsets[f], size = answers->offsets[f + 1] - start;
+            uint32_t to = klk_messages_bytes(answers);
+            memmove(answers->bytes + to, answers->bytes + start, size);
+            answers->offsets[++answers->frames] = to + size;
+        }
+        answers->firsts[++answers->messages] = answers->frames;
+    }
+    return answers;
 }
 
 void klk_plain_end(struct klk_plain *plain, int64_t now_us) {
     const struct klk_plain_pack *pack = pack_at(plain, 0);
     int64_t took_us = now_us - pack->arrived_us;
-    klk_latency_add(plain->latency, took_us > 0 ? (uint64_t)took_us : 0, pack->count);
+    klk_latency_add(plain->latency, took_us > 0 ? (uint64_t)took_us : 0,
+                    pack->count - pack->transactions);
     plain->first = (plain->first + 1) % KLK_PLAIN_PACKS;
     plain->count--;
     plain->sent--;

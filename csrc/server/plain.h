@@ -1,9 +1,10 @@
 /* Plain writes of a table server, from its clients to the leader of the log and back, without
- * Python: a part of api.h. Plain are puts and deletes of keys that need no check and whose clients
- * expect an answer (docs/decisions/0050-plain-writes-at-commit.md). */
+ * Python: a part of api.h. Plain are puts and deletes of keys, and transactions of one table, that
+ * need no check and whose clients expect an answer. Puts and deletes are answered at the commit
+ * (docs/decisions/0050-plain-writes-at-commit.md), transactions by the worker of their table. */
 #ifndef KLK_PLAIN_H
 #define KLK_PLAIN_H
-#include "api.h"
+#include "channels.h"
 
 enum klk_plain_limit {
     KLK_PLAIN_PACKS = 16,
@@ -28,8 +29,10 @@ struct klk_plain_pack {
     uint32_t bytes;               /* of the entries */
     uint32_t count;
     int32_t asks_index;           /* some answers tell the index of their entry */
+    uint32_t transactions;        /* how many of the writes are */
     uint8_t first[12];            /* request ids of the first and the last entry */
     uint8_t last[12];
+    uint8_t asked[1024];          /* of each write: 0, or the worker that has its result, + 1 */
 };
 
 struct klk_plain {
@@ -83,8 +86,20 @@ int klk_plain_pack(struct klk_plain *plain, struct klk_messages *out);
  *
  * Returns KLK_PLAIN_ANSWERED: the first pack is committed, send its answers and call
  * klk_plain_end(); KLK_OK: the leader has accepted it; KLK_PLAIN_OTHER: the message is another one,
- * or the answers must wait, and the caller handles it. */
-int klk_plain_answer(struct klk_plain *plain, const struct klk_messages *arena, uint32_t message);
+ * or the answers must wait, or a worker does not take the questions of klk_plain_ask(), and the
+ * caller handles it. */
+int klk_plain_answer(struct klk_plain *plain, const struct klk_channel *channels,
+                     const struct klk_messages *arena, uint32_t message);
+
+/* After klk_plain_answer(): makes the transactions of the first pack that this worker has applied,
+ * or will, a batch of questions for their results:
+ * [u8 7, u8 envelope, u16 0, u32 epoch, u64 index, u64 ticket][routing id][request id][header of
+ * the answer]. Returns the batch's messages, or NULL: there are none. */
+struct klk_messages *klk_plain_ask(struct klk_plain *plain, struct klk_channel *channels,
+                                   uint32_t number);
+
+/* The answers of the first pack to be sent now: without those of transactions. */
+struct klk_messages *klk_plain_answers(struct klk_plain *plain);
 
 /* Ends the first pack. */
 void klk_plain_end(struct klk_plain *plain, int64_t now_us);

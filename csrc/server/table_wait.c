@@ -55,12 +55,31 @@ static int answers_send(struct klk_table_wait *wait, struct items *items,
 
 /* ---- the leader ---- */
 
-/* Answers the first pack, and ends it. */
+/* Sends a batch of a worker. */
+static int batch_send(struct klk_table_wait *wait, uint32_t number,
+                      const struct klk_messages *batch) {
+    uint32_t position = 0, dropped = 0;
+    int result = klk_send(wait->workers[number], batch, 0, KLK_KEEP | KLK_BUNDLED, &position,
+                          &dropped);
+    if (result == KLK_MORE) {
+        klk_channel_stop(&wait->channels[number], position);
+        wait->left |= KLK_TABLE_LEFT_READS;
+    }
+    return result < 0 ? result : KLK_OK;
+}
+
+/* Answers the first pack, asks for the results of its transactions, and ends it. */
 static int pack_end(struct klk_table_wait *wait, struct items *items, int64_t now_us) {
     struct klk_plain *plain = wait->plain;
+    int result = KLK_OK;
     wait->unsent_pack = plain->first;
-    const struct klk_messages *answers = plain->packs[plain->first].answers;
-    int result = answers_send(wait, items, answers, 0, KLK_TABLE_LEFT_UNSENT);
+    for (uint32_t i = 0; result == KLK_OK && i < plain->workers; i++) {
+        const struct klk_messages *batch = klk_plain_ask(plain, wait->channels, i);
+        if (batch) result = batch_send(wait, i, batch);
+    }
+    const struct klk_messages *answers = klk_plain_answers(plain);
+    if (result == KLK_OK && answers->messages)
+        result = answers_send(wait, items, answers, 0, KLK_TABLE_LEFT_UNSENT);
     klk_plain_end(plain, now_us);
     return result;
 }
@@ -72,7 +91,8 @@ static int leader_read(struct klk_table_wait *wait, struct items *items, int64_t
     const struct klk_messages *arena = leader->drain->arena;
     for (uint32_t m = 0; result == KLK_OK && m < arena->messages; m++) {
         wait->leader_position = m;
-        int kind = wait->left ? KLK_PLAIN_OTHER : klk_plain_answer(wait->plain, arena, m);
+        int kind = wait->left ? KLK_PLAIN_OTHER
+                              : klk_plain_answer(wait->plain, wait->channels, arena, m);
         if (kind == KLK_PLAIN_OTHER) { /* Or the caller must handle unsent answers first. */
             wait->left |= KLK_TABLE_LEFT_LEADER;
             return KLK_OK;
@@ -129,18 +149,12 @@ static int reads_fit(const struct klk_table_wait *wait, uint64_t *index) {
 static int reads_forward(struct klk_table_wait *wait, uint64_t index, int64_t now_us) {
     const struct klk_messages *arena = wait->clients.drain->arena;
     for (uint32_t i = 0; i < wait->plain->workers; i++) {
-        uint32_t position = 0, dropped = 0;
         const struct klk_messages *batch =
             klk_channel_add(&wait->channels[i], arena, wait->plain->rows, wait->positions, i,
                             wait->plain->workers, index, now_us);
         if (!batch) continue;
-        int result = klk_send(wait->workers[i], batch, 0, KLK_KEEP | KLK_BUNDLED, &position,
-                              &dropped);
+        int result = batch_send(wait, i, batch);
         if (result < 0) return result;
-        if (result == KLK_MORE) {
-            klk_channel_stop(&wait->channels[i], position);
-            wait->left |= KLK_TABLE_LEFT_READS;
-        }
     }
     return KLK_OK;
 }

@@ -1,5 +1,6 @@
 /* Requests of tables, checked, packed, forwarded and acknowledged without objects. */
 #include "bytes.h"
+#include "frames.h"
 #include "gets.h"
 #include "messages.h"
 #include "table_mark.h"
@@ -12,7 +13,6 @@ enum {
     STALE = 0x01,
     PACKED = 0x02,
     WITH_INDEX = 0x40,
-    ENTRY_HEAD = 4 + 5, /* magic, operation, table */
     HEAD_BYTES = 24,
     REQID_OFFSET = 9, /* within the extension */
     TTL_OFFSET = 25,
@@ -27,31 +27,10 @@ enum {
 
 static const uint8_t EXTENSION[] = {0x6b, 0x4c, 0x4b, 0x01};
 
-/* The frames of a request, beginning with its header. */
-struct frames {
-    const uint8_t *bytes;
-    const uint32_t *offsets;
-    uint32_t count;
-};
-
-static struct frames frames_of(const struct klk_messages *arena,
-                               const struct klk_request *request) {
-    uint32_t first = arena->firsts[request->message] + request->header;
-    return (struct frames){arena->bytes, arena->offsets + first,
-                           arena->firsts[request->message + 1] - first};
-}
-
-static const uint8_t *frame_at(const struct frames *frames, uint32_t i, uint32_t *size) {
-    *size = frames->offsets[i + 1] - frames->offsets[i];
-    return frames->bytes + frames->offsets[i];
-}
-
-static int is_key(uint32_t size) { return size && size <= KLK_KEY_BYTES_MAX; }
-
 /* ---- extension ---- */
 
 /* Reads the bytes behind the header of the specification. KLK_ECORRUPT: they are malformed, or
- * belong to a write with a lifetime or a session. */
+ * belong to a write with a lifetime. */
 static int extension_read(const uint8_t *data, uint32_t size, int writes,
                           struct klk_request *request) {
     /* ignored, as the specification says */
@@ -64,9 +43,8 @@ static int extension_read(const uint8_t *data, uint32_t size, int writes,
     request->deadline_ms = klk_get_u32(data + 5);
     memcpy(request->reqid, data + REQID_OFFSET, sizeof request->reqid);
     uint64_t ttl_ms = size >= LEASE_OFFSET ? klk_get_u64(data + TTL_OFFSET) : 0;
-    uint64_t lease = size >= EXTENSION_BYTES ? klk_get_u64(data + LEASE_OFFSET) : 0;
-    if (ttl_ms > KLK_TTL_S_MAX * 1000ull || (writes && (ttl_ms || lease))) return KLK_ECORRUPT;
-    return KLK_OK;
+    request->session = size >= EXTENSION_BYTES ? klk_get_u64(data + LEASE_OFFSET) : 0;
+    return ttl_ms > KLK_TTL_S_MAX * 1000ull || (writes && ttl_ms) ? KLK_ECORRUPT : KLK_OK;
 }
 
 /* ---- columns ---- */
@@ -83,12 +61,12 @@ static uint32_t column_size(const struct column *column, uint32_t i) {
     return klk_get_u32(at + 4) - klk_get_u32(at);
 }
 
-static int column_read(const struct frames *frames, uint32_t place, uint32_t item_max,
+static int column_read(const struct klk_frames *frames, uint32_t place, uint32_t item_max,
                        struct column *column) {
     uint32_t offsets_size, size, before = 0;
     if (place + 1 >= frames->count) return KLK_ECORRUPT;
-    column->offsets = frame_at(frames, place, &offsets_size);
-    column->bytes = frame_at(frames, place + 1, &size);
+    column->offsets = klk_frame_at(frames, place, &offsets_size);
+    column->bytes = klk_frame_at(frames, place + 1, &size);
     if (offsets_size % 4 || !offsets_size || klk_get_u32(column->offsets)) return KLK_ECORRUPT;
     column->count = offsets_size / 4 - 1;
     for (uint32_t i = 0; i < column->count; i++) {
@@ -99,7 +77,7 @@ static int column_read(const struct frames *frames, uint32_t place, uint32_t ite
     return before == size ? KLK_OK : KLK_ECORRUPT;
 }
 
-static int column_keys(const struct frames *frames, struct column *keys) {
+static int column_keys(const struct klk_frames *frames, struct column *keys) {
     if (column_read(frames, 2, KLK_KEY_BYTES_MAX, keys) != KLK_OK) return KLK_ECORRUPT;
     for (uint32_t i = 0; i < keys->count; i++)
         if (!column_size(keys, i)) return KLK_ECORRUPT;
@@ -108,41 +86,41 @@ static int column_keys(const struct frames *frames, struct column *keys) {
 
 /* ---- writes: size of the entry; 0: malformed ---- */
 
-static uint64_t columns_entry(const struct frames *frames, int pairs) {
+static uint64_t columns_entry(const struct klk_frames *frames, int pairs) {
     struct column keys, values;
     uint32_t key_bytes, value_bytes = 0;
     if (column_keys(frames, &keys) != KLK_OK) return 0;
-    frame_at(frames, 3, &key_bytes);
+    klk_frame_at(frames, 3, &key_bytes);
     if (pairs) {
         if (column_read(frames, 4, KLK_VALUE_BYTES_MAX, &values) != KLK_OK) return 0;
         if (values.count != keys.count) return 0;
-        frame_at(frames, 5, &value_bytes);
+        klk_frame_at(frames, 5, &value_bytes);
     }
-    return ENTRY_HEAD + 4 + 4ull * keys.count * (pairs ? 2 : 1) + key_bytes + value_bytes;
+    return KLK_ENTRY_HEAD + 4 + 4ull * keys.count * (pairs ? 2 : 1) + key_bytes + value_bytes;
 }
 
-static uint64_t items_entry(const struct frames *frames, int pairs) {
+static uint64_t items_entry(const struct klk_frames *frames, int pairs) {
     uint32_t count = frames->count - 2;
     if (pairs && count % 2) return 0;
     for (uint32_t i = 0; i < count; i++) {
         uint32_t size = frames->offsets[i + 3] - frames->offsets[i + 2];
-        if (pairs && i % 2 ? size > KLK_VALUE_BYTES_MAX : !is_key(size)) return 0;
+        if (pairs && i % 2 ? size > KLK_VALUE_BYTES_MAX : !klk_is_key(size)) return 0;
     }
     uint64_t bytes = frames->offsets[frames->count] - frames->offsets[2];
-    return ENTRY_HEAD + 4 + 4ull * count + bytes;
+    return KLK_ENTRY_HEAD + 4 + 4ull * count + bytes;
 }
 
-static uint64_t range_entry(const struct frames *frames, int limited) {
+static uint64_t range_entry(const struct klk_frames *frames, int limited) {
     uint32_t start, end;
     if (frames->count < 4) return 0;
-    frame_at(frames, 2, &start);
-    frame_at(frames, 3, &end);
+    klk_frame_at(frames, 2, &start);
+    klk_frame_at(frames, 3, &end);
     if (start > KLK_KEY_BYTES_MAX) return 0;
-    if (limited) return end == 8 ? ENTRY_HEAD + 12ull + start : 0;
-    return end <= KLK_KEY_BYTES_MAX ? ENTRY_HEAD + 8ull + start + end : 0;
+    if (limited) return end == 8 ? KLK_ENTRY_HEAD + 12ull + start : 0;
+    return end <= KLK_KEY_BYTES_MAX ? KLK_ENTRY_HEAD + 8ull + start + end : 0;
 }
 
-static uint64_t entry_size(const struct klk_request *request, const struct frames *frames) {
+static uint64_t entry_size(const struct klk_request *request, const struct klk_frames *frames) {
     int packed = request->extension & PACKED;
     switch (request->type) {
     case KLK_OP_PUT:
@@ -167,17 +145,23 @@ static void request_read(const struct klk_messages *arena, int routed, uint32_t 
         if (!size) request->header = 2;
     }
     if (count < request->header + 2u) return;
-    struct frames frames = frames_of(arena, request);
-    const uint8_t *header = frame_at(&frames, 0, &size);
+    struct klk_frames frames = klk_frames_of(arena, request);
+    const uint8_t *header = klk_frame_at(&frames, 0, &size);
     if (size < 3 || header[0] != 0x31 || header[1] != 0x01) return;
     request->type = header[2];
     int reads = header[2] >= READ && header[2] <= TABLE_READ_LAST;
     int writes = header[2] >= KLK_OP_PUT && header[2] <= DELETE_LIMITED;
-    if (!reads && !writes) return;
+    int transacts = header[2] == KLK_TRANSACTION;
+    if (!reads && !writes && !transacts) return;
     uint32_t behind = 3, table_size;
-    if (writes && size > 3) request->flags = header[behind++];
-    if (extension_read(header + behind, size - behind, writes, request) != KLK_OK) return;
-    const uint8_t *table = frame_at(&frames, 1, &table_size);
+    if (!reads && size > 3) request->flags = header[behind++];
+    if (extension_read(header + behind, size - behind, !reads, request) != KLK_OK) return;
+    if (transacts) {
+        klk_transaction_read(&frames, entry_bytes_max, request);
+        return;
+    }
+    if (writes && request->session) return;
+    const uint8_t *table = klk_frame_at(&frames, 1, &table_size);
     if (table_size != 4) return;
     request->table = klk_get_u32(table);
     if (reads) {
@@ -200,12 +184,7 @@ void klk_requests_read(const struct klk_messages *arena, int routed, uint32_t en
 
 /* ---- entries ---- */
 
-static uint8_t *put_bytes(uint8_t *out, const void *data, size_t size) {
-    if (size) memcpy(out, data, size);
-    return out + size;
-}
-
-static uint8_t *pack_columns(uint8_t *out, const struct frames *frames, int pairs) {
+static uint8_t *pack_columns(uint8_t *out, const struct klk_frames *frames, int pairs) {
     struct column columns[2];
     column_read(frames, 2, KLK_KEY_BYTES_MAX, &columns[0]);
     if (pairs) column_read(frames, 4, KLK_VALUE_BYTES_MAX, &columns[1]);
@@ -217,12 +196,12 @@ static uint8_t *pack_columns(uint8_t *out, const struct frames *frames, int pair
     for (uint32_t i = 0; i < count; i++)
         for (int c = 0; c <= pairs; c++) {
             const uint8_t *from = columns[c].bytes + klk_get_u32(columns[c].offsets + 4ull * i);
-            out = put_bytes(out, from, column_size(&columns[c], i));
+            out = klk_put_bytes(out, from, column_size(&columns[c], i));
         }
     return out;
 }
 
-static uint8_t *pack_items(uint8_t *out, const struct frames *frames, int pairs) {
+static uint8_t *pack_items(uint8_t *out, const struct klk_frames *frames, int pairs) {
     uint32_t items = frames->count - 2;
     klk_put_u32(out, pairs ? items / 2 : items);
     out += 4;
@@ -230,22 +209,22 @@ static uint8_t *pack_items(uint8_t *out, const struct frames *frames, int pairs)
         klk_put_u32(out, frames->offsets[i + 1] - frames->offsets[i]);
     /* Keys and values are contiguous in the arena, as in the entry. */
     uint32_t start = frames->offsets[2];
-    return put_bytes(out, frames->bytes + start, frames->offsets[frames->count] - start);
+    return klk_put_bytes(out, frames->bytes + start, frames->offsets[frames->count] - start);
 }
 
-static uint8_t *pack_range(uint8_t *out, const struct frames *frames, int limited) {
+static uint8_t *pack_range(uint8_t *out, const struct klk_frames *frames, int limited) {
     uint32_t start_size, end_size;
-    const uint8_t *start = frame_at(frames, 2, &start_size);
-    const uint8_t *end = frame_at(frames, 3, &end_size);
+    const uint8_t *start = klk_frame_at(frames, 2, &start_size);
+    const uint8_t *end = klk_frame_at(frames, 3, &end_size);
     if (limited) {
-        out = put_bytes(out, end, end_size);
+        out = klk_put_bytes(out, end, end_size);
         klk_put_u32(out, start_size);
-        return put_bytes(out + 4, start, start_size);
+        return klk_put_bytes(out + 4, start, start_size);
     }
     klk_put_u32(out, start_size);
     klk_put_u32(out + 4, end_size);
-    out = put_bytes(out + 8, start, start_size);
-    return put_bytes(out, end, end_size);
+    out = klk_put_bytes(out + 8, start, start_size);
+    return klk_put_bytes(out, end, end_size);
 }
 
 ssize_t klk_requests_pack(const struct klk_messages *arena, const struct klk_request *requests,
@@ -255,9 +234,9 @@ ssize_t klk_requests_pack(const struct klk_messages *arena, const struct klk_req
         const struct klk_request *request = &requests[i];
         if (request->shape != KLK_REQUEST_WRITE) continue;
         if (request->entry_size > capacity - (size_t)(at - out)) return KLK_ESPACE;
-        struct frames frames = frames_of(arena, request);
+        struct klk_frames frames = klk_frames_of(arena, request);
         int packed = request->extension & PACKED;
-        at = put_bytes(at, klk_table_mark, sizeof klk_table_mark);
+        at = klk_put_bytes(at, klk_table_mark, sizeof klk_table_mark);
         *at++ = request->type;
         klk_put_u32(at, request->table);
         at += 4;
@@ -278,7 +257,7 @@ int klk_requests_forward(const struct klk_messages *arena, const struct klk_requ
                          struct klk_messages *out) {
     for (; *done < count; ++*done) {
         const struct klk_request *request = &requests[positions[*done]];
-        struct frames frames = frames_of(arena, request);
+        struct klk_frames frames = klk_frames_of(arena, request);
         uint32_t id_size, bytes = frames.offsets[frames.count] - frames.offsets[0];
         const uint8_t *id = klk_messages_at(arena, request->message, 0, &id_size);
         uint32_t client = arena->slots ? arena->slots[request->message] + 1 : 0;
@@ -329,20 +308,20 @@ static int get_read(const struct klk_messages *arena, uint64_t applied,
     if (size != HEAD_BYTES || head[0] || klk_get_u32(head + 4) != gets->epoch) return 0;
     if (klk_get_u64(head + 8) > applied) return 0;
     request->header = PIPED;
-    struct frames frames = frames_of(arena, request);
-    const uint8_t *header = frame_at(&frames, 0, &size);
+    struct klk_frames frames = klk_frames_of(arena, request);
+    const uint8_t *header = klk_frame_at(&frames, 0, &size);
     if (size < 3 || header[0] != 0x31 || header[1] != 0x01 || header[2] != READ) return 0;
     if (extension_read(header + 3, size - 3, 0, request) != KLK_OK) return 0;
     if (request->extension & ~(STALE | PACKED)) return 0;
     request->type = READ;
-    const uint8_t *table = frame_at(&frames, 1, &size);
+    const uint8_t *table = klk_frame_at(&frames, 1, &size);
     if (size != 4) return 0;
     request->table = klk_get_u32(table);
     return 1;
 }
 
 /* Adds the keys of a read to the places; 0: they are malformed, or too many. */
-static int get_keys(const struct klk_request *request, const struct frames *frames,
+static int get_keys(const struct klk_request *request, const struct klk_frames *frames,
                     struct klk_gets *gets, uint32_t *count, uint32_t *places, uint32_t keys_max) {
     struct column keys = {0};
     if (request->extension & PACKED) {
@@ -361,7 +340,7 @@ static int get_keys(const struct klk_request *request, const struct frames *fram
             place[0] = frames->offsets[2 + i];
             place[1] = frames->offsets[3 + i] - place[0];
         }
-        if (!is_key(place[1])) return 0;
+        if (!klk_is_key(place[1])) return 0;
     }
     return 1;
 }
@@ -375,7 +354,7 @@ int klk_gets_read(const struct klk_messages *arena, uint64_t applied, struct klk
         if (!get_read(arena, applied, gets, &requests[m])) return 0;
         if (m && requests[m].table != gets->table) return 0;
         gets->table = requests[m].table;
-        struct frames frames = frames_of(arena, &requests[m]);
+        struct klk_frames frames = klk_frames_of(arena, &requests[m]);
         if (!get_keys(&requests[m], &frames, gets, &counts[m], places, keys_max)) return 0;
     }
     return arena->messages > 0;
@@ -392,7 +371,7 @@ static void values_column(const uint32_t *sizes, uint32_t count, const uint8_t *
         klk_put_u32(at + 4 * ((size_t)i + 1), offset);
     }
     ends[1] = ends[0] + 4 * (count + 1);
-    at = put_bytes(out->bytes + ends[1], values, (size_t)size);
+    at = klk_put_bytes(out->bytes + ends[1], values, (size_t)size);
     ends[2] = ends[1] + (uint32_t)size;
     for (uint32_t i = 0; i < count; i++) *at++ = sizes[i] != UINT32_MAX;
     ends[3] = ends[2] + count;

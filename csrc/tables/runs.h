@@ -44,7 +44,9 @@ enum klk_request_limit { KLK_TTL_S_MAX = 315360000 }; /* ten years */
 enum klk_request_shape {
     KLK_REQUEST_OTHER = 0, /* to be decoded one by one: malformed, or of a rare type */
     KLK_REQUEST_READ = 1,  /* of a table; the frames behind its number are not looked at */
-    KLK_REQUEST_WRITE = 2  /* well-formed put, delete, delete range or limited delete */
+    KLK_REQUEST_WRITE = 2, /* well-formed put, delete, delete range or limited delete */
+    KLK_REQUEST_TRANSACTION = 3 /* well-formed, of one table, with a request id, no lifetime, no
+                                   compare of versions and no read of a range */
 };
 
 /* What the header and the table number of a request say. */
@@ -52,22 +54,24 @@ struct klk_request {
     uint32_t message;     /* its number in the arena */
     uint32_t table;
     uint32_t deadline_ms; /* of our extension; 0: none */
-    uint32_t entry_size;  /* of a write: bytes of its entry */
+    uint32_t entry_size;  /* of a write or a transaction: bytes of its entry */
     uint8_t type;
-    uint8_t flags;        /* of a write */
+    uint8_t flags;        /* of a write or a transaction */
     uint8_t extension;    /* flags of our extension */
     uint8_t shape;
     uint8_t header;       /* which frame of the message the header is */
     uint8_t extended;     /* it has our extension: the answer echoes reqid */
     uint8_t reqid[12];
-    uint8_t spare[2];
+    uint8_t has_sessions; /* of a transaction: it has one, or asks for one */
+    uint8_t spare[5];
+    uint64_t session;     /* of our extension; 0: none */
 };
 
 /* Looks at every message of an arena.
  *
  *   routed            1: a message begins with a routing id, and perhaps the empty frame of a REQ
  *                     socket; 0: with the header
- *   entry_bytes_max   a write whose entry would be larger has the shape OTHER
+ *   entry_bytes_max   a write or a transaction whose entry would be larger has the shape OTHER
  *   out               room for one request a message */
 void klk_requests_read(const struct klk_messages *arena, int routed, uint32_t entry_bytes_max,
                        struct klk_request *out);
@@ -79,6 +83,10 @@ void klk_requests_read(const struct klk_messages *arena, int routed, uint32_t en
  * Returns the bytes written, or KLK_ESPACE. */
 ssize_t klk_requests_pack(const struct klk_messages *arena, const struct klk_request *requests,
                           uint32_t count, uint8_t *out, size_t capacity);
+
+/* Packs a transaction into its entry of entry_size bytes. */
+void klk_transaction_pack(const struct klk_messages *arena, const struct klk_request *request,
+                          uint8_t *out);
 
 /* Adds [head][routing id][request frames ..] to out for some of the requests; the routing id is
  * empty where there was none.

@@ -115,17 +115,23 @@ class ReadChannels:
         """Whether each channel has room for all messages of an arena."""
         return all(lib.klk_channel_fits(each._channel, arena._struct) for each in self.all)
 
+    def newest(self, number: int) -> Frames:
+        """Where the next batch of this worker will be, if the channel has room."""
+        channel = self._structs[number]
+        frames: Frames = self.all[number]._frames[(channel.first + channel.count) % BATCHES]
+        return frames
+
     def add(self, number: int, arena: Arena, index: int, now_us: int) -> Frames:
         """Adds the reads of an arena of a ROUTER for one worker, as klk_table_wait() does, if it
         fits(). Returns its messages, perhaps none, until the next call."""
         channel = self._structs + number
         lib.klk_requests_read(arena._struct, True, 0, self._rows)
-        place = (channel.first + channel.count) % BATCHES
+        frames = self.newest(number)
         found = lib.klk_channel_add(
             *(channel, arena._struct, self._rows, self._positions),
             *(number, len(self.all), index, now_us),
         )
-        return self.all[number]._frames[place] if found else Frames(1, 1)
+        return frames if found else Frames(1, 1)
 
     def done(self, arena: Arena, now_us: int) -> bool:
         """Notes the answers of an arena: [tag][routing id][..]. False: some are not for these

@@ -9,6 +9,7 @@ from ..._native import ffi, lib
 from ..errors import NativeError, uncleared
 from ..latency import Latency
 from ..net.messages import Arena, Frames
+from .channels import ReadChannels
 
 PACKS: int = lib.KLK_PLAIN_PACKS
 AHEAD: int = lib.KLK_PLAIN_AHEAD
@@ -44,8 +45,16 @@ class TakenPack(NamedTuple):
     deadline_ms: int
     arrived_us: int
     workers: set[int]  # Of their tables.
+    asked: dict[int, int]  # The worker that has the result, by position: of transactions.
     asks_index: bool
     sent: bool  # The leader has been sent it.
+
+
+class PlainAnswer(NamedTuple):
+    """What a commit makes the server send."""
+
+    answers: Frames  # To clients.
+    questions: dict[int, Frames]  # By worker, for the results of transactions.
 
 
 class PlainWrites:
@@ -153,17 +162,26 @@ class PlainWrites:
                 raise NativeError(code)
         return out
 
-    def answer(self, arena: Arena, message: int, now_us: int) -> Frames | None:
-        """Handles a message of the leader. Returns answers to clients, perhaps none, until the next
+    def answer(
+        self, arena: Arena, message: int, now_us: int, channels: ReadChannels
+    ) -> PlainAnswer | None:
+        """Handles a message of the leader. Returns what to send, perhaps nothing, until the next
         receive(); None: it is another message, or these answers must wait."""
-        code, plain = lib.klk_plain_answer(self._plain, arena._struct, message), self._plain
+        plain = self._plain
+        code = lib.klk_plain_answer(plain, channels._structs, arena._struct, message)
         if code == _OTHER:
             return None
         if code != _ANSWERED:
-            return Frames(1, 1)
-        frames: Frames = self._slots[plain.first]
+            return PlainAnswer(Frames(1, 1), {})
+        asked = {}
+        for number in range(plain.workers):
+            frames = channels.newest(number)
+            if lib.klk_plain_ask(plain, channels._structs, number):
+                asked[number] = frames
+        answers: Frames = self._slots[plain.first]
+        lib.klk_plain_answers(plain)
         lib.klk_plain_end(plain, now_us)
-        return frames
+        return PlainAnswer(answers, asked)
 
     def answers_of(self, place: int) -> Arena:
         """The answers of the pack that was at this place, until the next receive()."""
@@ -190,8 +208,10 @@ class PlainWrites:
         records = bytes(ffi.buffer(pack.records, pack.size))
         reqids, entries = _read_records(records)
         workers = {worker for worker in range(WORKERS_MAX) if pack.workers >> worker & 1}
+        asked = bytes(ffi.buffer(pack.asked))[: pack.count] if pack.transactions else b""
         taken = TakenPack(
             *(reqids, entries, records, frames, pack.deadline_ms, pack.arrived_us, workers),
+            {position: worker - 1 for position, worker in enumerate(asked) if worker},
             *(bool(pack.asks_index), sent),
         )
         pack.answers = new._struct

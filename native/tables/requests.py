@@ -1,7 +1,7 @@
 """Checks, packs, forwards and acknowledges the requests of an arena in C.
 
-Common reads and writes need only a row. All other requests have the shape OTHER and are decoded one
-by one (protocols/zerodb/wire/requests.py).
+Common reads and writes need only a row. All other requests are decoded one by one
+(protocols/zerodb/wire/requests.py); those of the shape TRANSACTION C can pack, too.
 """
 
 import struct
@@ -17,7 +17,8 @@ from ..net.messages import Arena, Frames
 OTHER: int = lib.KLK_REQUEST_OTHER
 READ: int = lib.KLK_REQUEST_READ
 WRITE: int = lib.KLK_REQUEST_WRITE
-_ROW = struct.Struct("=IIIIBBBBBB12s2x")
+TRANSACTION: int = lib.KLK_REQUEST_TRANSACTION
+_ROW = struct.Struct("=IIIIBBBBBB12s14x")
 assert ffi.sizeof("struct klk_request") == _ROW.size
 
 
@@ -25,13 +26,13 @@ class Row(NamedTuple):
     """The header and the table of a request; see struct klk_request."""
 
     message: int  # Position in the arena.
-    table: int  # Of the shapes READ and WRITE.
+    table: int  # Of all shapes but OTHER.
     deadline_ms: int  # Of the extension; 0: none.
-    entry_size: int  # Of a WRITE: size of its entry.
+    entry_size: int  # Of a WRITE or TRANSACTION: size of its entry.
     type: int
-    flags: int  # Of a write.
+    flags: int  # Of a write or a transaction.
     extension: int  # Flags of the extension.
-    shape: int  # OTHER, READ, WRITE
+    shape: int  # OTHER, READ, WRITE, TRANSACTION
     header: int  # Index of the header frame.
     extended: int  # 1: it has the extension.
     reqid: bytes  # 12 bytes.
@@ -41,7 +42,7 @@ class Requests:
     """All requests of one arena; valid as long as the arena.
 
     routed            messages begin with a routing id and, from a REQ, an empty frame
-    entry_bytes_max   a write with a larger entry has the shape OTHER
+    entry_bytes_max   a write or a transaction with a larger entry has the shape OTHER
     """
 
     def __init__(self, arena: Arena, routed: bool, entry_bytes_max: int) -> None:
@@ -96,6 +97,14 @@ class Requests:
             raise NativeError(used)
         data = ffi.buffer(out)
         return [data[start:end] for start, end in pairwise(ends)]
+
+    def transaction_entry(self, position: int) -> bytes:
+        """The entry of the TRANSACTION at this position."""
+        row = self.rows[position]
+        assert row.shape == TRANSACTION
+        out = uncleared("uint8_t[]", row.entry_size)
+        lib.klk_transaction_pack(self._arena._struct, self._structs + position, out)
+        return bytes(ffi.buffer(out))
 
     def forward(self, positions: Sequence[int], kind: int, out: Frames) -> None:
         """Adds [PIPE_HEADER][routing id][request frames ..] for the rows at these positions. The

@@ -100,6 +100,24 @@ static inline uint8_t *fuzz_put_texts(uint8_t *at, const char *const *frames) {
     return at;
 }
 
+/* Adds a transaction of table 1, behind its routing id: a compare, a put, two increments. */
+static inline uint8_t *fuzz_put_transaction(uint8_t *at, uint64_t session) {
+    static const char *const parts[] = {"\0key", "\x20value", "\x28" "12", "\x28-7"};
+    uint8_t header[45] = {0x31, 1, 0x25, 1, 0x6b, 0x4c, 0x4b, 1};
+    uint8_t counts[12] = {1, 0, 0, 0, 1, 0, 0, 0, 2};
+    memcpy(header + 13, "its reqid...", 12);
+    klk_put_u64(header + 37, session);
+    at = fuzz_put(at, header, sizeof header, 0);
+    at = fuzz_put(at, counts, sizeof counts, 0);
+    for (int i = 0; i < 4; i++) {
+        uint8_t head[5] = {(uint8_t)parts[i][0], 1};
+        at = fuzz_put(at, head, sizeof head, 0);
+        at = fuzz_put(at, "a key", 5, 0);
+        at = fuzz_put(at, parts[i] + 1, (uint32_t)strlen(parts[i] + 1), i == 3);
+    }
+    return at;
+}
+
 /* ---- request ids ---- */
 
 static inline void fuzz_shard_move(struct klk_reqids *reqids, int shard, uint32_t size) {

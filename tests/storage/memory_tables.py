@@ -104,8 +104,8 @@ class MemoryTables:
             self.recent.add(done)
         return outcomes
 
-    def result(self, reqid: bytes) -> bytes | None:
-        return stored_result(self.get(SYSTEM, [result_key(reqid)])[0])
+    def results(self, reqids: Sequence[bytes]) -> list[bytes | None]:
+        return [stored_result(data) for data in self.get(SYSTEM, [*map(result_key, reqids)])]
 
     def effects(self, log_index: int) -> list[Effects]:
         return [Effects(data) for _, data in self.scan(SYSTEM, *record_range(log_index))]

@@ -283,13 +283,14 @@ class Proposals:
             begin, awaited = end, awaited_end
 
     def take_over(self, packs: Sequence[TakenPack], now_ms: int) -> None:
-        """Takes over plain writes from C. There are no others."""
+        """Takes over writes from C. There are no others."""
         for taken in packs:
             pack = WritePack(taken.deadline_ms, taken.arrived_us)
             pack.reqids, pack.entries = taken.reqids, taken.entries
             pack.size, pack.count = sum(map(len, taken.entries)), len(taken.entries)
             pack.workers, pack.asks_index = taken.workers, taken.asks_index
             pack.answers, pack.positions = taken.answers, list(range(pack.count))
+            pack.awaiting_results, pack.is_plain = taken.asked, not taken.asked
             self._due_ms = min(self._due_ms, pack.deadline_ms)
             if taken.sent:
                 pack.pending = PendingUpdates(pack.reqids, pack.entries)

@@ -86,14 +86,16 @@ class Session:
     def read_channels(self) -> ReadChannels:
         return self._context.reads
 
-    @property
-    def reads_in_c(self) -> bool:
-        """Whether C may forward plain reads now. It needs the lease of the node's peer."""
-        if self.setup.stale_allowed or self.reads.rounds:
-            return False
+    def open_channels(self) -> None:
+        """Lets C send to those workers that take requests."""
         for channel in self.channels:
             channel.open_reads()
-        return True
+
+    @property
+    def reads_in_c(self) -> bool:
+        """Whether C may forward plain reads now. It needs the lease of the node's peer, and open
+        channels."""
+        return not (self.setup.stale_allowed or self.reads.rounds)
 
     @property
     def answers_in_c(self) -> bool:

@@ -136,7 +136,8 @@ def apply_entry(
             yield Outcome(entry.log_index, place, b"", str(error))
         else:
             if data:
-                yield Outcome(entry.log_index, place, data)
+                is_kept = isinstance(op, Transaction) and op.reqid != NO_REQID
+                yield Outcome(entry.log_index, place, data, is_kept=is_kept)
         recorded += isinstance(op, effects.RECORDED)
 
 

@@ -58,6 +58,7 @@ class Outcome(NamedTuple):
     position: int  # Of the operation within its entry, from 0.
     data: bytes
     problem: str = ""  # Why all nodes refused the operation; empty: it was done.
+    is_kept: bool = False  # It is the result of a transaction, and stored by its reqid.
 
 
 class TableInfo(NamedTuple):
@@ -129,8 +130,9 @@ class Tables(Protocol):
         sync   make the batch durable, where the database has a log of its own
         """
 
-    def result(self, reqid: bytes) -> bytes | None:
-        """The outcome data of a transaction that was applied under this reqid; None: unknown."""
+    def results(self, reqids: Sequence[bytes]) -> list[bytes | None]:
+        """The outcome data of the transactions that were applied under these reqids; None: unknown.
+        Raises StorageFailure."""
 
     def effects(self, log_index: int) -> "list[Effects]":
         """The recorded effects of an entry's operations in order; empty if the entry is too old

@@ -93,8 +93,11 @@ class Reporter:
         """Whether it may still wait."""
         return now_ms < self._awaited_until_ms
 
-    def add_outcomes(self, outcomes: Sequence[Outcome]) -> None:
-        """Takes outcomes of applied operations."""
+    def add_outcomes(self, outcomes: Sequence[Outcome], now_ms: int) -> None:
+        """Takes outcomes of applied operations. Results that are kept are left out while the server
+        does not wait: most belong to other nodes, and it asks for its own."""
+        if not self.is_awaited(now_ms):
+            outcomes = [outcome for outcome in outcomes if not outcome.is_kept]
         self._outcomes += outcomes
         self._outcomes_bytes += sum(OUTCOME_BYTES + len(outcome.data) for outcome in outcomes)
 

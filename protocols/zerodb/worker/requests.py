@@ -5,7 +5,7 @@ many clients become one call of the database, and local writes become one batch.
 """
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from itertools import chain, islice
 from typing import Any, NamedTuple, get_args
@@ -22,7 +22,8 @@ from ..wire.values import CATALOGUE_TABLE, OWNER_TABLE
 from . import reads
 from .gets import GET_KEYS_MAX, ValueReader, size_of
 from .reads import AnswerTooLarge, Slices, TableStatus
-from .tickets import OpenTickets
+from .results import ResultQueries
+from .tickets import OpenTickets, QueuedRequest
 from .watch import Changes, ChangesGone, LogChanges, ReadLog, changes_size, recent_changes
 
 RUNNING_MAX = 8  # Long requests that take turns; further ones wait.
@@ -57,33 +58,12 @@ class TableRequestLimits(NamedTuple):
     client_watches_max: int = 4096
 
 
-class QueuedRequest(NamedTuple):
-    """A request as it arrived."""
-
-    route: bytes  # Routing id of the connection.
-    frames: Sequence[bytes]  # Beginning with the header.
-    log_index: int = 0  # Must be applied before the request is answered.
-    ticket: int = 0  # Grows; many requests may share it.
-    answered: bool = True  # False: the client expects no answer.
-    envelope: bool = False  # The answer needs a REQ socket's empty frame.
-    tag: bytes = b""  # ANSWER_TAG, the first frame of the answer.
-    client: int = 0  # The slot of its key + 1; 0: without CURVE.
-
-
-class ResultQuery(NamedTuple):
-    """Asks for the result of a transaction that was applied before."""
-
-    header: bytes  # Of the answer.
-    reqid: bytes
-    extension: values.Extension
-
-
 class _Pending:
     """A decoded request that is not answered."""
 
     __slots__ = ("due_ms", "queued", "read_index", "request")
 
-    def __init__(self, queued: QueuedRequest, request: Request | ResultQuery, due_ms: int) -> None:
+    def __init__(self, queued: QueuedRequest, request: Request, due_ms: int) -> None:
         self.queued = queued
         self.request = request
         self.due_ms = due_ms
@@ -159,7 +139,14 @@ class Databases(NamedTuple):
 class TableRequests:
     """All unanswered requests of one worker."""
 
-    def __init__(self, databases: Databases, limits: TableRequestLimits, read_log: ReadLog) -> None:
+    def __init__(
+        self,
+        databases: Databases,
+        limits: TableRequestLimits,
+        read_log: ReadLog,
+        refusals: Mapping[bytes, str],
+    ) -> None:
+        """refusals: of Refusals (results.py)"""
         self.databases = databases
         self.out = Frames()  # Answers for zerodb_server; the owner clears it.
         self.one_way_failures: list[str] = []  # Texts to report; the owner clears it.
@@ -175,6 +162,7 @@ class TableRequests:
         self._watch_shares = ClientShares(limits.client_watches_max)
         self.log_changes = LogChanges(databases.owner, read_log)
         self._tickets = OpenTickets()
+        self._results = ResultQueries(refusals, self._answer_query)
         self._out_bytes = 0
         self._values = ValueReader()
         self._applied = self._now_ms = self._unix_ms = 0
@@ -219,12 +207,10 @@ class TableRequests:
 
     def add_result_query(self, queued: QueuedRequest, now_ms: int) -> None:
         """Queues a RESULT_QUERY: a reqid and the header of the answer."""
-        self._tickets.last = max(self._tickets.last, queued.ticket)
-        reqid, header = queued.frames
-        repeat = ResultQuery(header, reqid, values.Extension(reqid=reqid))
-        self._enqueue(_Pending(queued, repeat, self._due_ms(repeat, now_ms)))
+        self._tickets.add(queued.ticket)
+        self._results.add(queued, now_ms + self._limits.timeout_ms)
 
-    def _due_ms(self, request: Request | ResultQuery, now_ms: int) -> int:
+    def _due_ms(self, request: Request, now_ms: int) -> int:
         most_ms = WATCH_MS_MAX if isinstance(request, requests.Watch) else self._limits.timeout_ms
         wait_ms = request.extension.deadline_ms or self._limits.timeout_ms
         return now_ms + min(wait_ms, most_ms)  # Then the client tries another server.
@@ -236,7 +222,7 @@ class TableRequests:
             queue = self._queues[queued.route] = deque()
             self._ready[queued.route] = None
         queue.append(pending)
-        self._tickets.requests[queued.ticket] += 1
+        self._tickets.add(queued.ticket)
 
     @property
     def completed_ticket(self) -> int:
@@ -246,7 +232,8 @@ class TableRequests:
     @property
     def has_work(self) -> bool:
         """Whether run() has work now."""
-        return bool(self._ready or self.running) or self._has_unread_changes
+        is_ready = bool(self._ready or self.running or self._results.has_due(self._applied))
+        return is_ready or self._has_unread_changes
 
     @property
     def _has_unread_changes(self) -> bool:
@@ -259,15 +246,16 @@ class TableRequests:
     @property
     def is_waiting(self) -> bool:
         """Whether a request waits for further entries."""
-        return bool(self._blocked or self._watches)
+        return bool(self._blocked or self._watches or len(self._results))
 
     @property
     def deadline_ms(self) -> int | None:
         """When the first waiting request expires."""
-        if self._blocked and self._refuses_writes:
+        if (self._blocked or len(self._results)) and self._refuses_writes:
             return 0
         dues = [self._queues[route][0].due_ms for route in self._blocked]
-        return min([*dues, *(watch.pending.due_ms for watch in self._watches)], default=None)
+        dues += [watch.pending.due_ms for watch in self._watches]
+        return min(dues + self._results.dues_ms, default=None)
 
     # ---- scheduling ----
 
@@ -280,6 +268,7 @@ class TableRequests:
         """
         self._applied, self._now_ms, self._unix_ms = applied, now_ms, unix_ms
         self._out_bytes = 0
+        self._results.run(self.databases.replicated, applied, now_ms)
         self._unblock(applied, now_ms)
         for _ in range(len(self.running)):
             if self._out_bytes >= OUT_BYTES:
@@ -410,8 +399,6 @@ class TableRequests:
             case requests.Watch():  # Index 0.
                 first = self._next_change(pending.table)
                 return iter([answers.WATCH.encode(request, (first, []))])
-            case ResultQuery():
-                return iter([self._stored_result(request)])
             case _:
                 code = requests.error_code(requests.type_of(request))
                 text = "a table worker does not answer this"
@@ -426,14 +413,6 @@ class TableRequests:
         if local.recent is None:
             local.recent = RecentChanges(max(1000 * self._unix_ms, self._local_index))
         return local.recent.next_index
-
-    def _stored_result(self, request: ResultQuery) -> list[bytes]:
-        result = self.databases.replicated.result(request.reqid)
-        if result is not None:
-            return answers.result_answer(request.header, result)
-        text = "the transaction was applied before; its result is no longer kept"
-        refusal = RequestError(request.header[2], values.ERROR, text, request.extension)
-        return answers.encode_refusal(refusal)
 
     def _run_slice(self, pending: _Pending, slices: Slices) -> None:
         """Runs one slice of a long request; the last slice yields the answer."""
@@ -552,7 +531,7 @@ class TableRequests:
         """
 
         def is_denied(pending: _Pending) -> bool:
-            if pending.queued.client != client or isinstance(pending.request, ResultQuery):
+            if pending.queued.client != client:
                 return False
             return not any(first <= pending.table <= last for first, last in readable)
 
@@ -664,7 +643,6 @@ class TableRequests:
         refused: dict[_Pending, str] = {}
         opened: set[int] = set()
         for pending in writes:
-            assert not isinstance(pending.request, ResultQuery)
             operations = requests.operations(pending.request, unix_ms)
             problem = self._write_problem(pending.request, operations, opened)
             if problem:
@@ -733,7 +711,6 @@ class TableRequests:
             answer = answers.TRANSACTION.encode(pending.request, data)
             self._answer(pending, answers.result_answer(*answer))
         else:
-            assert not isinstance(pending.request, ResultQuery)
             self._answer(pending, answers.encode_ok(pending.request))
 
     # ---- answers ----
@@ -758,10 +735,7 @@ class TableRequests:
     def _fail(self, pending: _Pending, text: str, *, retry: bool = False, code: int = 0) -> None:
         """Answers with an error; code 0 stands for the code of the request's type."""
         request = pending.request
-        if isinstance(request, ResultQuery):
-            request_type = request.header[2]
-        else:
-            request_type = requests.type_of(request)
+        request_type = requests.type_of(request)
         if not code or request_type == values.OPEN_TABLE:
             code = requests.error_code(request_type)
         refusal = RequestError(request_type, code, text, request.extension)
@@ -781,6 +755,10 @@ class TableRequests:
                 frames = answers.encode_error(request, values.REQUEST_ERROR, problem)
         self._add_answer(pending.queued, frames, problem)
 
+    def _answer_query(self, queued: QueuedRequest, frames: list[bytes], problem: str) -> None:
+        self._tickets.on_answered(queued.ticket)
+        self._add_answer(queued, frames, problem)
+
     def _add_answer(self, queued: QueuedRequest, frames: list[bytes], problem: str = "") -> None:
         self.counts["failed" if problem else "done"] += 1
         if queued.answered:
@@ -791,7 +769,7 @@ class TableRequests:
             self.one_way_failures.append(problem)
 
 
-def _kind(request: Request | ResultQuery) -> _Kind:
+def _kind(request: Request) -> _Kind:
     if isinstance(request, _GETS):
         return _Kind.READ
     return _Kind.WRITE if isinstance(request, _WRITES) else _Kind.LONG

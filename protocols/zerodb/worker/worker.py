@@ -22,8 +22,10 @@ from ..wire.values import OWNER_TABLE, shared_lease
 from ..wire.worker_pipe import PIPE_HEADER, Message
 from .job_requests import JobRequest, JobRequestQueue
 from .reporter import AppliedReporter, Reporter
-from .requests import Databases, QueuedRequest, TableRequestLimits, TableRequests
+from .requests import Databases, TableRequestLimits, TableRequests
+from .results import Refusals
 from .snapshot_participant import RestoredTables, SnapshotParticipant, SnapshotUnusable, TableStore
+from .tickets import QueuedRequest
 
 RECOVER_MS = 1000  # Between attempts to write again, or to restore a snapshot.
 RETRY_MS = 10  # While the segments lack a committed entry: the writer is replacing them.
@@ -152,6 +154,7 @@ class Applier:
     """The replicated tables and the position up to which they are applied."""
 
     def __init__(self, owner: TablePartition, tables: Tables, open_lease: OpenLease) -> None:
+        self.refusals = Refusals()
         self.commit: LogPosition = 0, 0
         self.tables_from = 0  # ConfigEntry.tables_from, as of the commit index.
         self.outcomes: list[Outcome] = []  # To be reported; the owner clears it.
@@ -230,7 +233,17 @@ class Applier:
         if entries[-1].log_index < last[0]:
             entries = [*entries, TableEntry(*last, [])]
         self.settle_due_ms = None
-        return self.tables.write(entries)
+        outcomes = self.tables.write(entries)
+        if any(outcome.problem for outcome in outcomes):
+            self._note_refusals(entries, outcomes)
+        return outcomes
+
+    def _note_refusals(self, entries: list[TableEntry], outcomes: Sequence[Outcome]) -> None:
+        by_index = {entry.log_index: entry.ops for entry in entries}
+        for outcome in outcomes:
+            op = by_index[outcome.log_index][outcome.position]
+            if outcome.problem and isinstance(op, ops.Transaction):
+                self.refusals.add(op.reqid, outcome.problem)
 
     def settle(self, now_ms: int) -> None:
         """Stores the applied position in the database when that is due. Raises StorageFailure."""
@@ -291,8 +304,9 @@ class Worker:
     def __init__(
         self, databases: Databases, limits: TableRequestLimits, epoch: int, parts: WorkerParts
     ) -> None:
-        self.requests = TableRequests(databases, limits, self._read_applied)
         self.applier = Applier(databases.owner, databases.replicated, parts.open_lease)
+        refusals = self.applier.refusals.texts
+        self.requests = TableRequests(databases, limits, self._read_applied, refusals)
         self.participant = SnapshotParticipant(parts.store)
         self.reporter = Reporter(databases.owner.number, epoch)
         self.applied_reporter = AppliedReporter()
@@ -407,8 +421,9 @@ class Worker:
     def reports(self, is_pipe_full: bool, now_ms: int) -> list[Message]:
         """Changes since the last reports, for zerodb_server; none while it reads no reports."""
         applier, reporter = self.applier, self.reporter
-        reporter.add_outcomes(applier.outcomes)
-        applier.outcomes = []
+        if applier.outcomes:
+            reporter.add_outcomes(applier.outcomes, now_ms)
+            applier.outcomes = []
         if applier.tables_changed:
             applier.tables_changed = False
             reporter.tables_due = True

@@ -3,7 +3,7 @@
 #include "fuzz.h"
 #include "plain.h"
 
-enum { WORKERS = 2, EPOCH = 9, ROWS_MAX = 64, INDEX = 50, BYTES = 1 << 16, FRAMES = 1 << 10 };
+enum { WORKERS = 2, EPOCH = 9, ROWS_MAX = 64, INDEX = 50, BYTES = 1 << 14, FRAMES = 1 << 9 };
 
 static const uint32_t tables[] = {1, 2};
 
@@ -51,6 +51,8 @@ size_t fuzz_seed(uint32_t number, uint8_t *out) {
         at = put_request(at, 0x20, 1, 0);
         at = put_request(at, 0x21, 2, 1);
         if (number) at = put_request(at, 0x10, 2, 1);
+        at = fuzz_put(at, "client", 6, 0);
+        at = fuzz_put_transaction(at, number);
         return (size_t)(at - out);
     case 2:
         at = put_pack_answer(at, 0, 0);
@@ -94,14 +96,53 @@ static void plain_free(struct klk_plain *plain) {
     free(plain);
 }
 
+static struct klk_channel *channels_new(struct klk_latency *latency,
+                                        struct klk_messages out[WORKERS][KLK_CHANNEL_BATCHES]) {
+    struct klk_channel *channels = exact(WORKERS * sizeof *channels);
+    for (uint32_t i = 0; i < WORKERS; i++) {
+        channels[i] = (struct klk_channel){.latency = latency, .epoch = EPOCH, .is_open = 1};
+        for (int b = 0; b < KLK_CHANNEL_BATCHES; b++) {
+            out[i][b] = messages_new(BYTES, FRAMES);
+            channels[i].batches[b].requests = &out[i][b];
+        }
+    }
+    return channels;
+}
+
+static void channels_free(struct klk_channel *channels,
+                          struct klk_messages out[WORKERS][KLK_CHANNEL_BATCHES]) {
+    for (uint32_t i = 0; i < WORKERS; i++)
+        for (int b = 0; b < KLK_CHANNEL_BATCHES; b++) messages_free(&out[i][b]);
+    free(channels);
+}
+
+/* Ends the first pack, each of whose writes has an answer or a question. */
+static uint32_t pack_end(struct klk_plain *plain, struct klk_channel *channels) {
+    const struct klk_plain_pack *pack = &plain->packs[plain->first];
+    uint32_t count = pack->count, asked = 0;
+    for (uint32_t i = 0; i < WORKERS; i++) {
+        const struct klk_messages *batch = klk_plain_ask(plain, channels, i);
+        if (!batch) continue;
+        REQUIRE(batch->frames == 4 * batch->messages);
+        asked += batch->messages;
+        klk_channel_handled(&channels[i], UINT64_MAX, 2000);
+    }
+    REQUIRE(asked == pack->transactions);
+    REQUIRE(klk_plain_answers(plain)->messages == count - asked);
+    klk_plain_end(plain, 2000);
+    return count;
+}
+
 /* Takes the requests, and has the leader answer all packs that they make. */
 static void writes(const struct klk_messages *arena, int small) {
     struct klk_latency latency = {0};
     struct klk_plain *plain = plain_new(&latency, small);
+    struct klk_messages questions[WORKERS][KLK_CHANNEL_BATCHES];
+    struct klk_channel *channels = channels_new(&latency, questions);
     uint32_t taken = 0, ended = 0;
     if (!(klk_plain_read(plain, arena) & KLK_PLAIN_OTHERS)) {
         for (uint32_t i = 0; i < arena->messages; i++)
-            taken += plain->rows[i].shape == KLK_REQUEST_WRITE;
+            taken += plain->rows[i].shape >= KLK_REQUEST_WRITE;
         klk_plain_receive(plain, arena, 1000);
         for (int again = 1; again;) {
             struct klk_messages out = messages_new(1 << 18, 8);
@@ -123,14 +164,14 @@ static void writes(const struct klk_messages *arena, int small) {
             struct fuzz_input in = {bytes, (size_t)(end - bytes)};
             struct klk_messages answer = fuzz_messages(&in);
             plain->applied_max = UINT64_MAX;
-            REQUIRE(klk_plain_answer(plain, &answer, 0) == KLK_PLAIN_ANSWERED);
-            ended += plain->packs[plain->first].count;
-            klk_plain_end(plain, 2000);
+            REQUIRE(klk_plain_answer(plain, channels, &answer, 0) == KLK_PLAIN_ANSWERED);
+            ended += pack_end(plain, channels);
             klk_plain_take(plain, arena, 2000);
             messages_free(&answer);
         }
         REQUIRE(ended == taken && plain->row == plain->row_count && plain->taken == taken);
     }
+    channels_free(channels, questions);
     plain_free(plain);
 }
 
@@ -142,9 +183,10 @@ static void leader(const struct klk_messages *arena) {
     plain->count = plain->sent = 1;
     pack->count = 2;
     pack->asks_index = 1;
+    pack->transactions = 0;
     memcpy(pack->first, "first reqid.", KLK_REQID_SIZE);
     for (uint32_t m = 0; m < arena->messages; m++) {
-        int result = klk_plain_answer(plain, arena, m);
+        int result = klk_plain_answer(plain, NULL, arena, m);
         if (result != KLK_PLAIN_ANSWERED) continue;
         for (int i = 0; i < 2; i++) REQUIRE(plain->indexes[i] && plain->indexes[i] <= INDEX);
     }
@@ -155,18 +197,12 @@ static void reads(const struct klk_messages *requests, const struct klk_messages
     struct klk_latency latency = {0};
     struct klk_request *rows = exact(requests->messages * sizeof *rows);
     uint32_t *positions = exact(requests->messages * sizeof *positions);
-    struct klk_channel *channels = exact(WORKERS * sizeof *channels);
     struct klk_messages out[WORKERS][KLK_CHANNEL_BATCHES];
+    struct klk_channel *channels = channels_new(&latency, out);
     uint32_t found = 0, all = 0;
     klk_requests_read(requests, 1, 1000, rows);
     for (uint32_t i = 0; i < requests->messages; i++) all += rows[i].shape == KLK_REQUEST_READ;
     for (uint32_t i = 0; i < WORKERS; i++) {
-        channels[i] =
-            (struct klk_channel){.latency = &latency, .epoch = EPOCH, .is_open = 1, .ticket = 0};
-        for (int b = 0; b < KLK_CHANNEL_BATCHES; b++) {
-            out[i][b] = messages_new(BYTES, FRAMES);
-            channels[i].batches[b].requests = &out[i][b];
-        }
         while (klk_channel_fits(&channels[i], requests)) {
             struct klk_messages *batch = klk_channel_add(&channels[i], requests, rows, positions, i,
                                                          WORKERS, INDEX, 10);
@@ -183,9 +219,8 @@ static void reads(const struct klk_messages *requests, const struct klk_messages
         klk_channel_answered(&channels[i], 1, 1, 20);
         klk_channel_handled(&channels[i], UINT64_MAX, 30);
         REQUIRE(!channels[i].count);
-        for (int b = 0; b < KLK_CHANNEL_BATCHES; b++) messages_free(&out[i][b]);
     }
-    free(channels);
+    channels_free(channels, out);
     free(positions);
     free(rows);
 }

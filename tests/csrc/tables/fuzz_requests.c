@@ -41,8 +41,16 @@ size_t fuzz_seed(uint32_t number, uint8_t *out) {
     } all[] = {{0x20, put},  {0x21, drop}, {0x22, range}, {0x23, limited},
                {0x10, read}, {0x24, batch}};
     enum { COUNT = sizeof all / sizeof *all };
-    if (number >= 3 * COUNT) return 0;
     uint8_t *at = out;
+    if (number == 3 * COUNT) {
+        *at++ = 1;
+        for (uint32_t i = 0; i < 2; i++) {
+            at = fuzz_put(at, "client", 6, 0);
+            at = fuzz_put_transaction(at, 7 * i);
+        }
+        return (size_t)(at - out);
+    }
+    if (number > 3 * COUNT) return 0;
     *at++ = (uint8_t)(number / COUNT);
     for (uint32_t i = 0; i < EXTENSIONS; i++)
         at = put_request(at, (int)(number / COUNT), all[number % COUNT].type, i,
@@ -73,6 +81,18 @@ static void pack(const struct klk_messages *arena, const struct klk_request *wri
     if (capacity)
         REQUIRE(klk_requests_pack(arena, writes, count, out, capacity - 1) == KLK_ESPACE);
     free(out);
+}
+
+static void transact(const struct klk_messages *arena, const struct klk_request *transactions,
+                     uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) {
+        REQUIRE(transactions[i].entry_size <= ENTRY_BYTES_MAX);
+        uint8_t *out = exact(transactions[i].entry_size);
+        memset(out, 0xee, transactions[i].entry_size);
+        klk_transaction_pack(arena, &transactions[i], out);
+        REQUIRE(out[4] == 0x80 && klk_get_u32(out + 5) == transactions[i].table);
+        free(out);
+    }
 }
 
 /* Puts LOG INDEXes into a copy of messages, as if all were answers. */
@@ -148,6 +168,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     uint32_t writes = of_shape(requests, arena.messages, KLK_REQUEST_WRITE, some, positions);
     pack(&arena, some, writes);
     answer(&arena, routed, requests, positions, writes);
+    uint32_t all = of_shape(requests, arena.messages, KLK_REQUEST_TRANSACTION, some, positions);
+    transact(&arena, some, all);
+    answer(&arena, routed, requests, positions, all);
     uint32_t reads = of_shape(requests, arena.messages, KLK_REQUEST_READ, some, positions);
     answer(&arena, routed, requests, positions, reads);
     get(&arena, requests, positions, reads);

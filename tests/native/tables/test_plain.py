@@ -1,4 +1,5 @@
-"""Plain writes packed and answered in C, against a twin made of the codecs."""
+"""Plain writes packed and answered in C, and questions for results, against a twin made of the
+codecs."""
 
 import random
 from typing import Any, NamedTuple
@@ -7,6 +8,7 @@ import pytest
 
 from kelek.native.latency import Latency
 from kelek.native.net.messages import Arena
+from kelek.native.tables.channels import BATCHES, ReadChannels
 from kelek.native.tables.plain import (
     AHEAD,
     APART_MS,
@@ -18,9 +20,10 @@ from kelek.native.tables.plain import (
     PlainKinds,
     PlainWrites,
 )
-from kelek.protocols.zerodb.wire import answers, requests, values
+from kelek.protocols.zerodb.wire import answers, ops, requests, values
 from kelek.protocols.zerodb.wire.requests import encode_request
 from kelek.protocols.zerodb.wire.values import NO_EXTENSION, Extension
+from kelek.protocols.zerodb.wire.worker_pipe import ENVELOPE, PIPE_HEADER, RESULT_QUERY
 from kelek.protocols.zmqraft.wire.extensions import (
     PACK_ACCEPTED,
     PACK_ANSWER,
@@ -36,7 +39,16 @@ from kelek.tests.native.tables.test_requests import twin_entry
 IDENT, MAKER, WORKERS, TIMEOUT_MS = b"cluster", b"maker", 3, 5000
 TABLES, OTHER_TABLE = (1, 5, 6, 900), 7
 UNIX_S = 1_700_000_000
-Request = requests.Put | requests.Delete | requests.DeleteRange | requests.Read
+Write = requests.Put | requests.Delete | requests.DeleteRange | requests.Transaction
+Request = Write | requests.Read
+EPOCH, FIRST_TICKET = 77, 5
+
+
+def table_of(request: Request) -> int:
+    """The table of a request, which has one."""
+    if isinstance(request, requests.Transaction):
+        return request.then[0].table
+    return request.table
 
 
 class AskedRow(NamedTuple):
@@ -51,6 +63,7 @@ class TwinPack:
         self.entries: list[bytes] = []
         self.answers: list[list[bytes]] = []
         self.workers: set[int] = set()
+        self.asked: dict[int, int] = {}  # The worker of each transaction.
         self.asks_index = self.sent = False
 
 
@@ -63,16 +76,19 @@ class PlainTwin:
         self.rows: list[AskedRow] = []
         self.made = self.taken = 0
         self.applied_max = 0
+        self.tickets = [FIRST_TICKET - 1] * WORKERS
+        self.batches = [0] * WORKERS  # Of questions, without answers.
+        self.is_open = [True] * WORKERS
 
     def found(self, row: AskedRow) -> PlainKinds:
         request = row.request
-        if request.table not in TABLES or request.extension.ttl_ms:
+        if table_of(request) not in TABLES or request.extension.ttl_ms:
             return PlainKinds.OTHERS
         if isinstance(request, requests.Read):
             return PlainKinds.OTHERS if request.extension.flags else PlainKinds.READS
         deadline_ms = request.extension.deadline_ms
         is_plain = (
-            isinstance(request, requests.Put | requests.Delete)
+            isinstance(request, requests.Put | requests.Delete | requests.Transaction)
             and request.flags in (1, 2, 3)
             and (not deadline_ms or deadline_ms >= DEADLINE_MS)
             and len(twin_entry(request)) <= self.entry_bytes_max
@@ -106,7 +122,10 @@ class PlainTwin:
                 self.packs.append(pack)
             pack.reqids.append(reqid)
             pack.entries.append(entry)
-            pack.workers.add(row.request.table % WORKERS)
+            worker = table_of(row.request) % WORKERS
+            pack.workers.add(worker)
+            if isinstance(row.request, requests.Transaction):
+                pack.asked[len(pack.entries) - 1] = worker
             pack.asks_index |= bool(extension.flags & values.WITH_INDEX)
             echo = extension._replace(deadline_ms=0, reqid=extension.reqid or values.NO_REQID)
             if extension != NO_EXTENSION and not echo.flags:
@@ -134,7 +153,10 @@ class PlainTwin:
             pack.sent = True
         return found
 
-    def answer(self, frames: list[bytes], answer: PackAnswer) -> list[list[bytes]] | None:
+    def answer(
+        self, frames: list[bytes], answer: PackAnswer
+    ) -> tuple[list[list[bytes]], dict[int, list[list[bytes]]]] | None:
+        """Answers to clients, and questions to workers."""
         first = self.packs[0] if self.packs else None
         if first is None or not first.sent or frames[0] != first.reqids[0]:
             return None
@@ -142,14 +164,28 @@ class PlainTwin:
             return None
         indexes = [index for count, first in answer.runs for index in range(first, first + count)]
         if not indexes:
-            return []
+            return [], {}
         if len(indexes) != len(first.entries) or max(indexes) > self.applied_max:
             return None
+        workers = first.workers if first.asked else ()
+        if not all(self.is_open[it] and self.batches[it] < BATCHES for it in workers):
+            return None
         del self.packs[0]
-        told = []
-        for (*prefix, head), index in zip(first.answers, indexes, strict=True):
-            told.append([*prefix, answers.tell_index(head, index)])
-        return told
+        told, questions = [], dict[int, list[list[bytes]]]()
+        for place, ((*prefix, head), index) in enumerate(zip(first.answers, indexes, strict=True)):
+            if place not in first.asked:
+                told.append([*prefix, answers.tell_index(head, index)])
+                continue
+            frames = [prefix[0], first.reqids[place], answers.tell_index(head, index)]
+            number = first.asked[place]
+            last = max(indexes[at] for at, worker in first.asked.items() if worker == number)
+            flags = ENVELOPE if len(prefix) > 1 else 0
+            fields = (RESULT_QUERY, flags, 0, EPOCH, last, self.tickets[number] + 1)
+            questions.setdefault(number, []).append([PIPE_HEADER.pack(*fields), *frames])
+        for number in questions:
+            self.tickets[number] += 1
+            self.batches[number] += 1
+        return told, questions
 
 
 class PlainHistory:
@@ -166,6 +202,9 @@ class PlainHistory:
             timeout_ms=TIMEOUT_MS,
         )  # fmt: skip
         self.plain.set_tables(TABLES)
+        self.channels = ReadChannels(WORKERS, FIRST_TICKET)
+        for channel in self.channels.all:
+            channel.open(EPOCH)
         self.now_us = 1_000_000_000
         self.index = 0
         self.seen: set[str] = set()
@@ -191,6 +230,15 @@ class PlainHistory:
         if rng.random() < 0.01:
             flags = 0
         kind = rng.random()
+        if kind < 0.2:
+            asked = requests.Transaction(
+                [ops.Compare(table, key, ops.ABSENT) for key in keys],
+                [ops.Put(table, [key], [rng.randbytes(size)]) for key in keys],
+                [ops.Increment(table, [key], [b"1"]) for key in keys],
+                flags,
+            )
+            own = rng.randbytes(12)  # Without one, and with a lifetime, it is not plain.
+            return asked._replace(extension=extension._replace(reqid=own))
         if kind < 0.7:
             return requests.Put(table, keys, [rng.randbytes(size) for _ in keys], flags, extension)
         if kind < 0.93:
@@ -248,9 +296,34 @@ class PlainHistory:
         if rng.random() < 0.02:
             frames = frames[:-1]
         expected = self.twin.answer(frames, answer) if len(frames) == 4 else None
-        found = self.plain.answer(Arena.from_messages([frames]), 0, self.now_us)
-        assert (None if found is None else found.messages()) == expected
-        self.seen.add("no answer" if expected is None else "answers" if expected else "accepted")
+        found = self.plain.answer(Arena.from_messages([frames]), 0, self.now_us, self.channels)
+        if expected is None or found is None:
+            assert found is None
+            assert expected is None
+            self.seen.add("no answer")
+            return
+        told, questions = expected
+        assert found.answers.messages() == told
+        assert {at: it.messages() for at, it in found.questions.items()} == questions
+        self.seen.add("answers" if told else "accepted")
+        self.seen.add("questions" if questions else "no questions")
+        if told and questions:
+            self.seen.add("both")
+
+    def change_channel(self) -> None:
+        rng, number = self.rng, self.rng.randrange(WORKERS)
+        channel, twin = self.channels.all[number], self.twin
+        if rng.random() < 0.7:
+            done = rng.randint(0, twin.batches[number])
+            channel.handled(twin.tickets[number] - twin.batches[number] + done, self.now_us)
+            twin.batches[number] -= done
+        elif rng.random() < 0.5:
+            twin.is_open[number] = rng.random() < 0.9
+            channel.open(EPOCH if twin.is_open[number] else None)
+        else:
+            taken = channel.take_back()
+            assert len(taken) == twin.batches[number]
+            twin.batches[number] = 0
 
     def take_back(self) -> None:
         twin = self.twin
@@ -263,6 +336,7 @@ class PlainHistory:
             assert (found.deadline_ms, found.arrived_us) == (pack.deadline_ms, pack.arrived_us)
             assert (found.workers, found.asks_index) == (pack.workers, pack.asks_index)
             assert found.sent is pack.sent
+            assert found.asked == pack.asked
             self.seen.add("taken back" if found.sent else "taken back unsent")
         left = [] if rest is None else rest[0].messages()[rest[1] :]
         assert left == [row.message for row in twin.rows]
@@ -287,7 +361,9 @@ def test_a_history_of_writes_is_its_twins(seed: int) -> None:
     for _ in range(1500):
         history.now_us += history.rng.randint(0, 30_000)
         kind = history.rng.random()
-        if kind < 0.5:
+        if kind < 0.1:
+            history.change_channel()
+        elif kind < 0.5:
             history.receive()
         elif kind < 0.75:
             history.send()
@@ -304,6 +380,8 @@ def test_a_history_of_writes_is_its_twins(seed: int) -> None:
         "no answer",
         "accepted",
         "no rows left",
+        "questions",
+        "both",
         str(PlainKinds.WRITES),
     } <= history.seen
     assert sum(history.latency.values()[1:]) > 100
@@ -350,11 +428,22 @@ def test_a_repeat_waits_until_the_pack_that_it_would_name_is_answered() -> None:
         assert plain.packs(0).count == 1 - at
     plain.set_applied_max(9)
     frames = PACK_ANSWER.encode(PackAnswer(PACK_ACCEPTED, ((1, 4),)), reqid)
-    found = plain.answer(Arena.from_messages([frames]), 0, 0)
+    found = plain.answer(Arena.from_messages([frames]), 0, 0, ReadChannels(1, 1))
     assert found is not None
-    assert found.count == 1
+    assert found.answers.count == 1
     assert plain.packs(0).count == 1
     assert not plain.is_stalled
+
+
+@pytest.mark.parametrize(("lease", "kind"), [(5, ops.PRESENT), (0, ops.ALIVE), (0, ops.PRESENT)])
+def test_with_keys_python_checks_whose_sessions_are_used(lease: int, kind: int) -> None:
+    extension = Extension(reqid=b"r" * 12, lease=lease)
+    asked = requests.Transaction([ops.Compare(1, bytes(8), kind)], [], [], 1, extension)
+    message = [b"c", *encode_request(asked)]
+    assert fresh().read(Arena.from_messages([message])) == PlainKinds.WRITES
+    has_session = lease or kind == ops.ALIVE
+    expected = PlainKinds.OTHERS if has_session else PlainKinds.WRITES
+    assert fresh().read(Arena.from_messages([message], 3)) == expected
 
 
 def test_many_small_writes_fill_a_pack() -> None:

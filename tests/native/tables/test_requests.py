@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kelek.native.net.messages import Arena, Frames
 from kelek.native.tables import requests as native_requests
-from kelek.native.tables.requests import OTHER, READ, WRITE, Requests
+from kelek.native.tables.requests import OTHER, READ, TRANSACTION, WRITE, Requests
 from kelek.protocols.zerodb.wire import answers, ops, requests, values
 from kelek.protocols.zerodb.wire.requests import RequestError, decode_request, encode_request, peek
 from kelek.protocols.zerodb.wire.values import (
@@ -27,6 +27,8 @@ USUAL = range(values.PUT, values.DELETE_LIMITED + 1)
 
 def twin_shape(frames: list[bytes]) -> int:
     request_type, table = peek(frames)
+    if request_type == values.TRANSACTION:
+        return TRANSACTION if twin_transacts(frames) else OTHER
     if table is None or request_type not in (*READS, *USUAL):
         return OTHER
     try:
@@ -44,6 +46,23 @@ def twin_shape(frames: list[bytes]) -> int:
     return WRITE if len(twin_entry(request)) <= ENTRY_MAX else OTHER
 
 
+def twin_transacts(frames: list[bytes]) -> bool:
+    try:
+        request = decode_request(frames)
+    except RequestError:
+        return False
+    assert isinstance(request, requests.Transaction)
+    parts = [*request.compares, *request.then, *request.otherwise]
+    return (
+        request.extension.reqid not in (b"", values.NO_REQID)
+        and not request.extension.ttl_ms
+        and len({part.table for part in parts}) == 1
+        and all(compare.kind <= ops.ALIVE for compare in request.compares)
+        and not any(isinstance(part, ops.GetRange) for part in parts)
+        and len(twin_entry(request)) <= ENTRY_MAX
+    )
+
+
 def twin_entry(request: requests.Request) -> bytes:
     return ops.pack(requests.operations(request, 0))
 
@@ -53,13 +72,17 @@ def check_row(row: native_requests.Row, frames: list[bytes]) -> None:
     assert row.shape == shape
     if shape == OTHER:
         return
-    assert (row.type, row.table) == peek(frames)
+    if shape == TRANSACTION:
+        (only,) = requests.operations(decode_request(frames), 0)
+        assert (row.type, row.table) == (values.TRANSACTION, only.table)
+    else:
+        assert (row.type, row.table) == peek(frames)
     extension = decode_extension(frames[0], 3 if shape == READ else 4)
     assert row.extended == (frames[0][3 if shape == READ else 4 :][:4] == b"kLK\1")
     assert row.extension == extension.flags
     assert row.deadline_ms == extension.deadline_ms
     assert row.reqid == (extension.reqid or bytes(12))
-    assert row.flags == (frames[0][3] if shape == WRITE and len(frames[0]) > 3 else 0)
+    assert row.flags == (frames[0][3] if shape != READ and len(frames[0]) > 3 else 0)
 
 
 USUALLY = messages.usually()
@@ -81,6 +104,9 @@ def test_requests_are_read_as_the_twin_does(batch: list[tuple[bool, list[bytes]]
         assert row.shape == OTHER or row.header == 1 + envelope
     writes = [frames for _, frames in stripped if twin_shape(frames) == WRITE]
     assert found.entries() == [twin_entry(decode_request(frames)) for frames in writes]
+    for i, row in enumerate(found.rows):
+        if row.shape == TRANSACTION:
+            assert found.transaction_entry(i) == twin_entry(decode_request(stripped[i][1]))
 
     usual = [i for i, row in enumerate(found.rows) if row.shape != OTHER]
     out = Frames(64, 4)

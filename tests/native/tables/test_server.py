@@ -24,9 +24,16 @@ from kelek.native.net.sockets import Drain, DrainedSocket
 from kelek.native.tables.channels import ReadChannels
 from kelek.native.tables.plain import LATE_MS, PlainWrites
 from kelek.native.tables.server import Left, TableResult, TableServer
-from kelek.protocols.zerodb.wire.requests import Put, Read, ServerInfo, encode_request
+from kelek.protocols.zerodb.wire import ops
+from kelek.protocols.zerodb.wire.requests import (
+    Put,
+    Read,
+    ServerInfo,
+    Transaction,
+    encode_request,
+)
 from kelek.protocols.zerodb.wire.values import PARTSYNC, WITH_INDEX, Extension
-from kelek.protocols.zerodb.wire.worker_pipe import ANSWER_TAG, PIPE_HEADER
+from kelek.protocols.zerodb.wire.worker_pipe import ANSWER_TAG, PIPE_HEADER, RESULT_QUERY
 from kelek.protocols.zmqraft.wire.extensions import PACK_ACCEPTED, PACK_ANSWER, PackAnswer
 from kelek.tests.native.broker.bundle_twin import encode, opened
 
@@ -140,11 +147,21 @@ def put(number: int) -> list[bytes]:
     return encode_request(Put(TABLE, [b"%d" % number], [b"value"], PARTSYNC, extension))
 
 
+def transact(number: int) -> list[bytes]:
+    table, key = TABLE + number % WORKERS, b"%d" % number
+    extension = Extension(WITH_INDEX, reqid=b"%012d" % number)
+    steps: list[ops.Op] = [ops.Put(table, [key], [b"value"])]
+    asked = Transaction([ops.Compare(table, key, ops.ABSENT)], steps, [], PARTSYNC, extension)
+    return encode_request(asked)
+
+
 def get(number: int) -> list[bytes]:
     return encode_request(Read(TABLE + number % WORKERS, [b"%d" % number]))
 
 
 OTHER = encode_request(ServerInfo())
+MAKERS = {"put": put, "transact": transact, "get": get}
+HEADS = (b"\x31\1\x20", b"\x31\1\x25")  # Of the answers to the first two.
 
 
 def committed(pack: list[bytes], index: int) -> list[bytes]:
@@ -154,8 +171,12 @@ def committed(pack: list[bytes], index: int) -> list[bytes]:
 
 
 def answered(number: int, request: list[bytes], place: int) -> list[bytes]:
-    """A worker's answer to [header][route][header][table][key]."""
+    """A worker's answer to [header][route][header][table][key], or to a question for a result:
+    [header][route][reqid][header]."""
     head = PIPE_HEADER.unpack(request[0])
+    if head[0] == RESULT_QUERY:
+        tag = ANSWER_TAG.pack(number, 0, EPOCH, place, head[5])
+        return [tag, request[1], request[3], b"result of " + request[2]]
     return [ANSWER_TAG.pack(number, 0, EPOCH, place, head[5]), request[1], b"found", request[4]]
 
 
@@ -179,10 +200,14 @@ def check_answers(node: PlayedServer, asked: dict[bytes, list[str]], index: int)
     indexes = []
     for name, requests in asked.items():
         wanted = [each.split() for each in requests]
-        puts = [frames[0] for frames in got[name] if frames[0][:3] == b"\x31\1\x20"]
-        by_c = [number for kind, number in wanted if kind == "put"]
-        assert len(puts) <= len(by_c)
-        indexes += [int.from_bytes(head[-8:], "little") for head in puts]
+        writes = [frames for frames in got[name] if frames[0][:3] in HEADS]
+        by_c = [number for kind, number in wanted if kind in ("put", "transact")]
+        assert len(writes) <= len(by_c)
+        indexes += [int.from_bytes(frames[0][-8:], "little") for frames in writes]
+        for head, *result in writes:
+            reqid, kind = head[-20:-8], "transact" if result else "put"
+            assert [kind, b"%d" % int(reqid)] in [[each, at.encode()] for each, at in wanted]
+            assert result in ([], [b"result of " + reqid])
         for frames in got[name]:
             if frames[0] == b"found":
                 assert ["get", frames[1].decode()] in wanted
@@ -194,17 +219,17 @@ def test_each_request_has_its_answer(node: PlayedServer, seed: int) -> None:
     rng = random.Random(seed)
     leader, workers = node.add_peers()
     asked: dict[bytes, list[str]] = {}  # By client: what it has asked, in order.
-    others, index, seen = 0, 0, set[str]()
+    others, index, questions, seen = 0, 0, 0, set[str]()
     places: dict[tuple[int, int], int] = {}
     packs: list[list[bytes]] = []
     reads: list[tuple[int, list[bytes], int]] = []
     for number in range(400):
         name = b"client%d" % rng.randrange(5)
-        kind = rng.choice(["put", "put", "get", "get", "get", "other"])
+        kind = rng.choice(["put", "transact", "get", "get", "get", "other"])
         if kind == "other" and rng.random() < 0.9:
             kind = "put"
         client = node.client(name)
-        client.send_multipart({"put": put, "get": get}.get(kind, lambda _: OTHER)(number))
+        client.send_multipart(MAKERS.get(kind, lambda _: OTHER)(number))
         asked.setdefault(name, []).append(f"{kind} {number}")
         if rng.random() < 0.4 and number < 399:
             continue
@@ -223,10 +248,14 @@ def test_each_request_has_its_answer(node: PlayedServer, seed: int) -> None:
                 packs.append(leader.recv_multipart())
             for at, worker in enumerate(workers):
                 for request in requests_of(worker):
-                    ticket = PIPE_HEADER.unpack(request[0])[5]
+                    asked_kind, *_, at_index, ticket = PIPE_HEADER.unpack(request[0])
                     place = places.get((at, ticket), 0)
                     places[at, ticket] = place + 1
-                    assert PIPE_HEADER.unpack(request[0])[4] == 9  # The lease's index.
+                    if asked_kind == RESULT_QUERY:
+                        questions += 1
+                        assert 1 <= at_index <= index
+                    else:
+                        assert at_index == 9  # The lease's.
                     reads.append((at, request, place))
             if not (packs or reads) and not result.left:
                 break
@@ -243,6 +272,7 @@ def test_each_request_has_its_answer(node: PlayedServer, seed: int) -> None:
     check_answers(node, asked, index)
     assert seen == {str(Left(0)), str(Left.CLIENTS)}
     assert others
+    assert questions > 20
     assert node.writes.taken == index
     assert sum(channel.taken for channel in node.channels.all) > 50
 
@@ -276,6 +306,26 @@ def test_what_has_no_peer_is_left_to_the_caller(node: PlayedServer) -> None:
         [(1, 0)],
     ]
     assert not node.channels.fits(node.router.drain.arena)  # Until the caller opens it again.
+
+
+def test_questions_without_a_worker_are_left_to_the_caller(node: PlayedServer) -> None:
+    """One whose worker is not there, and one whose pipe takes nothing."""
+    leader = node.bound(zmq.ROUTER, "leader")
+    node.leader.socket.connect(f"inproc://leader-{node.number}")
+    node.client(b"client").send_multipart(transact(0))
+    node.wait()
+    pack = leader.recv_multipart()
+    node.channels.all[0].open(None)
+    leader.send_multipart(committed(pack, 5))
+    assert node.wait_for(Left.LEADER).leader_position == 0
+    node.channels.all[0].open(EPOCH)
+    leader.send_multipart(committed(pack, 5))
+    node.wait_for(Left.READS)
+    assert node.writes.is_empty
+    ((requests, _, index, _, _, sent),) = node.channels.all[0].take_back()
+    assert (index, sent) == (5, 0)
+    ((head, route, reqid, _),) = requests.messages()
+    assert (head[0], route, int(reqid)) == (RESULT_QUERY, b"client", 0)
 
 
 def test_without_leader_or_lease_requests_are_left_to_the_caller(node: PlayedServer) -> None:

@@ -19,10 +19,10 @@ from kelek.protocols.zerodb.wire.values import Extension, decode_extension
 from kelek.protocols.zerodb.wire.worker_pipe import ENVELOPE, ONE_WAY, RESULT_QUERY, OperationResult
 from kelek.protocols.zerodb.worker.requests import (
     Databases,
-    QueuedRequest,
     TableRequestLimits,
     TableRequests,
 )
+from kelek.protocols.zerodb.worker.tickets import QueuedRequest
 from kelek.tests.protocols.zerodb.server.served import UNIX_MS, FakeWorker, SessionHarness, head
 from kelek.tests.protocols.zerodb.wire import messages
 from kelek.tests.storage.memory_tables import MemoryTables
@@ -43,7 +43,7 @@ class RequestRig(FakeWorker):
         self.tables = MemoryTables()
         databases = Databases("table_worker", self.owner, self.tables, MemoryTables())
         limits = TableRequestLimits(1 << 20, 5000, True)
-        self.requests = TableRequests(databases, limits, lambda index: [])
+        self.requests = TableRequests(databases, limits, lambda index: [], {})
         self.applied = 0
 
     def take(self, messages: Arena, position: int) -> int:

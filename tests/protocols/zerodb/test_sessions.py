@@ -109,7 +109,7 @@ def test_older_nodes_hold_the_same_tables(
     now, before = after(session, operations), after(session, as_older_nodes_do(operations))
     assert dict(now.scan(7)) == dict(before.scan(7))
     assert now.expires_ms == before.expires_ms
-    result = now.result(b"r" * 12)
+    (result,) = now.results([b"r" * 12])
     assert result is not None
     if session != SESSION:
         assert result[0] == ops.NOT_ALIVE

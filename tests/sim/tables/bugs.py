@@ -247,4 +247,33 @@ TABLE_BUGS = (
         ),
         expected="not everything",
     ),
+    _bug(
+        "a transaction that C gives back is answered like a put",
+        (
+            Patch(
+                "protocols/zerodb/server/proposals.py",
+                "pack.awaiting_results, pack.is_plain = taken.asked, not taken.asked",
+                "pack.awaiting_results, pack.is_plain = {}, True",
+            ),
+        ),
+        expected="frame 1: missing",
+    ),
+    _bug(
+        "a result that is told before its entry is applied",
+        (
+            Patch(
+                "protocols/zerodb/worker/results.py",
+                "            if queued.log_index <= applied:\n",
+                "            if queued.log_index:\n",
+            ),
+            Patch(
+                "protocols/zerodb/worker/results.py",
+                "        if result is not None:\n",
+                "        if result is None and problem is None:\n"
+                '            result = b"\\1" + bytes(8)\n'
+                "        if result is not None:\n",
+            ),
+        ),
+        expected="not enough values",
+    ),
 )

@@ -232,17 +232,23 @@ class ServerProcess(Process):
         session, plain, now = self.session, self.session.plain, self.now
         if not self.node.run_settings.plain:
             return
+        session.open_channels()
         url = session.plain_url
         if url is None or (plain.late_us or now.us + 1) <= now.us:
             session.take_back(now)
         events = by_kind.pop("frames", [])
         while events and events[0][0] == url:
-            answers = plain.answer(Arena.from_messages([events[0][1]]), 0, now.us)
-            if answers is None:
+            arena = Arena.from_messages([events[0][1]])
+            done = plain.answer(arena, 0, now.us, session.read_channels)
+            if done is None:
                 break
             del events[0]
-            for message in answers.messages():
+            for message in done.answers.messages():
                 self._answer(message)
+            for number, questions in done.questions.items():
+                for message in questions.messages():
+                    self._send_work(number, message)
+                self.simulation.counters["results asked in C"] += questions.count
         by_kind["frames"] = events
         if events and url is not None:
             return

@@ -327,7 +327,7 @@ class History(RuleBasedStateMachine):
         name = b"%012d" % reqid
         holds = self.model.results.get(name)
         for tables in (self.rocks, self.memory):
-            result = tables.result(name)
+            (result,) = tables.results([name])
             assert (result and struct.unpack("<?Q", result)[0]) == holds
 
     @invariant()

@@ -282,6 +282,7 @@ def test_rows_that_had_no_room_in_c_follow_its_packs() -> None:
 def test_reads_among_rows_that_had_no_room_are_not_forwarded_again() -> None:
     """C has forwarded them before it takes the writes."""
     harness = in_c()
+    harness.session.open_channels()
     assert harness.session.reads_in_c
     reqid = values.Extension(reqid=b"r" * 12)
     put = encode_request(requests.Put(7, [b"k"], [b"v"], 1, reqid))

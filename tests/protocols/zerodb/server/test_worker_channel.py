@@ -196,6 +196,7 @@ def test_a_full_pipe_keeps_the_order() -> None:
 
 def forwarded(harness: SessionHarness, *routing_ids: bytes) -> list[list[bytes]]:
     """Reads that C forwards; returns its messages to the worker."""
+    harness.session.open_channels()
     assert harness.session.reads_in_c
     reads = Arena.from_messages([[each, READ, TABLE, b"key"] for each in routing_ids])
     assert harness.session.read_channels.fits(reads)
@@ -236,11 +237,13 @@ def test_reads_that_c_could_not_send_are_sent_later() -> None:
     channel.reads.stop(1)
     channel.take_back_reads()
     assert channel.count == 3
+    harness.session.open_channels()
     assert harness.session.reads_in_c
     fits = harness.session.read_channels.fits
     assert not fits(Arena.from_messages([[b"d", READ, TABLE, b"key"]])), "others come first"
     channel.send(worker.take)
     assert [taken[5] for taken in worker.taken] == [b"b", b"c"]
+    harness.session.open_channels()
     assert harness.session.reads_in_c
     assert fits(Arena.from_messages([[b"d", READ, TABLE, b"key"]]))
 
@@ -253,9 +256,11 @@ def test_c_forwards_nothing_to_a_worker_that_is_lost() -> None:
     channel.on_lost(harness.now_ms)
     assert channel.count == 1
     assert not harness.session.read_channels.all[0].count
+    harness.session.open_channels()
     assert harness.session.reads_in_c
     assert not harness.session.read_channels.fits(reads)
     harness.workers[0].report(2, 0, harness.now_ms)
     channel.send(harness.workers[0].take)
+    harness.session.open_channels()
     assert harness.session.reads_in_c
     assert harness.session.read_channels.fits(reads)

@@ -122,6 +122,22 @@ _BY_VALUE = {layout.value: _requests(layout) for layout in LAYOUTS}
 _REQUEST = _USUAL_WRITE | st.one_of([*_BY_VALUE.values()])
 
 
+# Of one table, most of them with all that servers pack without Python.
+_TRANSACTION = st.builds(
+    lambda table, parts, flags, extension: requests.Transaction(
+        compares=[part._replace(table=table) for part in parts[0]],
+        then=[part._replace(table=table) for part in parts[1]],
+        otherwise=[part._replace(table=table) for part in parts[2]],
+        flags=flags,
+        extension=extension,
+    ),
+    U32,
+    FIELDS["compares", "then", "otherwise"],
+    WRITE_FLAGS,
+    st.builds(Extension, st.integers(0, 255), U32, REQID, U32, st.just(0), st.just(0) | U64),
+)
+
+
 # Functions, because hypothesis prints the parts of strategies.
 @st.composite
 def request(draw: st.DrawFn, kind: type[Any] | None = None) -> Any:
@@ -137,8 +153,8 @@ def encoded(draw: st.DrawFn) -> list[bytes]:
 
 @st.composite
 def usually(draw: st.DrawFn) -> list[bytes]:
-    """The same; half of the requests are common writes."""
-    return encode_request(draw(_USUAL_WRITE if draw(st.booleans()) else _REQUEST))
+    """The same; most of the requests are common writes, or transactions of one table."""
+    return encode_request(draw(draw(st.sampled_from([_USUAL_WRITE, _TRANSACTION, _REQUEST]))))
 
 
 @st.composite

@@ -18,16 +18,17 @@ from kelek.protocols.zerodb.worker import reporter as reporter_module
 from kelek.protocols.zerodb.worker.reporter import AWAITED_MS, UNHURRIED_MS, Reporter
 from kelek.protocols.zerodb.worker.requests import (
     Databases,
-    QueuedRequest,
     TableRequestLimits,
     TableRequests,
 )
+from kelek.protocols.zerodb.worker.tickets import QueuedRequest
 from kelek.tests.storage.memory_tables import MemoryTables
 
 
 def table_requests() -> TableRequests:
     databases = Databases("table_worker", TablePartition(0, 1), MemoryTables(), None)
-    return TableRequests(databases, TableRequestLimits(1 << 20, 5000, True), lambda index: [])
+    limits = TableRequestLimits(1 << 20, 5000, True)
+    return TableRequests(databases, limits, lambda index: [], {})
 
 
 def kinds(reports: list[Message]) -> list[int]:
@@ -40,7 +41,7 @@ def test_only_changes_are_reported_until_a_reset() -> None:
     assert kinds(reporter.reports(requests, 1, "", 0)) == everything
     assert reporter.reports(requests, 1, "", 0) == []
     assert kinds(reporter.reports(requests, 2, "no space", 20)) == [WRITE_STATUS, PROGRESS]
-    reporter.add_outcomes([Outcome(2, 0, b"data")])
+    reporter.add_outcomes([Outcome(2, 0, b"data")], 0)
     (progress,) = reporter.reports(requests, 2, "no space", 0)
     assert decode_outcomes(progress[1]) == [(2, (0, b"data"))]
     reporter.reset()
@@ -81,11 +82,26 @@ def test_the_applied_index_is_reported_at_once_to_a_server_that_waits() -> None:
     assert kinds(reporter.reports(requests, 5, "", late_ms + UNHURRIED_MS)) == [PROGRESS]
 
 
+def test_results_that_are_kept_are_reported_only_to_a_server_that_waits() -> None:
+    """Most are of other nodes; the server asks for its own by their reqids."""
+    reporter, requests = Reporter(0, 7), table_requests()
+    reporter.reports(requests, 1, "", 1000)
+    kept = Outcome(2, 0, b"result", is_kept=True)
+    others = [Outcome(2, 1, b"session"), Outcome(3, 0, b"", "refused")]
+    reporter.add_outcomes([kept, *others], 1000)
+    (progress,) = reporter.reports(requests, 3, "", 1000)
+    assert [found.data for _, found in decode_outcomes(progress[1])] == [b"session", b"refused"]
+    reporter.on_awaited(1000)
+    reporter.add_outcomes([kept._replace(log_index=4)], 1000)
+    (progress,) = reporter.reports(requests, 4, "", 1000)
+    assert decode_outcomes(progress[1]) == [(4, (0, b"result"))]
+
+
 def test_outcomes_are_bounded_but_refusals_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reporter_module, "OUTCOMES_BYTES_MAX", 100_000)
     reporter = Reporter(0, 7)
-    reporter.add_outcomes([Outcome(1, 0, b"", "refused")])
-    reporter.add_outcomes([Outcome(index, 0, bytes(1000)) for index in range(2, 500)])
+    reporter.add_outcomes([Outcome(1, 0, b"", "refused")], 0)
+    reporter.add_outcomes([Outcome(index, 0, bytes(1000)) for index in range(2, 500)], 0)
     reporter.limit_outcomes()
     reports = reporter.reports(table_requests(), 500, "", 0)
     (progress,) = (report for report in reports if kinds([report]) == [PROGRESS])

@@ -35,10 +35,10 @@ from kelek.protocols.zerodb.worker import requests as table_requests
 from kelek.protocols.zerodb.worker import watch as table_watch
 from kelek.protocols.zerodb.worker.requests import (
     Databases,
-    QueuedRequest,
     TableRequestLimits,
     TableRequests,
 )
+from kelek.protocols.zerodb.worker.tickets import QueuedRequest
 from kelek.storage.errors import Damaged, StorageFull
 from kelek.tests.storage.memory_tables import MemoryTables
 
@@ -89,7 +89,8 @@ class RequestRig:
         self.tables, self.local = CountingTables(), CountingTables()
         owner = TablePartition(0, 1, frozenset([LOCAL]))
         databases = Databases("table_worker", owner, self.tables, self.local)
-        self.requests = TableRequests(databases, limits, self.read_log)
+        self.refusals: dict[bytes, str] = {}
+        self.requests = TableRequests(databases, limits, self.read_log, self.refusals)
         self.log: list[EntryBatch] = []
         self.base = 0
         self.now_ms = 0
@@ -398,19 +399,6 @@ def test_a_ticket_is_complete_when_all_earlier_ones_are() -> None:
     assert rig.requests.completed_ticket == 0
     rig.run_all()
     assert rig.requests.completed_ticket == 2
-
-
-def test_a_repeated_transaction_gets_its_result_again() -> None:
-    rig = RequestRig()
-    transaction = requests.Transaction([], [Put(5, [b"a"], [b"1"])], [], 0, with_id(7))
-    rig.tables.write([TableEntry(1, 1, requests.operations(transaction, UNIX_MS))])
-    header = b"\x31\x01\x25\0"
-    for number in (7, 8):
-        reqid = number.to_bytes(12, "big")
-        rig.requests.add_result_query(QueuedRequest(b"c1", [reqid, header], ticket=1), 0)
-    known, unknown = rig.run_all()
-    assert known == [b"c1", header, rig.tables.result((7).to_bytes(12, "big"))]
-    assert unknown[1][:4] == b"\x31\x01\x25\x01"
 
 
 def test_long_requests_may_be_retried_after_a_restore() -> None:
