@@ -30,16 +30,21 @@ class SessionDriver(SharedTable, SessionHolder):
         if self._keeper is None:
             self._keeper = Keeper(self)
             self._keeper.start()
-        self._keeper.wake.set()
+        elif self._keeper.is_idle:  # Else it looks again in time, as sessions begin with all of it.
+            self._keeper.is_idle = False
+            self._keeper.wake.set()
 
     def _keep(self) -> float | None:
         """Keeps the session if that is due. Returns how long to pause then, in s; None: until the
         keeper is woken."""
+        pause_s = None
         with self._mutex:
-            if not self._kept.is_needed:
-                return None
-            pause_s = self._table._run(self._kept.keep_if_due())
-        if pause_s is None:
+            is_needed = self._kept.is_needed
+            if is_needed:
+                pause_s = self._table._run(self._kept.keep_if_due())
+            if pause_s is None and self._keeper is not None:
+                self._keeper.is_idle = True
+        if is_needed and pause_s is None:
             self._lose()
         return pause_s
 
@@ -72,6 +77,7 @@ class Keeper(threading.Thread):
     def __init__(self, holder: SessionDriver) -> None:
         super().__init__(name=f"kelek {holder.name}", daemon=True)
         self.wake = threading.Event()
+        self.is_idle = False  # There is nothing to keep; wake it when that changes.
         self._ended = False
         self._holder = weakref.ref(holder, lambda _: self.wake.set())
 

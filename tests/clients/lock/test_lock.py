@@ -92,6 +92,11 @@ def test_it_is_kept_while_its_process_lives_and_works(cluster: LocalCluster) -> 
         assert lock.held
         lock.release()
         assert other.acquire(DEADLINE_S)
+        assert not lock.acquire(1.3 * TTL_S), "meanwhile it has nothing to keep"
+        other.release()
+        assert lock.acquire(DEADLINE_S)
+        assert not other.acquire(1.3 * TTL_S)
+        assert lock.held
 
 
 def test_another_session_protects_writes(cluster: LocalCluster) -> None:
@@ -122,6 +127,9 @@ def test_a_lost_lock(cluster: LocalCluster) -> None:
         with pytest.raises(kelek.LockLost):
             lock.release()
         assert lock.acquire(DEADLINE_S), "it can be taken again"
+        with lock_of(cluster, "lost", "b") as other:
+            assert not other.acquire(1.3 * TTL_S)
+        assert lock.held
 
 
 def test_the_end_of_with(cluster: LocalCluster) -> None:
