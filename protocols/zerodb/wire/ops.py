@@ -596,6 +596,9 @@ def unpack_entry(data: bytes) -> list[Op]:
     ENTRY_TABLES_MAX, or holds operations of VERSIONS_LEVEL beside those of another table, whose
     worker would not see that they are gated. Then it changes nothing on any node."""
     ops = unpack(data)
+    steps = sum(len(op.then) + len(op.otherwise) for op in ops if isinstance(op, Transaction))
+    if len(ops) == 1 and steps < ENTRY_TABLES_MAX:
+        return ops  # Too few for any of these limits.
     others = sum(not isinstance(op, Put | Delete) for op in _each(ops))
     if others > ENTRY_OPERATIONS_MAX:
         raise ValueError(f"{others} operations, at most {ENTRY_OPERATIONS_MAX}")
