@@ -29,6 +29,7 @@ FOUND = (
     "sessions end by the clock of each node",
     "an increment counts again when it is repeated",
     "compares that are not evaluated when they are applied",
+    "reads behind a write without room are forwarded twice",
     "a repeat is another request",
     "a request is deleted while a part of its segment has no end",
     "a worker gets a request before the log has it",

@@ -36,6 +36,7 @@ class BrokerCluster(TableCluster):
 
     checker: BrokerChecker
     waiting_requests = 1  # The broker's watch.
+    may_be_filled = False  # Its clients are brokers.
 
     def __init__(self, seed: int) -> None:
         random = Random(f"broker {seed}")

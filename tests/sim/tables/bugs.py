@@ -13,6 +13,7 @@ OPERATIONS = "protocols/zerodb/tables/operations.py"
 
 OTHER = "has other tables at"
 NO_ORDER = "no order of the calls"
+ANSWERED_WRONGLY = "answers what is not asked, or twice"
 
 _bug = partial(PlantedBug, runs="tables", seeds=8)
 
@@ -275,5 +276,29 @@ TABLE_BUGS = (
             ),
         ),
         expected="not enough values",
+    ),
+    _bug(
+        "reads behind a write without room are forwarded twice",
+        (
+            Patch(
+                "protocols/zerodb/server/session.py",
+                "if taken is not None and (position < taken or row.shape == READ):",
+                "if taken is not None and position < taken:",
+            ),
+        ),
+        expected=ANSWERED_WRONGLY,
+        first_seed=20,
+    ),
+    _bug(
+        "answered requests go to the next worker, too",
+        (
+            Patch(
+                "protocols/zerodb/server/worker_channel.py",
+                "            batch.answered.add(place)\n",
+                "            assert place >= 0\n",
+            ),
+        ),
+        expected=ANSWERED_WRONGLY,
+        first_seed=8,
     ),
 )

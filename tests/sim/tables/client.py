@@ -31,6 +31,8 @@ from kelek.tests.sim.tables.replay import session_value
 TIMEOUT_MS = 1500
 FOREVER_MS = 600_000
 PIPELINED_MAX = 30
+FILLING_MAX = 60
+DEADLINES_MS = range(500, 1000, 25)  # Writes with deadlines so far apart do not share a pack.
 SILENCE_MS = 200
 KEYS = 2  # Registers at any time.
 KEY_MS = 300  # How long a register is used: a long history takes long to check.
@@ -173,6 +175,8 @@ class PipelineClient(MachineClient):
     request is answered once the faults have ended.
     """
 
+    pipelined_max = PIPELINED_MAX
+
     def __init__(
         self,
         network: Network,
@@ -190,13 +194,21 @@ class PipelineClient(MachineClient):
         if self.stopped or self.simulation.now_us < self._next_us:
             return
         self._next_us = self.simulation.now_us + self.random.choice([1, 20, 100]) * US_PER_MS
-        for _ in range(self.random.randint(1, 3)):
-            if len(self._exchanges) < PIPELINED_MAX:
+        for _ in range(self._burst()):
+            if len(self._exchanges) < self.pipelined_max:
                 key, number = self.name.encode(), b"%d" % next(self.numbers)
-                request: Request = requests.Put(STREAMS, [key], [number], PARTSYNC)
+                request: Request = requests.Put(STREAMS, [key], [number], PARTSYNC, self._terms())
                 if self.random.random() < 0.3:
                     request = requests.Read(STREAMS, [key])
                 self._exchanges[self._send(request, FOREVER_MS)] = self._acknowledged
+
+    def _burst(self) -> int:
+        """The number of requests to send at once."""
+        return self.random.randint(1, 3)
+
+    def _terms(self) -> Extension:
+        """Of a write."""
+        return values.NO_EXTENSION
 
     def _on_done(self, exchange: Exchange, floor: int) -> None:
         self._note_answer(exchange)
@@ -215,6 +227,25 @@ class PipelineClient(MachineClient):
 
     def status(self) -> str:
         return f"server={self.machine.server} requests={len(self._exchanges)}"
+
+
+class FillingClient(PipelineClient):
+    """One that fills its server when it is told to: some of its writes find no room there."""
+
+    pipelined_max = FILLING_MAX
+    _fills = False
+
+    def fill(self) -> None:
+        """Sends all it may at once."""
+        self._fills, self._next_us = True, self.simulation.now_us
+        self.wake_after(0)
+
+    def _burst(self) -> int:
+        fills, self._fills = self._fills, False
+        return FILLING_MAX if fills else super()._burst()
+
+    def _terms(self) -> Extension:
+        return Extension(deadline_ms=self.random.choice(DEADLINES_MS))
 
 
 def _value(layout: AnswerLayout[Any], answer: Answer | None) -> Any:

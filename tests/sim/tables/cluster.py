@@ -11,11 +11,12 @@ from kelek.tests.sim.log.node import SimNode
 from kelek.tests.sim.log.reader import ReaderProcess
 from kelek.tests.sim.simulation import US_PER_MS
 from kelek.tests.sim.tables.checker import TableChecker
-from kelek.tests.sim.tables.client import SCRIPTS, PipelineClient, TableClient, probe
+from kelek.tests.sim.tables.client import SCRIPTS, FillingClient, PipelineClient, TableClient, probe
 from kelek.tests.sim.tables.node import SERVER, RunSettings, ServerProcess, TableNode
 
 SERVED_WITHIN_MS = 3_000
 EXPIRED_WITHIN_MS = 20_000  # Clocks that were moved, and times to live.
+FILLING_CLIENTS = 4
 
 
 class TableCluster(SimCluster):
@@ -23,6 +24,7 @@ class TableCluster(SimCluster):
 
     faults_count = 10, 15
     waiting_requests = 0  # A server has so many in the end.
+    may_be_filled = True
     checker: TableChecker
 
     def __init__(self, seed: int) -> None:
@@ -35,6 +37,11 @@ class TableCluster(SimCluster):
             random.choice([2, 64]),
             random.random() < 0.75,
         )
+        self.filling: list[FillingClient] = []
+        if self._is_filled(seed):
+            self.run_settings = self.run_settings._replace(
+                request_ms=1000, window_packs=64, plain=True
+            )
         super().__init__(seed)
         self.plan += [
             (10, self._kill_server),
@@ -45,6 +52,13 @@ class TableCluster(SimCluster):
             (8, self._snapshot_ahead),
             (8, self._leader_alone),
         ]
+        if self.filling:
+            self.plan.append((30, self._fill_servers))
+
+    def _is_filled(self, seed: int) -> bool:
+        """Whether all clients write and read single keys, so that C does all requests, and fill
+        their servers at times."""
+        return self.may_be_filled and seed % 11 == 9
 
     def _make_checker(self, names: list[str]) -> Checker:
         return TableChecker(self.simulation, names, self.run_settings.workers)
@@ -55,6 +69,12 @@ class TableCluster(SimCluster):
 
     def _make_clients(self) -> tuple[list[SimClient], list[ReaderProcess]]:
         servers = {node.server_url: node.server_router for node in self._table_nodes()}
+        if self._is_filled(self.simulation.seed):
+            self.filling = [
+                FillingClient(self.network, self.checker, servers, number)
+                for number in range(1, FILLING_CLIENTS + 1)
+            ]
+            return [*self.filling], []
         clients: list[SimClient] = [
             TableClient(self.network, self.checker, servers, number, script)
             for number, script in enumerate(SCRIPTS, 1)
@@ -79,7 +99,7 @@ class TableCluster(SimCluster):
         for one in probes:
             one.stopped = True
         self._run_until(
-            lambda: all(_inflight(node) <= self.waiting_requests for node in nodes),
+            lambda: all(_requests_left(node) <= self.waiting_requests for node in nodes),
             SERVED_WITHIN_MS,
             "requests left",
         )
@@ -138,6 +158,15 @@ class TableCluster(SimCluster):
             self.run_for(self.simulation.between(200, 1_200))
             self.network.heal()
 
+    def _fill_servers(self) -> None:
+        """Clients send all they may while no disk syncs."""
+        self.simulation.fault("full servers")
+        for node in self.nodes.values():
+            until_us = self.simulation.now_us + self.simulation.between(50, 400) * US_PER_MS
+            node.slow_until_us = max(node.slow_until_us, until_us)
+        for client in self.filling:
+            client.fill()
+
     def _snapshot_ahead(self) -> None:
         """A node is cut off until the leader's log begins behind the end of its log."""
         leader = self.leader_name()
@@ -188,7 +217,7 @@ class TableCluster(SimCluster):
         node.skew_s += seconds
 
 
-def _inflight(node: TableNode) -> int:
+def _requests_left(node: TableNode) -> int:
     """The unanswered requests of a server."""
     server = node.process(SERVER)
-    return server.session.inflight if isinstance(server, ServerProcess) else 0
+    return server.requests_left if isinstance(server, ServerProcess) else 0

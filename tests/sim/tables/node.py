@@ -37,6 +37,7 @@ from kelek.tests.sim.simulation import US_PER_MS, Process
 from kelek.tests.sim.tables.checker import TableChecker
 from kelek.tests.sim.tables.snapshot import BarrierStateMachine, TableSender
 from kelek.tests.sim.tables.store import SimTableStore, WorkerDisk
+from kelek.tests.sim.tables.unanswered import UnansweredRequests
 
 AGAIN_US = 50  # Before the next wake, while there is work.
 SERVER = "server"
@@ -160,6 +161,7 @@ class ServerProcess(Process):
         self.node = node
         self.routes: dict[bytes, Connection] = {}
         self._unread: list[list[bytes]] = []  # Requests, while C has no room for more.
+        self.unanswered = UnansweredRequests(node.checker, self.name)
         epoch = node.new_epoch()
         random = Random(f"{self.simulation.seed} {self.name} {epoch}")
         self._new_reqids = partial(_make_reqids, node, random.randbytes(MACHINE_BYTES), count(1))
@@ -189,6 +191,11 @@ class ServerProcess(Process):
         node = self.node
         return Now(node.now_ms, node.unix_ms, node.now_ms * US_PER_MS)
 
+    @property
+    def requests_left(self) -> int:
+        """What it owes answers to, and what its machine still holds."""
+        return max(self.session.inflight, len(self.unanswered))
+
     def on_wake(self) -> None:
         inbox, self.inbox = self.inbox, []
         session, client, now = self.session, self.session.client, self.now
@@ -201,7 +208,9 @@ class ServerProcess(Process):
             session.on_report(PIPE_HEADER.unpack(message[0]), message[1:], now.ms, now.us)
         for (number,) in by_kind.pop("worker lost", ()):
             session.channels[number].on_lost(now.ms)
-        self._unread += [message for (message,) in by_kind.pop("request", ())]
+        for (message,) in by_kind.pop("request", ()):
+            self.unanswered.add(message)
+            self._unread.append(message)
         self._serve_plain(by_kind)
         if self._unread and not session.plain.is_stalled:
             requests, self._unread = Arena.from_messages(self._unread), []
@@ -303,6 +312,7 @@ class ServerProcess(Process):
         self.node.send(f"work{number}", f"worker{number}", "work", message)
 
     def _answer(self, message: Frames) -> None:
+        self.unanswered.end(message)
         route, *frames = message
         connection = self.routes.get(route)
         if connection is None or not connection.open:
