@@ -299,6 +299,6 @@ TABLE_BUGS = (
             ),
         ),
         expected=ANSWERED_WRONGLY,
-        first_seed=8,
+        first_seed=16,
     ),
 )
