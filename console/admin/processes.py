@@ -41,12 +41,17 @@ def targets_of(words: Sequence[str]) -> tuple[str | None, list[ProcessTarget]]:
     return topology, targets
 
 
-def rows_of_targets(path: str, targets: Sequence[ProcessTarget]) -> list[dict[str, Any]]:
+def rows_of_targets(path: str, targets: Sequence[ProcessTarget]) -> rolling.Rows:
     """The processes of the targets; without targets, of all nodes that run here.
 
     Raises OperatorError for an unknown node or role.
     """
-    rows = [row for row in client.rows_of(path) if row["role"] != "supervisor"]
+    return of_targets(path, client.rows_of(path), targets)
+
+
+def of_targets(path: str, rows: rolling.Rows, targets: Sequence[ProcessTarget]) -> rolling.Rows:
+    """As rows_of_targets(), of these rows of all that runs here."""
+    rows = [row for row in rows if row["role"] != "supervisor"]
     nodes = sorted({row["node"] for row in rows})
     if not rows:
         raise client.nothing_runs(path)

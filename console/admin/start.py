@@ -18,7 +18,7 @@ from .. import completion
 from ..cli_errors import FAILED, CliError
 from ..options import argument, command, option
 from . import rolling
-from .processes import ProcessTarget, rows_of_targets, targets_of
+from .processes import ProcessTarget, of_targets, rows_of_targets, targets_of
 from .supervisor_client import (
     ask,
     ask_node,
@@ -26,13 +26,13 @@ from .supervisor_client import (
     others_text,
     own_nodes,
     path_of,
+    rows_of,
     running_nodes,
 )
 
 DETACH_S = 60.0
 STOP_S = 10.0
 NEXT = "status", "logs", "stop"  # Commands to use after a start.
-Rows = list[dict[str, Any]]
 
 
 class TargetOptions(NamedTuple):
@@ -87,10 +87,10 @@ def start(
 
 def _start_stopped(path: str, targets: Sequence[ProcessTarget]) -> bool:
     """Starts units that were stopped. Returns whether there were any."""
-    here = {name for name, held in running_nodes(path, ()).items() if not run_dir.was_killed(held)}
-    if not {target.node for target in targets} <= here:
+    rows = rows_of(path)
+    if not {target.node for target in targets} <= {row["node"] for row in rows}:
         return False
-    rows = [row for row in rows_of_targets(path, targets) if row["state"] == rolling.STOPPED]
+    rows = [row for row in of_targets(path, rows, targets) if row["state"] == rolling.STOPPED]
     for node, units in _units_of(rows).items():
         if reason := ask_node(path, node, b"ask-order", ["start", node, units]):
             raise CliError(reason)
@@ -101,7 +101,7 @@ def _start_stopped(path: str, targets: Sequence[ProcessTarget]) -> bool:
     return bool(rows)
 
 
-def _units_of(rows: Rows) -> dict[str, list[str]]:
+def _units_of(rows: rolling.Rows) -> dict[str, list[str]]:
     """The units of rows by node."""
     found: dict[str, dict[str, None]] = {}
     for row in rows:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +24,10 @@ BEAT_MS = 200
 TOPOLOGY = argument(required=False, type=click.Path())
 OUTPUT = option("-o", "--output", type=click.Choice(["table", "json"]), default="table",
                 show_default=True)  # fmt: skip
+
+
+class SupervisorEnded(CliError):
+    """It was killed while it was asked."""
 
 
 class NodeOptions(NamedTuple):
@@ -107,7 +112,7 @@ def ask(
         while not socket.poll(BEAT_MS):
             if run_dir.was_killed(found):
                 problem = f"its supervisor ({found['pid']}) has ended; try again"
-                raise CliError(f"node {node}: {problem}", FAILED)
+                raise SupervisorEnded(f"node {node}: {problem}", FAILED)
             beat(time.monotonic() - begun)
             if time.monotonic() - begun > wait_s:
                 pid = found.get("pid")
@@ -134,7 +139,8 @@ def rows_of(path: str, nodes: tuple[str, ...] = (), wait_s: float = ASK_S) -> li
         pid = found.get("pid", 0)
         if pid not in seen and not run_dir.was_killed(found):
             seen.add(pid)
-            rows += ask(base, name, b"ask-status", found, wait_s=wait_s)
+            with suppress(SupervisorEnded):  # As one that was killed before.
+                rows += ask(base, name, b"ask-status", found, wait_s=wait_s)
     if nodes:
         rows = [row for row in rows if {row["node"], *row.get("nodes", ())} & {*nodes}]
     add_lag(rows)  # Each supervisor knows only its own nodes.

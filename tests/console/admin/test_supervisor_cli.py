@@ -516,6 +516,22 @@ def test_a_killed_supervisor_is_not_asked(cli: Cli) -> None:
     assert starting.wait(DEADLINE_S) == 0
 
 
+def test_a_supervisor_that_is_killed_while_it_is_asked(cli: Cli) -> None:
+    """Its node starts anew, as it runs no longer."""
+    cli.write(("n1",))
+    cli.start()
+    pid = cli.pid("n1", "supervisor")
+    os.kill(pid, signal.SIGSTOP)
+    log = cli.folder / "start.log"
+    starting = cli.start_in_foreground(log, "--node", "n1")
+    assert wait_gone([starting.pid], WAITS_S) == [starting.pid], "it waits for an answer"
+    os.kill(pid, signal.SIGKILL)
+    cli.wait_rows(lambda rows: rows and all(row["state"] == "ready" for row in rows))
+    assert cli.pid("n1", "supervisor") != pid
+    cli.run("stop")
+    assert starting.wait(DEADLINE_S) == 0
+
+
 def test_junk_on_the_control_socket(cli: Cli) -> None:
     """Random frames at the supervisor: no process ends."""
     cli.write(("n1",))

@@ -18,6 +18,7 @@ from kelek.tests.crash.machines.attacker import CASES, MARKER, RAW
 from kelek.tests.crash.machines.capture import TcpFlow, frames, streams
 from kelek.tests.crash.machines.machines import ADMIN, ATTACKER, NODES, Machines, Program
 from kelek.tests.hosts import HostsMissing
+from kelek.tests.waiting import wait_until
 
 ELECTION_MS_MAX = 1000
 RAFT = f"raft: {{election_timeout_ms: [600, {ELECTION_MS_MAX}]}}\n"
@@ -90,7 +91,9 @@ def check_attacker(machines: Machines, file: Path) -> None:
         assert capture.receive() == "up"
         command = f"kelek log append '{PLAIN_TEXT.decode()}' --own-key {KEY}"
         machines.shells[ADMIN].ok(command)
-        flow, stream = recorded(file)
+        sent = wait_until(lambda: recorded(file), "the capture misses the client")
+        assert sent is not None
+        flow, stream = sent
         url = f"tcp://{flow.target}:{flow.target_port}"
         found = attack(machines, urls, (url, stream))
     assert set(found["outcomes"]) == {*CASES, RAW}
@@ -104,7 +107,6 @@ def check_attacker(machines: Machines, file: Path) -> None:
 
     # Its replay gets the WELCOME of another session, and is closed.
     assert stream[12:17] == b"CURVE"
-    assert stream.count(b"\x07MESSAGE") >= 2
     answer = bytes.fromhex(found["replay"]["received"])
     assert found["replay"]["is_closed"]
     assert b"\x07WELCOME" in answer
@@ -115,14 +117,17 @@ def check_attacker(machines: Machines, file: Path) -> None:
     assert MARKER.decode() not in data
 
 
-def recorded(file: Path) -> tuple[TcpFlow, bytes]:
-    """What the client on the operator's machine sent to the leader."""
+def recorded(file: Path) -> tuple[TcpFlow, bytes] | None:
+    """What the client on the operator's machine sent to the leader, two messages at least; None:
+    the other process has not written it yet."""
     found = [
         (flow, stream)
         for flow, stream in streams(file).items()
-        if flow.source == "10.0.0.4" and flow.target_port == 7201
+        if flow.source == "10.0.0.4"
+        and flow.target_port == 7201
+        and stream.count(b"\x07MESSAGE") >= 2
     ]
-    return max(found, key=lambda of: len(of[1]))
+    return max(found, key=lambda of: len(of[1]), default=None)
 
 
 def progress(clients: Program, count: int = 20) -> dict[str, Any]:
