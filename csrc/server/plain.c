@@ -2,6 +2,7 @@
 #include "plain.h"
 
 #include "bytes.h"
+#include "guard.h"
 #include "messages.h"
 #include "table_mark.h"
 
@@ -14,7 +15,8 @@ enum {
     READ = 0x10,
     WITH_INDEX = 0x40,
     RESULT_QUERY = 7, /* kind of a message to a worker, */
-    HEAD_BYTES = 24   /* and size of its head */
+    HEAD_BYTES = 24,  /* and size of its head */
+    SESSIONS_MAX = 8  /* of a transaction */
 };
 
 static struct klk_plain_pack *pack_at(struct klk_plain *plain, uint32_t place) {
@@ -34,11 +36,39 @@ static int is_known(const struct klk_plain *plain, uint32_t table) {
     return 0;
 }
 
-/* Under CURVE Python checks whose sessions those of a transaction are. */
+static const struct klk_plain_session *session_of(const struct klk_plain *plain, uint64_t number) {
+    uint32_t low = 0, high = plain->sessions_count;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        const struct klk_plain_session *found = &plain->sessions[middle];
+        if (found->number == number) return found;
+        if (found->number < number) low = middle + 1;
+        else high = middle;
+    }
+    return NULL;
+}
+
+/* Whether all sessions of a transaction are known to be of the key that sends it. */
+static int owns_sessions(const struct klk_plain *plain, const struct klk_messages *arena,
+                         const struct klk_request *row) {
+    if (!arena->keys) return 0;
+    const struct klk_key *key = &arena->keys->keys[arena->slots[row->message]];
+    uint64_t sessions[SESSIONS_MAX];
+    uint32_t count = klk_transaction_sessions(arena, row, sessions, SESSIONS_MAX);
+    if (count > SESSIONS_MAX || !key->name_size) return 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct klk_plain_session *found = session_of(plain, sessions[i]);
+        if (!found || found->size != key->name_size ||
+            memcmp(plain->names + found->name, key->name, found->size))
+            return 0;
+    }
+    return 1;
+}
+
 static int is_plain(const struct klk_plain *plain, const struct klk_messages *arena,
                     const struct klk_request *row) {
     if (row->shape == KLK_REQUEST_TRANSACTION) {
-        if (row->has_sessions && arena->slots) return 0;
+        if (row->has_sessions && arena->slots && !owns_sessions(plain, arena, row)) return 0;
     } else if (row->shape != KLK_REQUEST_WRITE ||
                (row->type != KLK_OP_PUT && row->type != KLK_OP_DELETE)) {
         return 0;

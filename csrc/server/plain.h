@@ -35,19 +35,28 @@ struct klk_plain_pack {
     uint8_t asked[1024];          /* of each write: 0, or the worker that has its result, + 1 */
 };
 
+/* A session, and the name of the key that may use it. */
+struct klk_plain_session {
+    uint64_t number;
+    uint32_t name; /* its place in klk_plain.names, */
+    uint32_t size; /* and size */
+};
+
 struct klk_plain {
     /* What the caller sets. */
     const uint8_t *ident;       /* of the cluster */
     const uint32_t *tables;     /* ascending: replicated ones, which need no check */
+    const struct klk_plain_session *sessions; /* ascending: with keys a transaction may use them */
+    const uint8_t *names;
     struct klk_request *rows;   /* room for rows_max */
     struct klk_latency *latency;
     uint64_t applied_max;       /* writes up to this index are answered at once */
-    uint32_t ident_size, tables_count, rows_max;
+    uint32_t ident_size, tables_count, sessions_count, rows_max;
     uint32_t entry_bytes_max;   /* at most KLK_PLAIN_BYTES_MAX */
     uint32_t workers;           /* at most KLK_PLAIN_WORKERS_MAX */
     uint32_t timeout_ms;        /* of a request */
     uint8_t maker[5];           /* bytes 4 to 8 of the request ids that are made here */
-    uint8_t spare[3];
+    uint8_t spare[7];
     uint32_t unix_s;            /* bytes 0 to 3 of these; klk_table_wait() sets it */
     uint32_t made;              /* such ids, ever: the last 3 bytes */
     /* The packs: `count` from `first` on, in a ring. `sent` of them are with the leader; of the

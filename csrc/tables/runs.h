@@ -88,6 +88,11 @@ ssize_t klk_requests_pack(const struct klk_messages *arena, const struct klk_req
 void klk_transaction_pack(const struct klk_messages *arena, const struct klk_request *request,
                           uint8_t *out);
 
+/* The sessions that a transaction uses, its own first. Returns their number, or max + 1: there are
+ * more. */
+uint32_t klk_transaction_sessions(const struct klk_messages *arena,
+                                  const struct klk_request *request, uint64_t *out, uint32_t max);
+
 /* Adds [head][routing id][request frames ..] to out for some of the requests; the routing id is
  * empty where there was none.
  *

@@ -225,3 +225,19 @@ void klk_transaction_pack(const struct klk_messages *arena, const struct klk_req
     struct writer writer = {out, 0};
     add_transaction(&writer, &frames, request);
 }
+
+uint32_t klk_transaction_sessions(const struct klk_messages *arena,
+                                  const struct klk_request *request, uint64_t *out, uint32_t max) {
+    struct klk_frames frames = klk_frames_of(arena, request);
+    uint32_t size, found = 0;
+    uint32_t compares = klk_get_u32(klk_frame_at(&frames, COUNTS_FRAME, &size));
+    if (request->session && max) out[found++] = request->session;
+    for (uint32_t i = 0; i < compares; i++) {
+        struct part part;
+        part_at(&frames, i, &part);
+        if (part.kind != ALIVE) continue;
+        if (found == max) return max + 1;
+        out[found++] = klk_get_u64(part.key);
+    }
+    return found;
+}

@@ -1,8 +1,9 @@
 """Plain writes of a table server without Python: csrc/server/plain.c packs them, and answers them
 when the leader does (server.py). What it can't finish comes back as packs (take_back())."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntFlag
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from ..._native import ffi, lib
@@ -89,11 +90,22 @@ class PlainWrites:
             self._held.append(records)
             self._slots.append(frames)
         self.set_tables(())
+        self.set_sessions({})
 
     def set_tables(self, tables: Sequence[int]) -> None:
         """The tables whose writes need no check."""
         self._tables = ffi.new("uint32_t[]", sorted(tables))
         self._plain.tables, self._plain.tables_count = self._tables, len(tables)
+
+    def set_sessions(self, owners: Mapping[int, str]) -> None:
+        """The sessions that transactions with keys may use, and the names of these keys."""
+        names = b"".join(name.encode() for name in owners.values())
+        sizes = [len(name.encode()) for name in owners.values()]
+        places = accumulate(sizes, initial=0)
+        rows = sorted(zip(owners, places, sizes, strict=False))
+        self._sessions = ffi.new("struct klk_plain_session[]", rows), ffi.new("uint8_t[]", names)
+        self._plain.sessions, self._plain.names = self._sessions
+        self._plain.sessions_count = len(rows)
 
     def set_applied_max(self, index: int) -> None:
         """Writes up to this index are answered as soon as they are committed."""

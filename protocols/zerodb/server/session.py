@@ -293,6 +293,7 @@ class Session:
             names = {at: name.decode() for at, name in pipe.decode_owners(frames[3]).items()}
             if names != self.clients.owners:
                 self.clients.owners = names
+                self.plain.set_sessions(names)
                 self.jobs.send_owners()
 
     def on_epoch(self, channel: WorkerChannel, epoch: int, now_ms: int) -> None:

@@ -5,8 +5,11 @@ import random
 from typing import Any, NamedTuple
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kelek.native.latency import Latency
+from kelek.native.net.guard import AllowedKeys, KeyRow
 from kelek.native.net.messages import Arena
 from kelek.native.tables.channels import BATCHES, ReadChannels
 from kelek.native.tables.plain import (
@@ -435,15 +438,33 @@ def test_a_repeat_waits_until_the_pack_that_it_would_name_is_answered() -> None:
     assert not plain.is_stalled
 
 
-@pytest.mark.parametrize(("lease", "kind"), [(5, ops.PRESENT), (0, ops.ALIVE), (0, ops.PRESENT)])
-def test_with_keys_python_checks_whose_sessions_are_used(lease: int, kind: int) -> None:
-    extension = Extension(reqid=b"r" * 12, lease=lease)
-    asked = requests.Transaction([ops.Compare(1, bytes(8), kind)], [], [], 1, extension)
-    message = [b"c", *encode_request(asked)]
-    assert fresh().read(Arena.from_messages([message])) == PlainKinds.WRITES
-    has_session = lease or kind == ops.ALIVE
-    expected = PlainKinds.OTHERS if has_session else PlainKinds.WRITES
-    assert fresh().read(Arena.from_messages([message], 3)) == expected
+KEYS = AllowedKeys([KeyRow(1), KeyRow(1, name=b"ann"), KeyRow(1, name=b"anna")])
+OWNERS = {9: "anna", 5: "ann", 7: "bob", 6: "ann"}
+
+
+@given(
+    st.sampled_from([None, 0, 1, 2]),
+    st.sampled_from([0, *OWNERS]),
+    st.lists(st.tuples(st.sampled_from([ops.PRESENT, ops.ALIVE]), st.integers(5, 9)), max_size=9),
+)
+def test_with_keys_the_sessions_of_a_transaction_are_its_clients_own(
+    slot: int | None, lease: int, compares: list[tuple[int, int]]
+) -> None:
+    asked = requests.Transaction(
+        [ops.Compare(1, number.to_bytes(8, "little"), kind) for kind, number in compares],
+        [ops.Delete(1, [b"key"])],
+        [],
+        1,
+        Extension(reqid=b"r" * 12, lease=lease),
+    )
+    plain = fresh()
+    plain.set_sessions(OWNERS)
+    arena = Arena.from_messages([[b"c", *encode_request(asked)]], slot, KEYS.state)
+    alive = [number for kind, number in compares if kind == ops.ALIVE]
+    names = [OWNERS.get(number, "") for number in [lease] * (lease > 0) + alive]
+    name = None if slot is None else ["", "ann", "anna"][slot]
+    is_plain = name is None or not names or (len(names) <= 8 and {*names} == {name} != {""})
+    assert plain.read(arena) == (PlainKinds.WRITES if is_plain else PlainKinds.OTHERS)
 
 
 def test_many_small_writes_fill_a_pack() -> None:
