@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache, partial
 from pathlib import Path
@@ -138,7 +138,13 @@ class ServerThread(RunningServer):
 
 
 class ServerProcess(RunningServer):
-    def __init__(self, setup: ActorSetup, control: zmq.Socket[bytes], folder: Path) -> None:
+    def __init__(
+        self,
+        setup: ActorSetup,
+        control: zmq.Socket[bytes],
+        folder: Path,
+        environment: Mapping[str, str],
+    ) -> None:
         super().__init__(setup, control, folder)
         path = folder / f"{setup.node}.json"
         path.write_text(setup.to_json(), encoding="utf-8")
@@ -147,6 +153,7 @@ class ServerProcess(RunningServer):
                 python_command("kelek.actors.farm.server", path),
                 stdin=subprocess.PIPE,
                 stderr=log,
+                env={**os.environ, **environment},
             )
 
     @property
@@ -203,6 +210,7 @@ class FarmServers:
         self.running: dict[int, RunningServer] = {}
         self._epoch = time.time_ns()
         self.challenges: dict[tuple[int, str, str], ChallengeCache] = {}
+        self.environment: dict[str, str] = {}  # More of it, for the processes.
         self.source = ""  # The address of the test's own connections.
         self.stem = ""  # Of their certificate (issue_certificate).
         self._write_files()
@@ -287,7 +295,7 @@ class FarmServers:
             self._sockets.append(control)
             control.bind(setup.control)
             if self._processes:
-                self.running[number] = ServerProcess(setup, control, self.folder)
+                self.running[number] = ServerProcess(setup, control, self.folder, self.environment)
             else:
                 self.running[number] = ServerThread(setup, control, self.folder, self._context)
         for number in numbers or self.ports:

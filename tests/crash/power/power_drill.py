@@ -11,9 +11,11 @@ drill must find that writes are lost.
 import argparse
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,21 +44,27 @@ class ForgetfulCluster(BenchTables):
         log = self.directory / "supervisor.log"
         self.supervisors[name] = spawn([*START, *arguments], log, env=environment)
 
-    def kill_all(self) -> None:
+    def kill_all(self, *others: subprocess.Popen[bytes]) -> None:
         """Kills all processes at once, and waits until they have ended."""
-        supervisors = [*self.supervisors.values()]
-        pids = [pid for each in supervisors for pid in (each.pid, *children_of(each.pid))]
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)  # No process sees that another one has ended.
-        pids = [pid for each in supervisors for pid in (each.pid, *children_of(each.pid))]
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
-        self.stop()
-        until = time.monotonic() + ENDED_S
-        while any(_runs(pid) for pid in pids):
-            if time.monotonic() > until:
-                raise BenchError("killed processes do not end")
-            os.sched_yield()
+        kill_together([*self.supervisors.values(), *others])
+        self.supervisors.clear()
+
+
+def kill_together(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Kills processes and those below them at once, and waits until they have ended."""
+    running = [each.pid for each in processes if each.poll() is None]
+    for pid in [below for each in running for below in (each, *children_of(each))]:
+        os.kill(pid, signal.SIGSTOP)  # No process sees that another one has ended.
+    pids = [below for each in running for below in (each, *children_of(each))]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    for process in processes:
+        process.wait()
+    until = time.monotonic() + ENDED_S
+    while any(_runs(pid) for pid in pids):
+        if time.monotonic() > until:
+            raise BenchError("killed processes do not end")
+        os.sched_yield()
 
 
 def _runs(pid: int) -> bool:
