@@ -67,6 +67,7 @@ from .families import (
     parse_family,
     without_traceback,
 )
+from .log_check import DurableMark, check_logs
 from .sst_file import Unsupported
 from .sst_scan import FileScan, SstQuery, TableScan, sampled_pieces
 from .walk import Row, TableFile, Walk, file_pieces, files_of, share_within
@@ -94,6 +95,7 @@ class _TooFewFamilies(Exception):
 
 def open_tables(path: str, shared: Resources, replicated: bool) -> "RocksTables":
     """Opens or creates a database. Raises StorageError."""
+    check_logs(path, replicated)
     return RocksTables(path, shared, replicated, read_only=False)
 
 
@@ -152,6 +154,7 @@ class RocksTables:
             _write_options(replicated, sync and not replicated) for sync in (False, True)
         ]
         self._stop: weakref.finalize[..., RocksTables] | None = None
+        self._durable = None if replicated else DurableMark(path)
         self._open(SPARE_MIN)
 
     # ---- opening ----
@@ -197,6 +200,10 @@ class RocksTables:
                 for name, (_, own) in made.items()
             }
         try:
+            if self._durable is not None:
+                with guard:
+                    last = self.database().latest_sequence_number()
+                self._durable.check(last)
             self._load(families)
         except StorageError:
             self._shut()
@@ -440,6 +447,12 @@ class RocksTables:
             del batch  # It would keep the database open.
             self._reopen(spares)
 
+    def _note_durable(self) -> None:
+        """All changes are durable now, except those of replicated tables."""
+        if self._durable is not None:
+            with Guard(self.path):
+                self._durable.write(self.database().latest_sequence_number())
+
     def _release_families(self, batch: PendingWrites) -> None:
         """Returns the column families of a batch, which are empty."""
         for family in batch.made:
@@ -461,6 +474,8 @@ class RocksTables:
         sync = sync or bool(batch.dropped)
         with self._guard:
             self.database().write(made, self._write_options[sync])
+        if sync:
+            self._note_durable()
         self.families, self.versioned_tables = batch.families, batch.versioned_tables
         self.applied = at or self.applied
         if batch.changes_times:
@@ -494,6 +509,7 @@ class RocksTables:
         if not self._replicated:
             with Guard(self.path):
                 self.database().flush_wal(True)
+            self._note_durable()
             return
         self._need(self._shared.buffers.get_usage())
         until = time.monotonic() + SETTLE_S_MAX
@@ -679,6 +695,8 @@ class RocksTables:
         if self._stop is not None:
             self._stop()
         self._stop = self._database = None
+        if self._durable is not None:
+            self._durable.close()
         self.families, self.spare_families, self._unused_families = {}, {}, []
 
 
