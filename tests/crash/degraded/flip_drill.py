@@ -2,10 +2,11 @@
 
     PYTHONPATH=.build python -m kelek.tests.crash.degraded.flip_drill --rounds 40 --seed 7
 
-As kill_drill.py with replicated tables, but each round kills a node, flips a bit of what one of its
-files holds, and starts it again. Without help `kelek status` must soon find nothing wrong. Of a
-damaged hard state it must say what the node needs: its vote waits for another leader, and a file
-that does not name its owner any more has to be restored.
+As kill_drill.py, but each round kills a node, flips a bit of what one of its files holds, and
+starts it again. Without help `kelek status` must soon find nothing wrong. Of a damaged hard state
+it must say what the node needs: its vote waits for another leader, and a file that does not name
+its owner any more has to be restored. The write-ahead log of local tables has no copy either: the
+node names the file, and has everything once that is mended.
 """
 
 import argparse
@@ -22,7 +23,8 @@ from typing import Any
 from kelek.bench.kelek_cluster import NODES, Apart
 from kelek.bench.machine import BenchError
 from kelek.bench.tables.tables import BenchTables
-from kelek.tests.crash.kill_drill import SETTINGS, WRITERS_EACH, Broken, Drill, DrillWriter
+from kelek.tests.crash.kill_drill import SETTINGS, Broken, Drill, DrillWriter
+from kelek.tests.interop.zerodb import zerodb_plain as plain
 
 KINDS = {
     "segment": "raft/log/*.seg",
@@ -33,8 +35,10 @@ KINDS = {
     "current": "tables/*/replicated/CURRENT",
     "options": "tables/*/replicated/OPTIONS-*",
     "identity": "tables/*/replicated/IDENTITY",
+    "local log": "tables/*/local/*.log",
 }
-HARD_STATE = "hard state"  # A forgotten vote can't be had from others (disk-format.md).
+# What can't be had from others: a forgotten vote (disk-format.md), local tables.
+HARD_STATE, LOCAL_LOG = "hard state", "local log"
 KELEK = [sys.executable, "-P", "-m", "kelek.console.kelek_cli"]
 BACK_S = 90.0
 POLL_S = 0.1
@@ -71,9 +75,10 @@ def flip(path: Path, at: int) -> None:
 
 
 class FlipDrill(Drill):
-    """A drill whose kills leave a flipped bit behind."""
+    """A drill whose kills leave a flipped bit behind. Local writes are durable."""
 
     cluster: FlippedCluster
+    local_syncs = (plain.FULLSYNC,)
 
     def __init__(self, directory: Path, seed: int) -> None:
         super().__init__(directory, seed)
@@ -83,13 +88,6 @@ class FlipDrill(Drill):
 
     def new_cluster(self, directory: Path) -> BenchTables:
         return FlippedCluster(directory, SETTINGS)
-
-    def writers(self) -> list[DrillWriter]:
-        return [
-            DrillWriter(self, node, False)
-            for node in range(len(NODES))
-            for _ in range(WRITERS_EACH)
-        ]
 
     def load(self, rounds: int) -> None:
         writers = self.writers()
@@ -120,8 +118,8 @@ class FlipDrill(Drill):
         self.cluster.start_node(node)
         self.write(writers, 60)
         started = time.monotonic()
-        if problem := self.problem_of(node):
-            if kind != HARD_STATE:
+        if problem := self.problem_of(node, path.name if kind == LOCAL_LOG else ""):
+            if kind not in (HARD_STATE, LOCAL_LOG):
                 raise Broken(f"{title}: {problem}\n{self.cluster.says(node)}")
             self.helped.append(f"{title}: {problem}")
             self.help(node, path, at, problem)
@@ -144,8 +142,9 @@ class FlipDrill(Drill):
         else:
             raise Broken(f"{node} does not say which file it needs: {problem}")
 
-    def problem_of(self, node: str) -> str:
-        """What status still says of a node in the end, "" if all is well."""
+    def problem_of(self, node: str, named: str = "") -> str:
+        """What status still says of a node in the end, "" if all is well; or that the node has
+        named this file."""
         url = self.cluster.table_urls[NODES.index(node)]
         until = time.monotonic() + BACK_S
         problem = "it takes no writes"
@@ -157,6 +156,8 @@ class FlipDrill(Drill):
                 )
                 if not problem or problem.startswith("vote-withheld"):
                     return problem
+            if named and f"{named}: offset" in self.cluster.says(node):
+                return f"{named} is damaged"
             Event().wait(POLL_S)
         return problem
 
