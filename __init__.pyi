@@ -48,6 +48,7 @@ from .clients.errors import Refused as Refused
 from .clients.errors import ServiceNotAllowed as ServiceNotAllowed
 from .clients.errors import ServiceRefused as ServiceRefused
 from .clients.errors import SessionEnded as SessionEnded
+from .clients.errors import SnapshotNotKept as SnapshotNotKept
 from .clients.errors import SnapshotRefused as SnapshotRefused
 from .clients.errors import SnapshotUnsupported as SnapshotUnsupported
 from .clients.errors import StreamConflict as StreamConflict
@@ -115,6 +116,7 @@ from .clients.table.reads import KeyVersion as KeyVersion
 from .clients.table.table import Table as Table
 from .clients.table.typed.schema import TableSchema as TableSchema
 from .clients.table.updates import KeyLifetime as KeyLifetime
+from .clients.table.views.kept import KeptSnapshot as KeptSnapshot
 from .clients.table.views.map import Map as Map
 from .clients.table.views.view import AsyncTableView as AsyncTableView
 from .clients.table.views.view import TableView as TableView

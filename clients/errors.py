@@ -263,6 +263,11 @@ class TableCompacted(TableError, Compacted):
 # ---- streams ----
 
 
+class SnapshotNotKept(TableError, Compacted):
+    """No kept snapshot of the table has this index or name, or is so old. The text names those that
+    are kept."""
+
+
 class StreamTrimmed(TableError, Compacted):
     """Retention has removed records of a stream that a reader wanted.
 

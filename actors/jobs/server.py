@@ -35,6 +35,7 @@ from ...protocols.zerodb.server.map_orders import MapOrder
 from ...protocols.zerodb.server.ownership import Ownership
 from ...protocols.zerodb.wire import answers, ops, requests, values
 from ...protocols.zerodb.wire import worker_pipe as pipe
+from ...protocols.zerodb.wire.kept import KeptRow, encode_kept
 from ...protocols.zerodb.wire.requests import decode_request, type_of
 from ...protocols.zerodb.wire.worker_pipe import PIPE_HEADER
 from ...storage.disk.disk import Disk
@@ -85,6 +86,7 @@ class WaitingRequest(NamedTuple):
     request: requests.Request
     table: int
     due_ms: int
+    kept: KeptRow | None = None  # It waits until all nodes keep it.
 
 
 class JobServer(Actor):
@@ -188,8 +190,10 @@ class JobServer(Actor):
                 client = decode_client(frames.pop()) if flags & pipe.KEYED else None
                 requester = Requester(ticket, frames[0], bool(flags & pipe.ENVELOPE), client)
                 self._enqueue(requester, frames[1:])
-            elif kind == pipe.OWNERS and len(frames) == 1:
+            elif kind == pipe.OWNERS and len(frames) in (1, 2):
                 self.clients.owners = msgpack.unpackb(frames[0], strict_map_key=False)
+                for kept in frames[1:]:
+                    self.table.set_kept(frozenset(msgpack.unpackb(kept)), self.now_ms)
             elif kind == pipe.KEY_CHANGED and len(frames) == 1:
                 self._on_key_changed(decode_client(frames[0]))
             elif (
@@ -330,7 +334,7 @@ class JobServer(Actor):
             owner = self.clients.owners.get(lease.number, lease.owner)
             if owner == key.name and not may_hold(key, lease.table):
                 self._release(lease.number)
-        for ticket, (requester, request, table, _) in list(self._waiting.items()):
+        for ticket, (requester, request, table, *_) in list(self._waiting.items()):
             target = getattr(request, "target", None)
             if requester.owner == key.name and not may_hold(key, table, target):
                 del self._waiting[ticket]
@@ -384,6 +388,9 @@ class JobServer(Actor):
             opened = ops.LeaseOpen(request.table, wall_ms())
             self.shared.request(ticket, opened, request.extension.reqid, requester.owner)
             return None
+        if request.action == requests.SNAPSHOT_KEEP:
+            self._keep_snapshot(requester, request)
+            return None
         if request.action == requests.LEASE_RENEW:
             self._lease(requester, request, request.lease)
             self.table.renew(request.lease, self.now_ms)
@@ -397,12 +404,46 @@ class JobServer(Actor):
             self.table.release(request.lease)
         return answers.encode_ok(request)
 
-    def _lease(self, requester: Requester, request: requests.Request, number: int) -> Lease:
+    def _keep_snapshot(self, requester: Requester, request: requests.Lease) -> None:
+        """Asks for the entry that keeps a snapshot on all nodes, or keeps it no longer. Raises
+        JobRefused, RequestError, StorageError."""
+        number, table = request.lease, request.table
+        if not values.is_shared(number):
+            raise JobRefused(f"lease {number} belongs to one node, which can't keep it")
+        self._check_release(requester, request)
+        kept = KeptRow(table, number, request.name, owner=requester.owner or "")
+        if request.ttl_ms:
+            lease = self._lease(requester, request, number)
+            if lease.table != table:
+                raise JobRefused(f"lease {number} is of table {lease.table}, not {table}")
+            if len({*self.table.kept} - {number}) >= values.KEPT_SNAPSHOTS_MAX:
+                most = values.KEPT_SNAPSHOTS_MAX
+                raise JobRefused(f"the nodes keep {most} snapshots already; release one")
+            now_ms = wall_ms()
+            kept = kept._replace(taken_ms=lease.unix_ms or now_ms, until_ms=now_ms + request.ttl_ms)
+        ticket = self._add_waiting(requester, request, table)
+        self._waiting[ticket] = self._waiting[ticket]._replace(kept=kept)
+        self.shared.keep(ticket, request, kept)
+        if not request.ttl_ms:
+            self._release(number)  # Else it would stay until it has been idle.
+
+    def _lease(
+        self,
+        requester: Requester,
+        request: requests.Request,
+        number: int,
+        reads: int | None = None,
+    ) -> Lease:
         """Returns the lease. Raises JobRefused if it does not exist, RequestError if it is of
-        another key, and StorageError."""
+        another key, and StorageError.
+
+        reads   the table that a job is to read: each key that may do so can use a kept snapshot
+        """
         if values.is_shared(number):
             self.shared.adopt(number, self.now_ms)
         lease = self.table.lease(number)
+        if number in self.table.kept and reads == lease.table:
+            return lease
         owner = self.clients.owners.get(number) if values.is_shared(number) else lease.owner
         if owner is not None or not values.is_shared(number):
             self._check_owner(requester, request, owner, f"lease {number}")
@@ -442,11 +483,15 @@ class JobServer(Actor):
     def _answer_lease(
         self, waiting: WaitingRequest, request: requests.Lease, log_index: int
     ) -> None:
-        """Answers a lease request. The entry is applied here: the lease is open or released
-        everywhere."""
+        """Answers a lease request. The entry is applied here: the lease is open, kept or
+        released everywhere."""
         if request.action == requests.LEASE_RELEASE:
             self.table.on_lease_released(request.lease)
             self._answer(waiting.requester, answers.encode_ok(request))
+            return
+        if waiting.kept is not None:
+            answer = answers.KEPT.encode(request, encode_kept(waiting.kept))
+            self._answer(waiting.requester, answer)
             return
         lease = self.shared.adopt(values.shared_lease(log_index), self.now_ms)
         if lease is None:
@@ -471,7 +516,8 @@ class JobServer(Actor):
     ) -> None:
         extension = request.extension
         if extension.flags & values.WITH_LEASE and extension.lease:
-            lease = self._lease(requester, request, extension.lease)
+            lease = self._lease(requester, request, extension.lease, request.table)
+            self.table.check_not_released(lease.number)
             if (
                 request.table != lease.table
                 and request.table not in self.lease_folder.tables(lease.number).tables()
@@ -552,6 +598,8 @@ class JobServer(Actor):
         match waiting.request:
             case requests.Lease(lease=number, action=requests.LEASE_RELEASE):
                 text = f"lease {number} is not released on all nodes: {reason}"
+            case requests.Lease(lease=number, action=requests.SNAPSHOT_KEEP):
+                text = f"the nodes were not told to keep, or to release, lease {number}: {reason}"
         self._refuse(waiting.requester, waiting.request, text, database=True, retry=retry)
 
     def _on_server_lost(self) -> None:

@@ -6,8 +6,10 @@ in use on a node or was released. No node ends a lease as unused while another n
 """
 
 from ...net.clock import earliest
-from ...protocols.zerodb.server.jobs import JobTable, Lease
-from ...protocols.zerodb.wire import ops
+from ...protocols.zerodb.server.jobs import ROWS_LATE_MS, JobTable, Lease
+from ...protocols.zerodb.wire import ops, requests
+from ...protocols.zerodb.wire.kept import KeptRow, encode_kept, kept_key
+from ...protocols.zerodb.wire.values import SNAPSHOT_TABLE, Extension
 from ...protocols.zerodb.wire.worker_pipe import LEASE, LEASE_ENDED, LEASE_OPENED, LEASE_RENEWED
 from ...storage.worker.lease_folder import LeaseFolder
 from ...storage.worker.shared_lease import FREE_BYTES_MIN
@@ -29,8 +31,11 @@ class SharedLeases:
 
     # ---- what is in the folder ----
 
-    def adopt(self, number: int, now_ms: int) -> Lease | None:
-        """Opens a snapshot of the folder; returns None if it is not there. Raises StorageError."""
+    def adopt(self, number: int, now_ms: int, idle_ms: int = 0) -> Lease | None:
+        """Opens a snapshot of the folder; returns None if it is not there. Raises StorageError.
+
+        idle_ms   as of JobTable.add_lease()
+        """
         if number in self._table.shared:
             return self._table.lease(number)
         description = self._folder.description(number)
@@ -42,14 +47,18 @@ class SharedLeases:
             self._folder.path(number),
             description.log_index,
             description.term,
+            unix_ms=description.unix_ms,
         )
-        self._table.add_lease(lease, True, now_ms)
+        self._table.add_lease(lease, True, now_ms, idle_ms)
         return lease
 
     def adopt_all(self, now_ms: int) -> None:
-        """Opens every snapshot of the folder, also those that no message announced."""
+        """Opens every snapshot of the folder, also those that no message announced.
+
+        After a start some may be kept: the worker reports that once it has applied the log.
+        """
         for number in self._folder.shared():
-            if self.adopt(number, now_ms) is None:
+            if self.adopt(number, now_ms, ROWS_LATE_MS) is None:
                 self._folder.remove(number)
 
     # ---- what the log says ----
@@ -71,6 +80,16 @@ class SharedLeases:
         owner   the key that owns an opened lease; None: it has no owner
         """
         self._port.request(LEASE, ticket, op.table, ops.pack([op]), reqid, (owner or "").encode())
+
+    def keep(self, ticket: int, request: requests.Lease, kept: KeptRow) -> None:
+        """Requests the row of a kept snapshot, which ends with its time to live, or its end."""
+        keys, extension = [kept_key(kept.table, kept.lease)], Extension(ttl_ms=request.ttl_ms)
+        operations: list[ops.Op] = [ops.Delete(SNAPSHOT_TABLE, keys)]
+        if request.ttl_ms:
+            put = requests.Put(SNAPSHOT_TABLE, keys, [encode_kept(kept)], extension=extension)
+            operations = requests.operations(put, kept.until_ms - request.ttl_ms)
+        data, reqid = ops.pack(operations), request.extension.reqid
+        self._port.request(LEASE, ticket, SNAPSHOT_TABLE, data, reqid, b"")
 
     def on_written(self, ticket: int) -> bool:
         """Handles an applied entry; returns False if this object did not request it."""

@@ -23,9 +23,9 @@ from ..io.coalescer import RequestCoalescer, RequestLimits
 from ..io.operations import Operation
 from ..io.public import public
 from .arguments import Data, Pair, checked_key, checked_step, is_step
-from .jobs import TableJobs
 from .table import PACK_BYTES, PACK_PAIRS, Puts, Table, TableWrites, columns_of
 from .updates import TableUpdates
+from .views.kept import AsOf, TableSnapshots
 from .views.view import AsyncTableView
 
 SUMS_MAX = 512  # In one request: those of one key are one increment.
@@ -67,7 +67,7 @@ def combined(items: Iterable[Addition]) -> tuple[list[Addition], list[tuple[int,
 
 
 @public(like=Table)
-class AsyncTable(TableUpdates, TableWrites, TableJobs, AsyncDriver):
+class AsyncTable(TableUpdates, TableWrites, TableSnapshots, AsyncDriver):
     """kelek.Table for asyncio. Any number of tasks of one loop may share it.
 
     async with kelek.AsyncTable("tcp://127.0.0.1:7100", "users") as table:
@@ -198,11 +198,13 @@ class AsyncTable(TableUpdates, TableWrites, TableJobs, AsyncDriver):
                 await self._run(puts.add(*columns_of(pack)))
             return await self._run(puts.finish())
 
-    def snapshot(self) -> AsyncTableView:
+    def snapshot(self, *, as_of: AsOf | None = None) -> AsyncTableView:
         """The table as it is now, for reads in an `async with` statement that
         all see this state; see AsyncTableView. It contains every write
-        acknowledged before."""
-        return AsyncTableView(self)
+        acknowledged before.
+
+        as_of   the table as it was instead; see kelek.Table.snapshot()"""
+        return AsyncTableView(self, as_of)
 
     async def aclose(self) -> None:
         """Closes the client. Sent writes may still happen; tasks that wait get

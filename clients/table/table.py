@@ -26,11 +26,11 @@ from .arguments import (
     milliseconds,
 )
 from .batch import Batch, BatchResult
-from .jobs import TableJobs
 from .operations import OPENING_MS, OPENING_POLL_MS, decoded
 from .pages import arrow, typed
 from .typed.operations import TypedTable
 from .updates import TableUpdates
+from .views.kept import AsOf, TableSnapshots
 from .views.view import TableView
 
 if TYPE_CHECKING:
@@ -336,7 +336,7 @@ def columns_of(pairs: Sequence[Pair]) -> Columns:
 
 
 @public()
-class Table(TableUpdates, TableWrites, TableJobs, BlockingDriver):
+class Table(TableUpdates, TableWrites, TableSnapshots, BlockingDriver):
     """A client of one table of a cluster. It has no thread of its own.
 
         with kelek.Table("tcp://127.0.0.1:7100", "users", codec="json") as t:
@@ -364,6 +364,7 @@ class Table(TableUpdates, TableWrites, TableJobs, BlockingDriver):
     Arrow    put_arrow to_arrow chunks_arrow snapshot_chunks_arrow
     jobs     copy_into map_into jobs job_status wait_job end_job chunks
     views    snapshot open_snapshot snapshot_chunks renew release range_job
+    past     keep_snapshot snapshots find_snapshot release_snapshot
     names    name number names locate rename exchange drop open
     server   server info tables counters compact unload split_points close
 
@@ -419,8 +420,11 @@ class Table(TableUpdates, TableWrites, TableJobs, BlockingDriver):
         """
         return self._put_packs(map(columns_of, packs(pairs, self._stored)), ttl_s, progress)
 
-    def snapshot(self) -> TableView:
+    def snapshot(self, *, as_of: AsOf | None = None) -> TableView:
         """The table as it is now, for reads in a `with` statement that all see
         this state; see TableView. It contains every write acknowledged before.
+
+        as_of   the table as it was instead, in a kept snapshot: its index, its
+                name, or a datetime; see find_snapshot()
         """
-        return TableView(self)
+        return TableView(self, as_of)

@@ -5,7 +5,7 @@
     tables:RANGES:r          reads of tables; RANGES is 7, 7-9, 7-9,12 or *
     tables:RANGES:rw         reads and writes of tables
     services:PATTERNS        requests to services; PATTERNS is mail, mail.*, mail.*,echo or *
-    jobs                     data jobs: copies and maps, and leases of snapshots
+    jobs                     data jobs: copies and maps, leases of snapshots, and kept ones
     worker:PATTERNS          offers services
     observer                 status, counters, lists of services and workers
     admin                    members, transfer, snapshots, truncate, open, compact, and the jobs,

@@ -32,6 +32,7 @@ class LeaseDescription(NamedTuple):
     table: int  # For which it was opened.
     log_index: int  # The last entry in it.
     term: int
+    unix_ms: int = 0  # The time of that entry; 0: a version that does not note it has made it.
 
 
 def encode_description(description: LeaseDescription) -> str:
@@ -72,7 +73,8 @@ class LeaseFolder:
         words: list[str] = []
         with SystemCall(path, "read"), suppress(FileNotFoundError):
             words = Path(path).read_text(encoding="ascii", errors="replace").split()
-        sound = len(words) == len(LeaseDescription._fields) and all(map(str.isdecimal, words))
+        counts = len(LeaseDescription._fields) - 1, len(LeaseDescription._fields)
+        sound = len(words) in counts and all(map(str.isdecimal, words))
         return LeaseDescription(*map(int, words)) if sound else None
 
     def free(self) -> int:

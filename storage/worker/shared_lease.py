@@ -34,7 +34,10 @@ class SharedLeases:
             if self._folder.description(number) is not None:
                 return ""  # The entry is applied again, since the tables have lost it in a crash.
             self._check(op, unix_ms)
-            description = DESCRIPTION, encode_description(LeaseDescription(op.table, *at))
+            description = (
+                DESCRIPTION,
+                encode_description(LeaseDescription(op.table, *at, op.now_ms)),
+            )
             self._directory.write_lease(self._folder.path(number), description)
         except StorageError as error:
             return str(error)

@@ -26,6 +26,7 @@ from ..arguments import (
 )
 from ..jobs import ClusterSnapshot, TableJobs
 from ..pages import ScanQuery, pairs_of
+from .kept import AsOf, TableSnapshots
 
 if TYPE_CHECKING:
     from ..async_table import AsyncTable
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
 class ViewOperations:
     """The reads of a view: jobs on a snapshot of all nodes, which any of them continues."""
 
-    _table: TableJobs
+    _table: TableSnapshots
+    _as_of: AsOf | None  # In a kept snapshot; None: the view has a snapshot of its own.
     _snapshot: ClusterSnapshot | None = None  # While the view is open.
 
     @property
@@ -51,19 +53,25 @@ class ViewOperations:
         return self.snapshot.index
 
     def _open(self) -> Operation[None]:
-        self._snapshot = yield from TableJobs.open_snapshot(self._table)
+        if self._as_of is None:
+            self._snapshot = yield from TableJobs.open_snapshot(self._table)
+        else:
+            kept = yield from TableSnapshots.find_snapshot(self._table, self._as_of)
+            self._snapshot = ClusterSnapshot(kept.number, "", "", kept.index)
 
     def _release(self) -> Operation[None]:
         snapshot, self._snapshot = self._snapshot, None
-        if snapshot is not None:
+        if snapshot is not None and self._as_of is None:
             # It may have ended, or no server is there: then it ends by itself.
             with suppress(TableRefused, TableTimeout):
                 yield from TableJobs.release(self._table, snapshot.number)
 
     @operation
     def renew(self) -> Operation[None]:
-        """Keeps it for at least `job_idle_s` (topology) from now."""
-        return TableJobs.renew(self._table, self.snapshot.number)
+        """Keeps it for at least `job_idle_s` (topology) from now. A kept
+        snapshot ends when it is told to."""
+        if self._as_of is None:
+            yield from TableJobs.renew(self._table, self.snapshot.number)
 
     @operation
     def get(self, key: Data) -> Operation[Any]:
@@ -152,12 +160,14 @@ class TableView(ViewOperations, Blocking):
     job of that node: for many keys scan a range. The view ends `job_idle_s`
     (topology) after its last read or renew(); reads raise TableRefused then. A
     local table has no views. A key with CURVE needs the grant `jobs`.
+
+    A view of a kept snapshot, by snapshot(as_of=), ends with that.
     """
 
     _table: "Table"
 
-    def __init__(self, table: "Table") -> None:
-        self._table = table
+    def __init__(self, table: "Table", as_of: AsOf | None = None) -> None:
+        self._table, self._as_of = table, as_of
 
     def _do(self, step: Step) -> None:
         self._table._do(step)
@@ -170,7 +180,7 @@ class TableView(ViewOperations, Blocking):
         return self
 
     def close(self) -> None:
-        """Releases it."""
+        """Closes it; a kept snapshot stays."""
         self._run(self._release())
 
 
@@ -185,8 +195,8 @@ class AsyncTableView(ViewOperations, Asynchronous):
 
     _table: "AsyncTable"
 
-    def __init__(self, table: "AsyncTable") -> None:
-        self._table = table
+    def __init__(self, table: "AsyncTable", as_of: AsOf | None = None) -> None:
+        self._table, self._as_of = table, as_of
 
     async def _do(self, step: Step) -> None:
         await self._table._do(step)
@@ -202,5 +212,5 @@ class AsyncTableView(ViewOperations, Asynchronous):
         return self
 
     async def aclose(self) -> None:
-        """Releases it."""
+        """Closes it; a kept snapshot stays."""
         await self._run(self._release())

@@ -18,6 +18,7 @@ from ...access.audit import ALLOWED, DENIED, OK, AuditRecord, AuditTrail, Sender
 from ...access.grants import EVERYTHING, Grants, Right, TableRange
 from ...access.zap import AllowedKey, KeyChange, Keyring, Slot
 from ..wire import answers
+from ..wire.kept import KeptRow
 from ..wire.requests import peek
 from ..wire.values import is_shared
 from ..wire.worker_pipe import Message
@@ -59,6 +60,8 @@ class Clients:
         self.enforces = enforces
         # The keys' names by session, or lease of all nodes; as of the applied index.
         self.owners: Mapping[int, str] = {}
+        # By lease, as of the applied index; None: no worker has reported them yet.
+        self.kept: Mapping[int, KeptRow] | None = None
         self.trail = AuditTrail()  # The owner writes it.
         self._sessions: Counter[str] = Counter()  # By owner, with those that were asked for since.
         self._counted: Mapping[int, str] = self.owners

@@ -63,11 +63,14 @@ class JobRequests:
         self._outbox.jobs.add([head, encode_client(client)])
 
     def send_owners(self) -> None:
-        """Gives job_server the owners of the leases of all nodes."""
-        owners = self._context.clients.owners.items()
-        leases = {number: owner for number, owner in owners if is_shared(number)}
+        """Gives job_server the owners of the leases of all nodes, and the leases that are kept."""
+        clients = self._context.clients
+        kept = clients.kept
+        leases = {number: name for number, name in clients.owners.items() if is_shared(number)}
+        leases |= {each.lease: each.owner for each in (kept or {}).values() if each.owner}
         head = PIPE_HEADER.pack(pipe.OWNERS, 0, 0, 0, 0, 0)
-        self._outbox.jobs.add([head, msgpack.packb(leases)])
+        known = [] if kept is None else [msgpack.packb([*kept])]
+        self._outbox.jobs.add([head, msgpack.packb(leases), *known])
 
     def on_job_request(self, head: Sequence[int], frames: Message) -> None:
         """Handles a request of job_server."""

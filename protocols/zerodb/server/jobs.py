@@ -6,7 +6,7 @@ shared lease exists on all nodes; the log gives its number. It ends on all nodes
 so each node reports its use by log entries.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 from ...errors import LocalProtocolError
@@ -30,6 +30,7 @@ CANCELLED = "cancelled"  # A request ended it.
 
 RENEWALS = 3  # Number of renewals by the log in the idle time of a lease.
 RENEWALS_AFTER_FAILURE = 12  # The same after a renewal has failed.
+ROWS_LATE_MS = 60_000  # A worker that starts has applied the rows of kept snapshots by then.
 ENDED_LEASES_MAX = 1024  # Ended shared leases that are remembered.
 UNKNOWN = "there is no data job {apid}; it ended long ago, or with its server"
 
@@ -58,6 +59,7 @@ class Lease(NamedTuple):
     term: int
     owner: str | None = None  # The key of its client; None: it has none, or is not known here.
     client: str | bytes = b""  # What has limits: the owner, or a connection; empty: not known here.
+    unix_ms: int = 0  # When it was opened; 0: not known.
 
 
 class JobScan(NamedTuple):
@@ -163,6 +165,7 @@ class JobTable:
         self._ended: dict[int, Statistics] = {}  # The oldest first.
         self._new_ended: list[Statistics] = []
         self._freed: list[Lease] = []
+        self.kept: Collection[int] = ()  # Shared leases that stay without jobs, as the log says.
         self.ended_leases: dict[int, None] = {}  # Ended shared leases, the oldest first.
 
     # ---- leases ----
@@ -194,11 +197,15 @@ class JobTable:
         held = self._leases[number]
         held.lease = held.lease._replace(client=client)
 
-    def add_lease(self, lease: Lease, keeps: bool, now_ms: int) -> None:
-        """Adds a lease. Without `keeps` it ends with its last job."""
+    def add_lease(self, lease: Lease, keeps: bool, now_ms: int, idle_ms: int = 0) -> None:
+        """Adds a lease. Without `keeps` it ends with its last job.
+
+        idle_ms   it may be idle for so long at first, if that is longer than the limit
+        """
         if lease.number in self._leases:
             raise LocalProtocolError(f"lease {lease.number} is there already")
-        self._leases[lease.number] = _LeaseUse(lease, keeps, now_ms + self.limits.idle_ms)
+        until_ms = now_ms + max(idle_ms, self.limits.idle_ms)
+        self._leases[lease.number] = _LeaseUse(lease, keeps, until_ms)
         self._leases[lease.number].renewal_due_ms = now_ms + self.limits.idle_ms // RENEWALS
 
     def lease(self, number: int) -> Lease:
@@ -212,6 +219,11 @@ class JobTable:
                 retry=True,
             )
         raise JobRefused(f"there is no lease {number}; it was released or idle for too long")
+
+    def check_not_released(self, number: int) -> None:
+        """Raises JobRefused if a lease of all nodes only waits for the end of its jobs."""
+        if is_shared(number) and not self._leases[number].keeps:
+            raise JobRefused(f"lease {number} was released: it takes no further job")
 
     def renew(self, number: int, now_ms: int) -> None:
         """Raises JobRefused if it does not exist."""
@@ -243,6 +255,15 @@ class JobTable:
         if held is not None:
             held.idle_ms = now_ms + self.limits.idle_ms
             held.renewal_due_ms = now_ms + self.limits.idle_ms // RENEWALS
+
+    def set_kept(self, kept: Collection[int], now_ms: int) -> None:
+        """The log says which shared leases stay without jobs. One that was among them stays a
+        while: a worker that starts again reports some late."""
+        for number in self.kept:
+            held = self._leases.get(number)
+            if held is not None and number not in kept:
+                held.idle_ms = now_ms + max(ROWS_LATE_MS, self.limits.idle_ms)
+        self.kept = kept
 
     def on_lease_released(self, number: int) -> None:
         """An entry of the log has released a shared lease."""
@@ -279,9 +300,10 @@ class JobTable:
             )
 
     def drop_idle_lease(self) -> bool:
-        """Ends the oldest shared lease without jobs, because this node has no room. Returns whether
-        there was one. Clients go to another node."""
-        number = next((it for it in self.shared if not self._leases[it].jobs), None)
+        """Ends the oldest shared lease without jobs, because this node has no room; a kept one only
+        if there is no other. Returns whether there was one. Clients go to another node."""
+        idle = [it for it in self.shared if not self._leases[it].jobs]
+        number = next((it for it in idle if it not in self.kept), next(iter(idle), None))
         if number is not None:
             self._freed.append(self._leases.pop(number).lease)
         return number is not None
@@ -449,14 +471,18 @@ class JobTable:
         for apid in [apid for apid, job in self._jobs.items() if now_ms >= job.idle_ms]:
             self._end(apid, EXPIRED, unix_ms)
         for number, held in list(self._leases.items()):
-            if not held.jobs and now_ms >= held.idle_ms:
+            if not held.jobs and now_ms >= held.idle_ms and number not in self.kept:
                 held.keeps = False
                 self._free_unused(number)
 
     def deadline_ms(self) -> int | None:
         """When tick() is due."""
         idle = [job.idle_ms for job in self._jobs.values()]
-        idle += [held.idle_ms for held in self._leases.values() if not held.jobs]
+        idle += [
+            held.idle_ms
+            for number, held in self._leases.items()
+            if not held.jobs and number not in self.kept
+        ]
         return min(idle, default=None)
 
     def pop_freed(self) -> list[Lease]:

@@ -17,6 +17,7 @@ from ..wire.values import (
     NO_TABLE,
     OWNER_TABLE,
     RESERVED_FIRST,
+    SNAPSHOT_TABLE,
 )
 
 
@@ -36,7 +37,7 @@ class Ownership:
         self._services = frozenset(services)
         self._local = frozenset(local)
         self._closed = self._services | {
-            CATALOGUE_TABLE, NO_TABLE, OWNER_TABLE, BROKER_TABLE
+            SNAPSHOT_TABLE, CATALOGUE_TABLE, NO_TABLE, OWNER_TABLE, BROKER_TABLE
         }  # fmt: skip
         self.owners: Mapping[int, bytes] = {}  # By table, as of the applied index.
 

@@ -281,7 +281,8 @@ class Session:
         channel.reported_kinds.add(kind)
 
     def _on_tables(self, channel: WorkerChannel, frames: Message) -> None:
-        """A worker lists its tables, and the owners of reserved ones, of sessions and of leases."""
+        """A worker lists its tables, the owners of reserved ones, of sessions and of leases, and
+        kept snapshots."""
         tables, local = (pipe.decode_tables(frame) for frame in frames[:2])
         owners = pipe.decode_owners(frames[2])
         channel.status = channel.status._replace(tables=tables, local=local)
@@ -294,6 +295,11 @@ class Session:
             if names != self.clients.owners:
                 self.clients.owners = names
                 self.plain.set_sessions(names)
+                self.jobs.send_owners()
+        if channel.number == values.SNAPSHOT_TABLE % len(self.channels):
+            kept = pipe.decode_kept_rows(frames[4])
+            if kept != self.clients.kept:
+                self.clients.kept = kept
                 self.jobs.send_owners()
 
     def on_epoch(self, channel: WorkerChannel, epoch: int, now_ms: int) -> None:

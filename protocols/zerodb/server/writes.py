@@ -17,6 +17,7 @@ from ....native.tables.requests import WRITE, Requests, Row
 from ...access.zap import AllowedKey
 from ..wire import answers, ops, requests, values
 from ..wire import worker_pipe as pipe
+from ..wire.kept import kept_key
 from ..wire.requests import Request, RequestError, decode_request, error_code, type_of
 from ..wire.worker_pipe import PIPE_HEADER, Message
 from .context import ServerContext
@@ -259,11 +260,18 @@ class WriteRequests:
         if known:
             keys = [lease.to_bytes(8, "big") for lease in known]
             self._propose_owner([ops.Delete(values.OWNER_TABLE, keys)], None)
+        rows = self._context.clients.kept or {}
+        kept = [rows[lease] for lease in ended if lease in rows]
+        if kept:  # They end with their leases: of a key that was revoked, say.
+            keys = [kept_key(each.table, each.lease) for each in kept]
+            self._propose_owner([ops.Delete(values.SNAPSHOT_TABLE, keys)], None)
 
     def _propose_owner(self, operations: list[ops.Op], answer: Message | None) -> None:
-        worker = values.OWNER_TABLE % self._context.setup.workers
+        """Proposes operations on one of the server's own tables."""
+        table = operations[0].table
+        worker = table % self._context.setup.workers
         write = ProposedWrite([], [], self._context.deadline(), answer, worker)
-        self.propose(ops.pack(operations), values.OWNER_TABLE, write)
+        self.propose(ops.pack(operations), table, write)
 
     def end_sessions(self, owners: Collection[str]) -> None:
         """Ends the sessions of keys that are no longer allowed."""

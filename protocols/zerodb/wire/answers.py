@@ -629,7 +629,15 @@ STATUS = AnswerLayout[dict[str, str]](
 JOBS = AnswerLayout[dict[int, dict[str, Any]]](  # The objects as of STATUS.
     values.LIST_JOBS, _objects("u64 APID, JSON, u64 APID, JSON ...", U64)
 )
+KEPT = AnswerLayout[bytes](
+    values.LEASE,
+    RestType("of a keep", lambda row: [row], lambda frames: _frame(frames, 0)),
+)
 LEASE = AnswerLayout[SnapshotLease](
     values.LEASE,
-    RestType("of an open: u64 lease, path, position as below", _encode_snapshot, _decode_snapshot),
+    RestType(
+        "of an open: u64 lease, path, position as below; of a keep: the value of its row",
+        _encode_snapshot,
+        _decode_snapshot,
+    ),
 )

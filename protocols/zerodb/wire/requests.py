@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from ...errors import RemoteProtocolError
 from ...wire import Case, Cases, Frame, FrameType, Layout, Part, Rest
 from . import ops, values
+from .catalogue import is_table_name
 from .frames import (
     BOUND,
     COLUMNS,
@@ -137,6 +138,16 @@ class RequestLayout(Layout[Any]):
 _APID_OR_NONE = FrameType(
     "u64", U64.encode, lambda frame: int.from_bytes(frame, "little") if len(frame) == 8 else None
 )
+
+
+def _decode_name(frame: bytes) -> str:
+    name = frame.decode("ascii", "replace")
+    if name and not is_table_name(name):
+        raise RemoteProtocolError("expected a name as of a table, or none")
+    return name
+
+
+SNAPSHOT_NAME = FrameType("text", str.encode, _decode_name)
 TABLE = Frame("table", U32, "table")
 SOURCE = Frame("source", U32, "table that is read")
 TARGET = Frame("target", U32, "table that is written")
@@ -504,6 +515,7 @@ class Session(NamedTuple):
 LEASE_RENEW = 0
 LEASE_RELEASE = 1
 LEASE_OPEN = 2
+SNAPSHOT_KEEP = 3
 
 
 LEASE_ACTION = Cases(
@@ -513,17 +525,27 @@ LEASE_ACTION = Cases(
     Case(LEASE_RENEW, "renew"),
     Case(LEASE_RELEASE, "release"),
     Case(LEASE_OPEN, "open on all nodes", TABLE),
+    Case(
+        SNAPSHOT_KEEP,
+        "keep on all nodes",
+        TABLE,
+        Frame("ttl_ms", within(U64, 0, values.TTL_MS_MAX), "ms from now, 0: no longer"),
+        Frame("name", SNAPSHOT_NAME, "name, may be empty"),
+    ),
 )
 
 
 @_request(values.LEASE, Frame("lease", U64, "lease"), LEASE_ACTION)
 class Lease(NamedTuple):
-    """Renews or releases the lease of a snapshot, or opens a lease on all nodes."""
+    """Renews or releases the lease of a snapshot, opens a lease on all nodes, or keeps the snapshot
+    of one until a time."""
 
     lease: int  # 0 for an open.
-    action: int  # LEASE_RENEW, LEASE_RELEASE, LEASE_OPEN
-    table: int = 0  # For an open.
+    action: int  # LEASE_RENEW, LEASE_RELEASE, LEASE_OPEN, SNAPSHOT_KEEP
+    table: int = 0  # For an open, and to keep.
     extension: Extension = NO_EXTENSION
+    ttl_ms: int = 0  # To keep, as the name; 0: the snapshot is kept no longer.
+    name: str = ""
 
 
 @_request(values.COPY_TABLE, SOURCE, TARGET, START, END)

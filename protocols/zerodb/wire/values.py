@@ -95,7 +95,8 @@ FEATURE_SUMS = 0x400000  # Increments, appends and reads of ranges in transactio
 FEATURE_EXCHANGE = 0x800000  # Two tables exchange their names.
 FEATURE_INDEXES = 0x1000000  # Answers tell the LOG INDEX of writes and reads.
 FEATURE_VERSIONS = 0x2000000  # Tables keep versions of their keys.
-FEATURES = 0x3FFFF07  # All of them.
+FEATURE_KEPT_SNAPSHOTS = 0x4000000  # Leases on all nodes are kept until a time.
+FEATURES = 0x7FFFF07  # All of them.
 
 # Beside the features, a state: this node knows no leader now.
 NO_LEADER = 0x8000_0000_0000_0000
@@ -124,6 +125,7 @@ MAPPER_BYTES_MAX = 16 << 20
 THREADS_MAX = 256
 LISTED_JOBS_MAX = 1000  # In one answer.
 SPLIT_POINTS_MAX = 1 << 16
+KEPT_SNAPSHOTS_MAX = 64  # Of a cluster: a third of the leases that nodes share.
 TTL_MS_MAX = 10 * 365 * 24 * 3600 * 1000  # Ten years.
 COMPARES_MAX = 8192  # In one transaction; so many operations, too, in each branch.
 NUMBER_DIGITS_MAX = 1000  # Of a number that is incremented.
@@ -132,9 +134,11 @@ TEXT_BYTES_MAX = 1024  # Of an error text or a server's name.
 
 # Reserved tables have numbers from here on (docs/protocols/zerodb.md, "Reserved tables").
 RESERVED_FIRST = 0xC000_0000
+SNAPSHOT_TABLE = 0xFFFF_FFFA  # Kept snapshots (kept.py).
 CATALOGUE_TABLE = 0xFFFF_FFFB  # Names and schemas of tables (catalogue.py).
 NO_TABLE = 0xFFFF_FFFC  # Never written: clients read it in place of a table without a number.
 OWNER_TABLE = 0xFFFF_FFFD  # The owners of reserved tables, by table number.
+HIDDEN_TABLES = SNAPSHOT_TABLE, CATALOGUE_TABLE, OWNER_TABLE  # Not in the list of all tables.
 BROKER_TABLE = 0xFFFF_FFFE  # Durable requests, unless the topology names another table.
 
 # Tables that get their number from the catalogue.

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import msgpack
 
+from .kept import KeptRow, decode_kept
 from .values import TableOptions
 
 Message = list[bytes]
@@ -40,7 +41,7 @@ LEASE = 8  # job_server asks for an entry about a lease; the worker reports that
 # The grants of a key have changed. To job_server: the frame is the key (server/clients.py). To a
 # worker: the header names the client, and the frame has the tables that it may read.
 KEY_CHANGED = 9
-OWNERS = 10  # To job_server: the keys that own leases of all nodes.
+OWNERS = 10  # To job_server: the keys that own leases of all nodes, and which leases are kept.
 
 # Codes of a worker's LEASE message; its ticket is the lease.
 LEASE_OPENED = 0
@@ -49,7 +50,8 @@ LEASE_ENDED = 2
 
 # Kinds of a worker's reports.
 PROGRESS = 0  # The applied index, and outcomes of operations.
-TABLES = 1  # Replicated and local tables, owners of reserved ones, of sessions and leases.
+# Replicated and local tables, owners of reserved ones, of sessions and leases, kept snapshots.
+TABLES = 1
 ONE_WAY_FAILURE = 2  # Text: a one-way request failed.
 WRITE_STATUS = 3  # Code 1 and the reason: the database refuses writes. Code 0: it accepts them.
 NEXT_EXPIRY = 4  # The index is the unix time in ms of the next expiry; 0: there is none.
@@ -125,3 +127,13 @@ def decode_owners(packed: bytes) -> dict[int, bytes]:
     """Hashes of owners' tokens by table, or names of keys by session or lease. Raises ValueError,
     TypeError."""
     return dict(msgpack.unpackb(packed, strict_map_key=False))
+
+
+def encode_kept_rows(rows: Collection[tuple[bytes, bytes]]) -> bytes:
+    """A frame of a TABLES report: the rows of SNAPSHOT_TABLE."""
+    return bytes(msgpack.packb([*rows]))
+
+
+def decode_kept_rows(packed: bytes) -> dict[int, KeptRow]:
+    """Kept snapshots by lease. Raises ValueError."""
+    return {each.lease: each for each in decode_kept(msgpack.unpackb(packed))}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ..tables.tables import Outcome, Tables
 from ..wire import worker_pipe as pipe
-from ..wire.values import OWNER_TABLE
+from ..wire.values import OWNER_TABLE, SNAPSHOT_TABLE
 from ..wire.worker_pipe import PIPE_HEADER, Message
 from .requests import TableRequests
 
@@ -166,12 +166,16 @@ class Reporter:
         return None if known == (requests.completed_ticket, applied) else self._unhurried_due_ms
 
     def _owners(self, requests: TableRequests) -> list[bytes]:
-        """Owners of reserved tables, and of sessions and leases, if this worker holds the table
-        that lists them."""
+        """Owners of reserved tables, and of sessions and leases, and kept snapshots, if this worker
+        holds the tables that list them."""
         databases = requests.databases
         tables: Tables = databases.replicated
-        pairs = list(tables.scan(OWNER_TABLE)) if databases.owner.owns(OWNER_TABLE) else []
-        return [pipe.encode_owners(pairs, 4), pipe.encode_owners(pairs, 8)]
+        pairs, kept = (
+            list(tables.scan(table)) if databases.owner.owns(table) else []
+            for table in (OWNER_TABLE, SNAPSHOT_TABLE)
+        )
+        owners = [pipe.encode_owners(pairs, 4), pipe.encode_owners(pairs, 8)]
+        return [*owners, pipe.encode_kept_rows(kept)]
 
     def _add(
         self,

@@ -18,7 +18,7 @@ from ..tables.recent_changes import RecentChanges
 from ..tables.tables import Outcome, TableEntry, TablePartition, Tables
 from ..wire import answers, ops, requests, values
 from ..wire.requests import Request, RequestError
-from ..wire.values import CATALOGUE_TABLE, OWNER_TABLE
+from ..wire.values import HIDDEN_TABLES
 from . import reads
 from .gets import GET_KEYS_MAX, ValueReader, size_of
 from .reads import AnswerTooLarge, Slices, TableStatus
@@ -130,7 +130,7 @@ class Databases(NamedTuple):
                 table: TableStatus(self.local, self.name, True) for table in self.local.tables()
             }
         if number is None:
-            for table in (OWNER_TABLE, CATALOGUE_TABLE):  # Not for users.
+            for table in HIDDEN_TABLES:
                 found.pop(table, None)
             return found
         return {number: found[number]} if number in found else {}

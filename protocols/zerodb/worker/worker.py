@@ -18,7 +18,7 @@ from ...zmqraft.wire.config_codec import batch_config
 from ..tables.tables import LogPosition, Outcome, TableEntry, TablePartition, Tables, store_applied
 from ..wire import ops
 from ..wire import worker_pipe as pipe
-from ..wire.values import OWNER_TABLE, shared_lease
+from ..wire.values import OWNER_TABLE, SNAPSHOT_TABLE, shared_lease
 from ..wire.worker_pipe import PIPE_HEADER, Message
 from .job_requests import JobRequest, JobRequestQueue
 from .reporter import AppliedReporter, Reporter
@@ -253,10 +253,11 @@ class Applier:
 
 
 def _may_change_tables(op: ops.Op, known: Set[int]) -> bool:
-    """Whether the operation may change which tables exist, or their owners."""
+    """Whether the operation may change which tables exist, their owners, or the
+    kept snapshots."""
     if isinstance(op, ops.Transaction):
         return any(_may_change_tables(step, known) for step in (*op.then, *op.otherwise))
-    if op.table not in known or op.table == OWNER_TABLE:
+    if op.table not in known or op.table in (OWNER_TABLE, SNAPSHOT_TABLE):
         return True
     return not isinstance(op, _OF_KNOWN_TABLES)
 

@@ -5,12 +5,14 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgpack
 import pytest
 
 from kelek.actors.runtime import actor
 from kelek.protocols.zerodb.wire import answers, ops, requests, values
 from kelek.protocols.zerodb.wire import worker_pipe as pipe
-from kelek.protocols.zerodb.wire.values import Extension, shared_lease
+from kelek.protocols.zerodb.wire.kept import KeptRow, decode_kept, kept_key
+from kelek.protocols.zerodb.wire.values import SNAPSHOT_TABLE, Extension, shared_lease
 from kelek.storage.worker.lease_folder import (
     DESCRIPTION,
     LeaseDescription,
@@ -22,6 +24,7 @@ from kelek.tests.actors.conftest import ShiftedClock
 from kelek.tests.actors.jobs.job_server_harness import REQID, ROWS, JobServerHarness
 
 IDLE_S = 60.0
+TTL_MS = 3_600_000
 
 
 class SharedLeaseHarness(JobServerHarness):
@@ -31,6 +34,7 @@ class SharedLeaseHarness(JobServerHarness):
         self.log: list[ops.Op] = []  # The entries about leases.
         self.refusal = ""  # Why the log refuses entries.
         self.worker_reports = True  # The worker's messages arrive.
+        self.unix_ms = 0  # The time of entries that open a lease; 0: as of an earlier version.
         self.clock = clock
         super().__init__(folder, {})
 
@@ -62,7 +66,7 @@ class SharedLeaseHarness(JobServerHarness):
         staged, number = self.folder / "staged", shared_lease(self.index)
         self.tables.checkpoint(str(staged))
         (staged / DESCRIPTION).write_text(
-            encode_description(LeaseDescription(table, self.index, 1))
+            encode_description(LeaseDescription(table, self.index, 1, self.unix_ms))
         )
         staged.rename(self.folder / "jobs" / f"lease.{number}")
 
@@ -240,3 +244,89 @@ def test_a_late_report_does_not_restore_a_removed_lease(harness: SharedLeaseHarn
     shutil.rmtree(lease.path, ignore_errors=True)
     harness.report(pipe.LEASE_OPENED, lease.lease)
     assert harness.job(lease.lease).failed
+
+
+# ---- kept snapshots ----
+
+
+def keep(
+    harness: SharedLeaseHarness, lease: int, table: int = 7, ttl_ms: int = TTL_MS
+) -> answers.Answer:
+    extension = Extension(reqid=REQID)
+    asked = requests.Lease(lease, requests.SNAPSHOT_KEEP, table, extension, ttl_ms, "nightly")
+    return harness.ask(asked)
+
+
+def report(harness: SharedLeaseHarness, *kept: int) -> None:
+    """zerodb_server reports which leases are kept."""
+    harness.reply(pipe.OWNERS, 0, msgpack.packb({}), msgpack.packb([*kept]))
+    harness.run_until(lambda: {*harness.actor.table.kept} == {*kept})
+
+
+def test_the_log_says_which_snapshots_are_kept(harness: SharedLeaseHarness) -> None:
+    lease = harness.open().lease
+    answer = keep(harness, lease)
+    put, expiry = harness.log[-2:]
+    assert put == ops.Put(SNAPSHOT_TABLE, [kept_key(7, lease)], [answer.frames[0]])
+    (row,) = decode_kept([(kept_key(7, lease), answer.frames[0])])
+    assert row == KeptRow(7, lease, "nightly", row.taken_ms, row.until_ms)
+    assert row.until_ms == row.taken_ms + TTL_MS, "the time of its entry is not known"
+    assert isinstance(expiry, ops.Expiry)
+    assert (expiry.at_ms, expiry.keys) == (row.until_ms, put.keys)
+    assert not keep(harness, lease, ttl_ms=0).failed
+    harness.run_until(lambda: not harness.leases)
+    ended = [ops.Delete(SNAPSHOT_TABLE, [kept_key(7, lease)]), ops.LeaseEnd(0, lease)]
+    assert harness.log[-2:] == ended
+
+
+def test_a_kept_snapshot_stays_without_readers_also_after_a_restart(
+    harness: SharedLeaseHarness,
+) -> None:
+    lease, other = harness.open(), harness.open()
+    report(harness, lease.lease)
+    harness.pass_time(10 * IDLE_S)
+    harness.run_until(lambda: len(harness.leases) == 1)
+    harness.write(ops.DeleteRange(7, b"", b""))
+    harness.restart()
+    harness.pass_time(IDLE_S / 2)
+    assert harness.rows(lease.lease) == ROWS
+    report(harness, lease.lease)
+    harness.pass_time(10 * IDLE_S)
+    assert harness.rows(lease.lease) == ROWS
+    assert harness.job(other.lease).failed
+    harness.pass_time(10 * IDLE_S)
+    report(harness)
+    harness.pass_time(IDLE_S)
+    harness.run_until(lambda: not harness.leases)
+
+
+def test_its_time_is_that_of_its_entry(harness: SharedLeaseHarness) -> None:
+    harness.unix_ms = 1_700_000_000_000
+    lease = harness.open().lease
+    (row,) = decode_kept([(kept_key(7, lease), keep(harness, lease).frames[0])])
+    assert row.taken_ms == harness.unix_ms
+    assert row.until_ms > row.taken_ms + TTL_MS
+
+
+def test_what_cannot_be_kept_is_refused(
+    harness: SharedLeaseHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = harness.open().lease
+    answer = keep(harness, lease, table=8)
+    assert answer.text == f"lease {lease} is of table 7, not 8"
+    assert "belongs to one node" in keep(harness, 12).text
+    unknown = keep(harness, shared_lease(77))
+    assert "this node has no snapshot of lease" in unknown.text
+    assert unknown.retry, "another node may have it"
+    harness.refusal = "no leader was found"
+    answer = keep(harness, lease)
+    assert answer.text == (
+        f"the nodes were not told to keep, or to release, lease {lease}: no leader was found"
+    )
+    assert answer.retry
+    harness.refusal = ""
+    monkeypatch.setattr(values, "KEPT_SNAPSHOTS_MAX", 2)
+    report(harness, shared_lease(90), shared_lease(91))
+    assert keep(harness, lease).text == "the nodes keep 2 snapshots already; release one"
+    report(harness, shared_lease(90), lease)
+    assert not keep(harness, lease).failed, "it gets another end"

@@ -11,6 +11,7 @@ import zmq
 from kelek.net.sockets import CurveClient
 from kelek.protocols.access.certificates import Certificate
 from kelek.protocols.zerodb.wire import answers, ops, requests, values
+from kelek.protocols.zerodb.wire.kept import decode_kept, kept_key
 from kelek.protocols.zerodb.wire.requests import LAYOUTS, Request, encode_request, type_of
 from kelek.protocols.zerodb.wire.values import FULLSYNC, NOT_ALLOWED, Extension
 from kelek.tests.secure_cluster import SecureCluster, new_key
@@ -26,6 +27,7 @@ GRANTS = {
     "olga": "observer",
     "watcher": f"tables:{TABLE}:r",
     "gone": f"tables:{TABLE}:rw jobs",
+    "lists": f"tables:{values.SNAPSHOT_TABLE}:rw",
 }
 KEYS = {name: new_key(name) for name in GRANTS}
 PUT = ops.Put(TABLE, [b"k"], [b"bad"])
@@ -60,6 +62,7 @@ REQUESTS: list[Request] = [
     requests.EndJob(1),
     requests.ClientData(1),
     requests.Lease(0, requests.LEASE_OPEN, TABLE),
+    requests.Lease(values.shared_lease(5), requests.SNAPSHOT_KEEP, TABLE, ttl_ms=1000),
 ]
 # What a key may send though it may not use the table.
 ALLOWED: dict[str, set[type[Request]]] = {
@@ -239,6 +242,36 @@ def test_a_lease_of_all_nodes_belongs_to_its_key(cluster: KeyedCluster) -> None:
         cluster.wait(partial(is_known, node))
         assert cluster.ask("bob", use, f"{node}.zerodb.url").code == NOT_ALLOWED
     assert cluster.ask("ann", release, "n2.zerodb.url").code == 0
+
+
+def test_a_kept_snapshot_is_for_all_keys_that_may_read_its_table(cluster: KeyedCluster) -> None:
+    opened = cluster.ask("ann", requests.Lease(0, requests.LEASE_OPEN, TABLE))
+    lease = answers.LEASE.decode(opened).lease
+    keep = requests.Lease(lease, requests.SNAPSHOT_KEEP, TABLE, ttl_ms=600_000, name="ours")
+    end = keep._replace(ttl_ms=0, name="")
+    use = requests.RangeJob(TABLE, extension=Extension(flags=values.WITH_LEASE, lease=lease))
+    assert cluster.ask("bob", keep).code == NOT_ALLOWED
+    row = answers.KEPT.decode(cluster.ask("ann", keep))
+    (kept,) = decode_kept([(kept_key(TABLE, lease), row)])
+    assert (kept.owner, kept.name) == ("ann", "ours")
+
+    def may_use(endpoint: str) -> bool:
+        return not cluster.ask("bob", use, endpoint).failed
+
+    for node in ("n1", "n2", "n3"):
+        endpoint = f"{node}.zerodb.url"
+        cluster.wait(partial(may_use, endpoint))
+        other = use._replace(table=OTHER)
+        for request in (other, keep, end, requests.Lease(lease, requests.LEASE_RENEW)):
+            assert cluster.ask("bob", request, endpoint).code == NOT_ALLOWED, request
+        rows = requests.Read(values.SNAPSHOT_TABLE, [kept_key(TABLE, lease)])
+        assert cluster.ask("lists", rows, endpoint).frames == [row]
+        assert cluster.ask("bob", rows, endpoint).code == NOT_ALLOWED
+        write = requests.Delete(values.SNAPSHOT_TABLE, rows.keys, FULLSYNC)
+        assert "is reserved" in cluster.ask("lists", write, endpoint).text
+    assert cluster.ask("ann", end, "n2.zerodb.url").code == 0
+    assert cluster.ask("lists", rows).frames == [b""]
+    cluster.wait(lambda: cluster.ask("bob", use).code != 0)
 
 
 def test_a_job_ends_without_the_grant_for_its_table(cluster: KeyedCluster) -> None:

@@ -28,6 +28,7 @@ from kelek.protocols.zerodb.wire.worker_pipe import (
     HELLO,
     JOB_SERVER,
     ONE_WAY_FAILURE,
+    OWNERS,
     PIPE_HEADER,
     PROGRESS,
     TABLES,
@@ -64,7 +65,7 @@ class TableServerHarness(ActorHarness):
         self.done = self.connect("zerodb_server.done")
         self.reports = self.connect("zerodb_server.reports")
         self.report(PROGRESS)
-        self.report(TABLES, *(4 * [EMPTY]))
+        self.report(TABLES, *(5 * [EMPTY]))
         self.run_until(lambda: self.actor.session.channels[0].reported_kinds >= {PROGRESS, TABLES})
 
     def client(self) -> Socket:
@@ -80,7 +81,7 @@ class TableServerHarness(ActorHarness):
         while True:
             self.run_until(lambda: pipe.poll(0))
             message = pipe.recv_multipart()
-            if message[0][0] != HELLO:
+            if message[0][0] not in (HELLO, OWNERS):
                 return message
 
 

@@ -20,6 +20,8 @@ from kelek.protocols.zerodb.server.clients import (
 )
 from kelek.protocols.zerodb.server.session import Session
 from kelek.protocols.zerodb.wire import answers, ops, requests, values
+from kelek.protocols.zerodb.wire import worker_pipe as pipe
+from kelek.protocols.zerodb.wire.kept import KeptRow, encode_kept, kept_key
 from kelek.protocols.zerodb.wire.requests import decode_request, encode_request, type_of
 from kelek.protocols.zerodb.wire.values import NOT_ALLOWED, OWNER_TABLE, PARTSYNC, Extension
 from kelek.protocols.zerodb.wire.worker_pipe import (
@@ -240,6 +242,30 @@ def test_job_server_learns_the_key_of_a_request(clients: KeyedClients) -> None:
     )  # fmt: skip
     assert PIPE_HEADER.unpack(owners[0])[0] == OWNERS
     assert msgpack.unpackb(owners[1], strict_map_key=False) == {values.shared_lease(7): "bob"}
+    assert len(owners) == 2, "no worker has told yet which leases are kept"
+
+
+def test_job_server_learns_which_leases_are_kept(clients: KeyedClients) -> None:
+    harness = clients.harness
+    kept, other = values.shared_lease(7), values.shared_lease(9)
+    rows = [KeptRow(7, kept, "a", 1, 2, "ann"), KeptRow(8, other)]
+    report = pipe.encode_kept_rows([(kept_key(*row[:2]), encode_kept(row)) for row in rows])
+    none = pipe.encode_owners([], 8)
+    tables = [pipe.encode_tables({}), pipe.encode_tables({}), none, none, report]
+    epoch = harness.session.channels[0].epoch
+    assert epoch is not None
+    head = (pipe.TABLES, 0, 0, 0, 0, epoch)
+    harness.session.on_report(head, tables, 0, 0)
+    harness.session.jobs.send_owners()
+    harness.run(lambda: len(harness.jobs) >= 2)
+    for _, owners, leases in harness.jobs:
+        assert msgpack.unpackb(owners, strict_map_key=False) == {kept: "ann"}
+        assert msgpack.unpackb(leases) == [kept, other]
+    # The end of a lease, as of a key that was revoked, is that of its row.
+    ended = [bytes(4), ops.pack([ops.LeaseEnd(0, kept)]), b"", b""]
+    harness.session.on_job_request((LEASE, 0, 0, 0, 0, 78), ended, harness.now)
+    harness.run(lambda: len(harness.log.records) == 2)
+    assert entries(harness)[1] == [ops.Delete(values.SNAPSHOT_TABLE, [kept_key(7, kept)])]
 
 
 def test_the_owner_of_a_lease_of_all_nodes_is_in_the_log(clients: KeyedClients) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from kelek.protocols.zerodb.server.jobs import (
     ENDED_LEASES_MAX,
+    ROWS_LATE_MS,
     JobLimits,
     JobRefused,
     JobScan,
@@ -123,8 +124,11 @@ def test_a_release_lets_jobs_end_first() -> None:
     held = lease(9)
     one.add_lease(held, True, 0)
     apid = one.start(JobScan(0x42, 7, held.number), PairChunks(iter([(b"k", b"v")])), 0, 0)
+    one.check_not_released(held.number)
     one.on_lease_released(held.number)
     assert one.shared == [held.number]
+    with pytest.raises(JobRefused, match="it takes no further job"):
+        one.check_not_released(held.number)
     one.chunk(apid, 0, 0)
     assert one.pop_freed() == [held]
     with pytest.raises(JobRefused, match="it was released or idle") as refused:
@@ -164,6 +168,62 @@ def test_bounds() -> None:
     for index in range(100, 102 + ENDED_LEASES_MAX):
         one.on_lease_released(lease(index).number)
     assert len(one.ended_leases) == ENDED_LEASES_MAX
+
+
+def test_a_kept_lease_stays_without_readers() -> None:
+    one = table()
+    kept, other = lease(5), lease(6)
+    one.add_lease(kept, True, 0)
+    one.add_lease(other, True, 0)
+    one.set_kept({kept.number}, 0)
+    one.tick(100 * IDLE_MS, 0)
+    assert one.pop_freed() == [other]
+    assert one.deadline_ms() is None, "nothing is due"
+    apid = one.start(JobScan(0x42, 7, kept.number), PairChunks(iter([(b"k", b"v")])), 0, 0)
+    one.set_kept((), 0)
+    one.tick(1, 0)
+    assert one.shared == [kept.number], "it is read"
+    one.chunk(apid, 1, 0)
+    one.tick(IDLE_MS + 1, 0)
+    assert one.pop_freed() == [kept]
+
+
+def test_a_kept_lease_stays_while_a_worker_or_server_starts_again() -> None:
+    """Its row is reported late, however short leases live."""
+    one = table(LIMITS._replace(idle_ms=1000))
+    one.add_lease(lease(5), True, 0)
+    one.set_kept({lease(5).number}, 0)
+    now_ms = 3_600_000
+    one.tick(now_ms, 0)
+    one.set_kept((), now_ms)
+    one.tick(now_ms + ROWS_LATE_MS - 1, 0)
+    assert one.shared
+    one.set_kept({lease(5).number}, now_ms + ROWS_LATE_MS - 1)
+    one.tick(2 * now_ms, 0)
+    assert one.shared
+    one.set_kept((), 2 * now_ms)
+    one.tick(2 * now_ms + ROWS_LATE_MS, 0)
+    assert not one.shared
+
+
+def test_a_full_disk_ends_kept_leases_last() -> None:
+    one = table()
+    for index in (5, 6):
+        one.add_lease(lease(index), True, 0)
+    one.set_kept({lease(5).number}, 0)
+    assert one.drop_idle_lease()
+    assert one.pop_freed() == [lease(6)]
+    assert one.drop_idle_lease()
+    assert one.pop_freed() == [lease(5)]
+
+
+def test_a_lease_that_a_start_finds_waits_until_it_is_known_whether_it_is_kept() -> None:
+    one = table()
+    one.add_lease(lease(5), True, 0, 2 * IDLE_MS)
+    one.tick(2 * IDLE_MS - 1, 0)
+    assert one.shared
+    one.tick(2 * IDLE_MS, 0)
+    assert not one.shared
 
 
 def test_a_failed_renewal_is_retried_soon() -> None:

@@ -81,6 +81,7 @@ FIELDS: dict[object, st.SearchStrategy[Any]] = {
     "session": U64,
     "ttl_ms": st.integers(1, values.TTL_MS_MAX),
     "lease": U64,
+    "name": st.just("") | st.from_regex(r"[A-Za-z_][A-Za-z0-9_.-]{0,8}", fullmatch=True),
     "apid": U64,
     "threads": st.integers(1, values.THREADS_MAX),
     "chunk_pairs": st.none() | st.integers(1, values.CHUNK_PAIRS_MAX),

@@ -98,6 +98,7 @@ CASES = [
     ),
     AnswerCase(answers.JOB, st.tuples(U64, st.none() | LEASE)),
     AnswerCase(answers.LEASE, LEASE),
+    AnswerCase(answers.KEPT, VALUE),
 ]
 
 
