@@ -27,6 +27,11 @@ log = LazyGroup(
     groups=[members],
     old={"put": "append", "tail": "entries", "subscribe": "watch"},
 )
+snapshot = LazyGroup(
+    "snapshot",
+    "Kept snapshots of tables, which --as-of reads: keep, list, release.",
+    {"table.snapshots": "keep list release"},
+)
 table = LazyGroup(
     "table",
     "Tables of keys and values: list, put, get, delete, scan, watch, load, export, copy, map."
@@ -39,6 +44,7 @@ table = LazyGroup(
         "table.jobs": "copy map jobs",
         "table.schema": "schema",
     },
+    groups=[snapshot],
 )
 stream = LazyGroup(
     "stream",

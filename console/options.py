@@ -4,6 +4,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Annotated, Any, NamedTuple, Self, get_args
 
 import click
@@ -225,6 +226,52 @@ class TableOfText(click.ParamType[int | str]):
 
 TABLE_TYPE = TableOfText()
 TABLE = argument(metavar="TABLE", type=TABLE_TYPE)
+
+
+class Time(click.ParamType[datetime]):
+    """A time in ISO 8601. Without a zone it is local time."""
+
+    name = "time"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime:
+        try:
+            return value if isinstance(value, datetime) else read_time(value)
+        except (ValueError, OverflowError):
+            self.fail(f"{value!r} is no time, such as 2026-11-28T18:00.", param, ctx)
+
+
+def read_time(text: str) -> datetime:
+    """Raises ValueError, OverflowError."""
+    return datetime.fromisoformat(text).astimezone(UTC)
+
+
+AsOf = int | str | datetime
+
+
+class SnapshotOfText(click.ParamType[AsOf]):
+    """An index, a name or a time of a kept snapshot."""
+
+    name = "snapshot"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> AsOf:
+        from ..clients.table.views.kept import checked_snapshot_name
+
+        if not isinstance(value, str):
+            return value  # type: ignore[no-any-return]
+        if value.isascii() and value.isdigit() and len(value) < 20:
+            return int(value)
+        try:
+            return read_time(value) if value[:1].isdigit() else checked_snapshot_name(value)
+        except (ValueError, OverflowError):
+            text = f"{value!r} is no index, no name and no time, such as 2026-11-28T18:00."
+            self.fail(text, param, ctx)
+
+
+AS_OF = option("--as-of", type=SnapshotOfText(), metavar="SNAPSHOT",
+               help="Read a kept snapshot: its index, its name, or a time, for the newest one that "
+               "was taken by then.")  # fmt: skip
 
 
 class KeyRange(NamedTuple):

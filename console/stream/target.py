@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import Annotated, Any, NamedTuple
 
 import click
@@ -13,7 +12,7 @@ from ...clients.stream.reader import POSITIONS, Start
 from ...clients.stream.stream import Stream
 from ...protocols.limits import TABLE_MAX
 from ..cli_errors import FAILED, CliError
-from ..options import OUTPUT, ServerOptions, argument, option
+from ..options import OUTPUT, ServerOptions, argument, option, read_time
 from ..table.target import reach, report_table_errors, resolve_tables
 
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -50,7 +49,7 @@ class StartOfText(click.ParamType[Start]):
                 return int(value)
             self.fail(f"{value} is not in the range 0<=x<={OFFSET_MAX}.", param, ctx)
         try:
-            return datetime.fromisoformat(value).astimezone(UTC)
+            return read_time(value)
         except (ValueError, OverflowError):
             text = f"{value!r} is not first, last, end, an offset or a time (2026-11-28T18:00)."
             self.fail(text, param, ctx)

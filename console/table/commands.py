@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import zip_longest
@@ -23,15 +23,18 @@ from ...protocols.zerodb.wire.values import (
     OWNER_BYTES,
     OWNER_TABLE,
     RESERVED_FIRST,
+    SNAPSHOT_TABLE,
     TableOptions,
 )
 from .. import render
 from ..cli_errors import FAILED, CliError
 from ..options import (
+    AS_OF,
     DATA,
     SIZE,
     TABLE,
     TABLE_TYPE,
+    AsOf,
     KeyRange,
     LoadOptions,
     OutputOptions,
@@ -44,6 +47,7 @@ from ..options import (
     command,
     option,
 )
+from .snapshots import pages_as_of
 from .target import open_table, resolve_tables
 
 BENCH_PREFIX = b"bench/"
@@ -52,6 +56,7 @@ USES = {
     CATALOGUE_TABLE: "names and schemas",
     LOCK_TABLE: "locks",
     OWNER_TABLE: "owners of reserved tables",
+    SNAPSHOT_TABLE: "kept snapshots",
 }
 TTL_S_MAX = 10 * 365 * 24 * 3600
 
@@ -154,6 +159,7 @@ def get(
     verbose: bool = option("-v", "--verbose", is_flag=True,
                            help="Print keys, values, the LOG INDEX at which each was read, and "
                            "of a table with versions that of the last change and the changes."),
+    as_of: AsOf | None = AS_OF,
     keys: tuple[bytes, ...] = argument(metavar="KEY...", type=DATA, nargs=-1, required=True),
 ) -> None:  # fmt: skip
     """Prints the value of each KEY; exit code 1 if a key does not exist.
@@ -163,11 +169,17 @@ def get(
     """
     if raw and (len(keys) > 1 or verbose or options.output == "json"):
         raise CliError("--raw: it prints one value; give one KEY, no -v and no -o json")
+    if as_of is not None and verbose:
+        raise CliError("--as-of: -v is given too; all keys were read at one index")
     for key in keys:
         check(key)
     with open_table(number, options) as table:
         entries = [table.get_entry(key) for key in keys] if verbose else []
-        found = [entry.value for entry in entries] if verbose else table.get_many(keys)
+        if as_of is not None:
+            with table.snapshot(as_of=as_of) as view:
+                found = [view.get(key) for key in keys]
+        else:
+            found = [entry.value for entry in entries] if verbose else table.get_many(keys)
     pairs = list(zip(keys, found, strict=True))
     for (key, value), entry in zip_longest(pairs, entries):
         if options.output == "json":
@@ -220,6 +232,7 @@ class ScanRequest(NamedTuple):
                                help="At most N pairs.")  # fmt: skip
     reverse: bool = option("--reverse", is_flag=True, help="Descending keys.")
     keys_only: bool = option("--keys-only", is_flag=True, help="Print only keys.")
+    as_of: AsOf | None = AS_OF
 
 
 @command
@@ -228,24 +241,46 @@ def scan(
 ) -> None:
     """Prints keys and values in key order, separated by a tab."""
     bounds, limit, reverse = key_range.bounds(), request.limit, request.reverse
+    if request.as_of is not None and reverse:
+        raise CliError("--as-of: --reverse is given too; a kept snapshot is read in key order")
     with open_table(number, options) as table:
         if request.keys_only:
             show_key = render.printer(
                 options.output, partial(render.data_json, "key"), render.data_text
             )
-            for key in table.keys(**bounds, limit=limit, reverse=reverse):
+            keys: Iterable[bytes]
+            if request.as_of is None:
+                keys = table.keys(**bounds, limit=limit, reverse=reverse)
+            else:
+                pages = pages_as_of(table, request.as_of, bounds, limit, keys_only=True)
+                keys = (key for page in pages for key, _ in page)
+            for key in keys:
                 show_key(key)
             return
         line = render.pair_json if options.output == "json" else render.pair_text
-        for page in table.scan_pages(**bounds, limit=limit, reverse=reverse):
+        pages = (
+            table.scan_pages(**bounds, limit=limit, reverse=reverse)
+            if request.as_of is None
+            else pages_as_of(table, request.as_of, bounds, limit)
+        )
+        for page in pages:
             click.echo("\n".join(line(key, value) for key, value in page))
 
 
 @command
-def count(options: ReadOptions, key_range: KeyRange, number: int | str = TABLE) -> None:
+def count(
+    options: ReadOptions,
+    key_range: KeyRange,
+    number: int | str = TABLE,
+    as_of: AsOf | None = AS_OF,
+) -> None:
     """Prints the number of keys."""
+    bounds = key_range.bounds()
     with open_table(number, options) as table:
-        found = table.count(**key_range.bounds())
+        if as_of is None:
+            found = table.count(**bounds)
+        else:
+            found = sum(map(len, pages_as_of(table, as_of, bounds, keys_only=True)))
     render.show(options.output, {"table": number, "keys": found}, found)
 
 

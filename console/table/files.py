@@ -21,7 +21,17 @@ from ...clients.errors import TableError, TableTooLarge
 from ...clients.table.arguments import checked_key, checked_range, checked_value
 from ..cli_errors import FAILED, CliError
 from ..loading import LoadedFile, open_file, reporting_progress
-from ..options import TABLE, KeyRange, LoadOptions, ReadOptions, argument, command, option
+from ..options import (
+    AS_OF,
+    TABLE,
+    AsOf,
+    KeyRange,
+    LoadOptions,
+    ReadOptions,
+    argument,
+    command,
+    option,
+)
 from ..render import data_text, pair_json, per_second, progress_bar, show
 from .target import open_table
 
@@ -251,6 +261,7 @@ class ExportRequest(NamedTuple):
         help="Write a consistent snapshot. Without it, FILE may have part of the concurrent "
              "writes.",
     )  # fmt: skip
+    as_of: AsOf | None = AS_OF
     file: str = argument(type=click.Path(allow_dash=True))
 
 
@@ -261,18 +272,31 @@ def export(
     """Writes keys and values to FILE, which `load` can read; `-` is standard output."""
     name = request.file
     form = request.form or form_of_name(name)
-    bounds = key_range.bounds()
+    bounds, as_of = key_range.bounds(), request.as_of
     began = time.monotonic()
     with open_table(number, options) as table:
-        total = table.count(**bounds) if sys.stderr.isatty() else None
+        kept = None if as_of is None else table.find_snapshot(as_of).number
+        total = table.count(**bounds) if sys.stderr.isatty() and kept is None else None
         with open_output(name, form) as file, progress_bar("exporting", total) as note:
-            consistent = request.snapshot and not checked_range(**bounds).empty
+            consistent = request.snapshot and kept is None and not checked_range(**bounds).empty
             job = table.range_job(**bounds) if consistent else None
             if form == "parquet":
-                batches = table.chunks_arrow(job) if job else table.to_arrow(**bounds, raw=True)
+                batches = (
+                    table.snapshot_chunks_arrow(kept, **bounds)
+                    if kept is not None
+                    else table.chunks_arrow(job)
+                    if job
+                    else table.to_arrow(**bounds, raw=True)
+                )
                 counts = write_parquet(file, batches)
             else:
-                pages = table.chunks(job) if job else table.scan_pages(**bounds)
+                pages = (
+                    table.snapshot_chunks(kept, **bounds)
+                    if kept is not None
+                    else table.chunks(job)
+                    if job
+                    else table.scan_pages(**bounds)
+                )
                 counts = write_text(file, pages, form, request.encoding)
             count = 0
             for count in counts:
