@@ -41,6 +41,8 @@ class ChangesReadOptions(TableReadOptions):
     row_limit: None = None
     corrupt_column: None = None
     snapshot: str = PER_QUERY
+    as_of_index: None = None
+    as_of_timestamp: None = None
     framing: str = FRAMING_AUTO
 
     mode: str = option(

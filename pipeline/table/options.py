@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import ClassVar, Self
 
 from ...clients.table.arguments import SYNC_FLAGS, Range, behind_prefix, parse_table
@@ -9,7 +10,18 @@ from ...protocols.zerodb.wire.values import KEY_BYTES_MAX, TABLE_MAX
 from ...protocols.zre import services
 from ..errors import OptionError, PipelineError
 from ..formats import DDL, FORMATS, NUMBER_BYTES, STRUCTURED
-from ..options import SIZE, TEXT, TEXTS, TIME_MS, OptionType, Secured, one_of, option, whole
+from ..options import (
+    SIZE,
+    TEXT,
+    TEXTS,
+    TIME_MS,
+    OptionType,
+    Secured,
+    one_of,
+    option,
+    whole,
+    zoned_time,
+)
 
 PER_QUERY, PER_FRAME = "query", "frame"
 ALL, KEY = "all", "key"
@@ -35,6 +47,14 @@ def _parse_columns(value: str) -> str:
     return value.lower() if value.lower() in (ALL, KEY) else value
 
 
+def _parse_time(value: str) -> datetime:
+    time = zoned_time(value)
+    if time is None:
+        raise ValueError(f"a time with its zone like 2026-01-31T12:00:00Z, not {value!r}")
+    return time
+
+
+ZONED_TIME = OptionType(_parse_time, "a time with its zone")
 COLUMNS = OptionType(_parse_columns, "`all`, `key`, names")
 TABLE = OptionType(_parse_table, f"a name, or 0 to {TABLE_MAX}")
 
@@ -63,6 +83,22 @@ class ReadTuning(ServerOptions):
     local: str = option(
         one_of(LOCAL_AUTO, LOCAL_OFF), "`off`: tasks never open the snapshot's files", LOCAL_AUTO
     )
+    as_of_index: int | None = option(
+        whole(1, ROWS_MAX), "reads the [kept snapshot](tables.md#older-rows) with this LOG INDEX"
+    )
+    as_of_timestamp: datetime | None = option(
+        ZONED_TIME,
+        "reads the newest [kept snapshot](tables.md#older-rows) that was taken then or before",
+    )
+
+    @property
+    def as_of(self) -> int | datetime | None:
+        """Which kept snapshot is read; None: a new one of each query. Raises OptionError."""
+        if self.as_of_index is None:
+            return self.as_of_timestamp
+        if self.as_of_timestamp is not None:
+            raise OptionError("options asOfIndex and asOfTimestamp are both given; leave one out")
+        return self.as_of_index
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,6 +215,8 @@ class TableReadOptions(TableOptions, ReadTuning):
                 raise OptionError(
                     f"option keys: a key has 1 to {KEY_BYTES_MAX} bytes, not {len(key)}"
                 )
+        if self.as_of is not None and self.framing == FRAMING_TEXT:
+            raise OptionError("option framing text goes without asOfIndex and asOfTimestamp")
         assert self.range is not None  # Raises OptionError now if the range is wrong.
 
     @property

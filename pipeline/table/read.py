@@ -28,7 +28,15 @@ from ..errors import PipelineError, SchemaError, TableUnreachable
 from ..formats import STRUCTURED, Column, Decoded, decode
 from .connection import connected_table, open_table
 from .options import DROP, FAIL, FRAMING_TEXT, LOCAL_AUTO, TableReadOptions
-from .snapshot import Snapshot, SnapshotQuery, agreed, prepare, renewed, snapshot_gone
+from .snapshot import (
+    Snapshot,
+    SnapshotQuery,
+    agreed,
+    kept_snapshot,
+    prepare,
+    renewed,
+    snapshot_gone,
+)
 from .typed import TypedRows
 
 if TYPE_CHECKING:
@@ -72,6 +80,7 @@ class TablePartition(InputPartition):
     url: str | None = None  # Node of the local table; empty for a replicated one; None: foreign.
     planned_s: float = 0.0  # Unix time in seconds.
     empty: bool = False  # The partition has no rows.
+    kept: Snapshot | None = None  # It has these rows; None: those of the query's snapshot.
 
 
 class TableReader(DataSourceReader):
@@ -100,9 +109,14 @@ class TableReader(DataSourceReader):
             # Spark replaces an empty list by one partition of its own.
             return [TablePartition(empty=True)]
         with connected_table(self.options) as table:
+            as_of = self.options.as_of
+            kept = None if as_of is None else kept_snapshot(table, as_of)
             info = self._info(table)
             parts = self._ranges(table, info) if keys is None else self._iterate(keys)
-            self._prepare(table.server(), bool(info and info.get("replicated")), parts)
+            if kept is None:
+                self._prepare(table.server(), bool(info and info.get("replicated")), parts)
+            for part in parts if kept is not None else ():
+                part.url, part.kept = "", kept
         return parts
 
     def _prepare(
@@ -134,7 +148,7 @@ class TableReader(DataSourceReader):
         if not server.features & FEATURE_TABLE_INFO:
             return None
         info = table.info()
-        if info is None:
+        if info is None and self.options.as_of is None:
             raise PipelineError(
                 f"there is no table {self.options.table} at {server.url}; option table names it"
             )
@@ -212,8 +226,10 @@ class TableReader(DataSourceReader):
         """The snapshot of this query, which is renewed meanwhile."""
         assert partition.url is not None
         query = SnapshotQuery(self.options, self.load, partition.url, partition.planned_s)
-        snapshot = agreed(query)
-        with renewed(query, snapshot), open_table(self.options, snapshot.url) as table:
+        kept = partition.kept
+        snapshot = kept or agreed(query)
+        renewing = nullcontext() if kept else renewed(query, snapshot)
+        with renewing, open_table(self.options, snapshot.url) as table:
             yield SnapshotReader(query, snapshot, table)
 
     def totals(self, partition: TablePartition) -> "KeyTotals":

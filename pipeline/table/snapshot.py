@@ -24,6 +24,7 @@ from .options import PER_QUERY, TableReadOptions
 
 if TYPE_CHECKING:
     from ...clients.table.table import Table
+    from ...clients.table.views.kept import AsOf
 
 NOTES = 0xBFFF_FFFF  # Number of the notes table: just below the staging tables of overwrites.
 NOTE_S = 2 * 86_400  # A note expires so long after its last refresh.
@@ -198,15 +199,36 @@ def _take_snapshot(table: "Table", replicated: bool) -> Snapshot:
         with suppress(TableRefused):  # The cluster may hold too many; a single node may have room.
             lease = table.open_snapshot()
             return Snapshot("", lease.number, lease.path, lease.nonce)
+    return _place_of(table, 0)
+
+
+def kept_snapshot(table: "Table", as_of: "AsOf") -> Snapshot:
+    """The kept snapshot that a query names. Raises PipelineError and TableError."""
+    from ...clients.errors import SnapshotNotKept
+
+    try:
+        kept = table.find_snapshot(as_of)
+    except SnapshotNotKept as error:
+        raise PipelineError(f"{error} (options asOfIndex and asOfTimestamp)") from error
+    return _place_of(table, kept.number)
+
+
+def _place_of(table: "Table", lease: int) -> Snapshot:
+    """Where the files of a lease are; 0: of a new one."""
     # A range that few tables have; the job is only needed for its snapshot.
-    job = table.range_job(end=b"\0\0", lease=0)
+    job = table.range_job(end=b"\0\0", lease=lease)
     for _ in table.chunks(job):
         pass
-    return Snapshot(job.url, job.lease, job.path, job.nonce)
+    return Snapshot("" if lease else job.url, job.lease, job.path, job.nonce)
 
 
 def snapshot_gone(query: SnapshotQuery, url: str, why: object) -> PipelineError:
     """Returns the error for a snapshot that has ended."""
+    if query.options.as_of is not None:
+        return PipelineError(
+            f"the kept snapshot of table {query.options.table} is gone: it was released, or no "
+            f"node of urls has it: {why}"
+        )
     where, ended = (f" at {url}", "its server ended or ") if url else ("", "")
     return PipelineError(
         f"the snapshot of table {query.options.table}{where} is gone, as {ended}no task read it "

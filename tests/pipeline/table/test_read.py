@@ -286,3 +286,41 @@ def test_servers_of_another_kind_are_read_in_the_texts_form(tmp_path: Any, spark
         assert sorted(map(tuple, found.collect())) == ROWS[:3000]
     finally:
         cluster.close()
+
+
+# ---- as of a kept snapshot ----
+
+
+def as_of(spark: Any, url: str, number: int, **options: Any) -> list[tuple[bytes, ...]]:
+    return sorted(map(tuple, loaded(spark, url, number, **options).collect()))
+
+
+@pytest.mark.parametrize("local", ["auto", "off"])
+def test_a_kept_snapshot_is_read(spark: Any, node: str, number: int, local: str) -> None:
+    rows = [(b"%04d" % n, b"old") for n in range(2000)]
+    with kelek.Table(node, number) as table:
+        table.put_many(rows)
+        first = table.keep_snapshot()
+        table.put_many((key, b"new") for key, _ in rows[:1000])
+        second = table.keep_snapshot()
+        table.truncate()
+        for kept, count_ in ((first, 0), (second, 1000)):
+            expected = [(key, b"new") for key, _ in rows[:count_]] + rows[count_:]
+            when = {"asOfTimestamp": kept.taken.isoformat()}
+            for options in ({"asOfIndex": kept.index}, when):
+                frame = loaded(spark, node, number, local=local, partitions=3, **options)
+                assert sorted(map(tuple, frame.collect())) == expected
+        listed = as_of(spark, node, number, asOfIndex=first.index, keys='["0007", "x"]')
+        assert listed == [rows[7]]
+        part = as_of(spark, node, number, asOfIndex=first.index, prefix="001", columns="key")
+        assert part == [(key,) for key, _ in rows[10:20]]
+        frame = loaded(spark, node, number, asOfIndex=first.index, local=local)
+        assert len(frame.take(1)) == 1
+        table.release_snapshot(first.index)
+        with pytest.raises(Exception, match=r"the kept snapshot of table .* is gone: it was rel"):
+            frame.count()
+        with pytest.raises(Exception, match=f"has index {first.index}; these are kept: "):
+            as_of(spark, node, number, asOfIndex=first.index)
+        with pytest.raises(Exception, match="was taken at 2001-01-01T00:00:00"):
+            as_of(spark, node, number, asOfTimestamp="2001-01-01T00:00:00Z")
+        table.release_snapshot(second.index)

@@ -411,3 +411,28 @@ def test_keys_that_cannot_be_used_end_the_plan(secured: dict[str, str]) -> None:
     assert "No such file" in problem(keyFile="/none/spark.key_secret")
     assert "no key of this server is known" in problem(serverKeys="{}")
     assert "unknown option 'key': a secret does not belong" in problem(key="secret")
+
+
+# ---- as of a kept snapshot ----
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"asOfIndex": 5, "asOfTimestamp": "2026-11-28T18:00Z"}, "are both given"),
+        ({"asOfTimestamp": "2026-11-28T18:00"}, "a time with its zone"),
+        ({"asOfIndex": "may"}, "a whole number from 1"),
+        ({"asOfIndex": 5, "framing": "text"}, "framing text goes without asOfIndex"),
+    ],
+)
+def test_options_that_name_no_kept_snapshot(
+    cluster: TableServers, options: dict[str, object], words: str
+) -> None:
+    with pytest.raises(PipelineError, match=words):
+        reader_of(cluster.urls, **options)
+
+
+def test_what_is_not_kept_is_told_in_the_driver(cluster: TableServers) -> None:
+    words = r"has index 5; none is kept: .* \(options asOfIndex and asOfTimestamp\)"
+    with pytest.raises(PipelineError, match=words):
+        reader_of(cluster.urls, asOfIndex=5).partitions()
