@@ -22,6 +22,8 @@ Options = TypeVar("Options", bound=TableOptions)
 OF_BYTES = TableSchema("key binary, value binary", ["key"])  # Of a table without a schema.
 ON, OFF = "on", "off"
 TRANSACTION, EXCHANGE = "transaction", "exchange"
+OF_PAST = frozenset(("asofindex", "asoftimestamp"))
+OF_SPARKS_PAST = frozenset(("versionasof", "timestampasof"))
 OF_NODES = frozenset(("urls", "keyfile", "serverkeys", "python"))
 
 
@@ -61,6 +63,7 @@ class TableHandle(NamedTuple):
     number: int
     schema: bytes  # As the catalogue of tables has it; empty: keys and values are bytes.
     located: CatalogueOptions  # With addresses in place of zre:// ones.
+    as_of: int = 0  # The index of the kept snapshot that a query has named; 0: none.
 
     def options(self, section: type[Options], more: Mapping[str, str], **others: Any) -> Options:
         """Options of a read or a write.
@@ -100,6 +103,15 @@ class TableHandle(NamedTuple):
         return self.located.atomic == ON
 
     def reading(self, more: Mapping[str, str], **others: Any) -> TableReadOptions:
+        if self.as_of:
+            both = [name for name in more if name.lower() in OF_PAST]
+            if both:
+                raise OptionError(f"option {both[0]}: VERSION or TIMESTAMP AS OF is given, too")
+            # Spark leaves its own options there, with which it has loaded this table.
+            given = {
+                name: text for name, text in more.items() if name.lower() not in OF_SPARKS_PAST
+            }
+            more = {**given, "asOfIndex": str(self.as_of)}
         return self.options(TableReadOptions, more, **others)
 
     def writing(self, more: Mapping[str, str], **others: Any) -> TableWriteOptions:
@@ -108,6 +120,9 @@ class TableHandle(NamedTuple):
 
 def table_options(given: Mapping[str, str], name: str) -> TableOptions:
     """Options that name a table, which may not exist. Raises OptionError, PipelineError."""
+    for option_ in given:
+        if option_.lower() in OF_PAST:
+            raise OptionError(f"option {option_} is for a query, not for spark.sql.catalog")
     located = parse_options(CatalogueOptions, given).located()
     try:
         table = parse_table(name)
@@ -120,7 +135,7 @@ def table_options(given: Mapping[str, str], name: str) -> TableOptions:
 def current(handle: TableHandle) -> TableHandle:
     """The table that has the name now: another one after an exchange. Raises PipelineError."""
     options = table_options(handle.given, handle.name)
-    if isinstance(options.table, int):
+    if isinstance(options.table, int) or handle.as_of:
         return handle
     with connected_table(options) as table:
         number = table.locate()

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ from pyspark.sql.types import StructType
 
 from ...clients.errors import TableNameConflict
 from ...clients.table.typed.schema import TableSchema
+from ...clients.table.views.kept import AsOf
 from ..errors import OptionError
 from ..options import parse_options
 from ..table.connection import connected_table
@@ -33,24 +35,38 @@ def do_names(channel: Channel, request: Any) -> None:
 
 
 def do_load(channel: Channel, request: Any) -> None:
-    channel.send(loaded(request["options"], request["table"]) or {"missing": True})
+    as_of = _as_of(request)
+    channel.send(loaded(request["options"], request["table"], as_of) or {"missing": True})
 
 
-def loaded(given: Mapping[str, str], name: str) -> dict[str, Any] | None:
-    """What a query needs to know of a table; None: there is none."""
+def _as_of(request: Any) -> AsOf | None:
+    """What a query names by VERSION AS OF, an index or a name, or by TIMESTAMP AS OF."""
+    if "timestamp" in request:  # Microseconds.
+        return datetime.fromtimestamp(request["timestamp"] / 1e6, UTC)
+    version = request.get("version")
+    return int(version) if version and version.isascii() and version.isdigit() else version
+
+
+def loaded(given: Mapping[str, str], name: str, as_of: AsOf | None = None) -> dict[str, Any] | None:
+    """What a query needs to know of a table; None: there is none. Raises SnapshotNotKept."""
+    index = 0
     with connected_table(table_options(given, name)) as table:
         number = table.locate()
         schema = table.schema() if table.name is not None else None
         if number is None or (table.name is None and table.info() is None):
             return None
+        if as_of is not None:
+            index = table.find_snapshot(as_of).index
     located = parse_options(CatalogueOptions, given).located()
-    handle = TableHandle(given, name, number, schema.encode() if schema else b"", located)
+    data = schema.encode() if schema else b""
+    handle = TableHandle(given, name, number, data, located, index)
     schema = schema or OF_BYTES
     return {
         "handle": packed(handle),
         "columns": columns_of(schema, schema.columns, with_nulls=False),
         "key": schema.keys,
         "number": number,
+        "index": index,
     }
 
 

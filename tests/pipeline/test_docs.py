@@ -65,7 +65,7 @@ def test_programs(spark: Any, node: str, tmp_path: Path) -> None:
 def test_programs_of_the_catalogue(catalogue: Any, node: str) -> None:
     page = FOLDER / "catalogue.md"
     programs = re.findall(r"^```python\n(.*?)^```$", PAGES[page], re.M | re.S)
-    assert len(programs) == 4
+    assert len(programs) == 5
     for program in programs:
         exec(compile(program.replace(URL, node), str(page), "exec"), {})
 

@@ -62,6 +62,20 @@ public final class KelekCatalog implements StagingTableCatalog {
         return loaded(ident, requests.ask(requests.of("load", nameOf(ident))));
     }
 
+    /** VERSION AS OF: the index or the name of a kept snapshot. */
+    @Override
+    public Table loadTable(Identifier ident, String version) throws NoSuchTableException {
+        ObjectNode request = requests.of("load", nameOf(ident)).put("version", version);
+        return loaded(ident, requests.ask(request));
+    }
+
+    /** TIMESTAMP AS OF: the newest kept snapshot that was taken then, in microseconds, or before. */
+    @Override
+    public Table loadTable(Identifier ident, long timestamp) throws NoSuchTableException {
+        ObjectNode request = requests.of("load", nameOf(ident)).put("timestamp", timestamp);
+        return loaded(ident, requests.ask(request));
+    }
+
     @Override
     public Set<TableCatalogCapability> capabilities() {
         return Set.of(TableCatalogCapability.SUPPORT_TABLE_CONSTRAINT);
@@ -154,7 +168,9 @@ public final class KelekCatalog implements StagingTableCatalog {
 
     private Table loaded(Identifier ident, JsonNode found) throws NoSuchTableException {
         if (found.has("missing")) throw new NoSuchTableException(ident);
-        return new KelekTable(requests, name + "." + nameOf(ident), found);
+        long index = found.path("index").asLong();
+        String past = index == 0 ? "" : " as of " + index;
+        return new KelekTable(requests, name + "." + nameOf(ident) + past, found);
     }
 
     private static String nameOf(Identifier ident) {
