@@ -23,6 +23,7 @@ from ...storage.snapshot.snapshot import newest_verified, set_damaged_aside
 from ..errors import UnitBroken
 from ..runtime.actor import Actor
 from ..runtime.setup import ActorSetup
+from .disk_space import low_space
 from .slow_disk import SlowDisk
 
 JOB = struct.Struct("<QQQQQ")  # kind, epoch, seq, previous index, previous term
@@ -227,5 +228,6 @@ class LogWriter(Actor):
             "last_index": log.last_index,
             "full": self._group_commit.full,
             "slow_disk": self._group_commit.slow_disk(self.now_ms),
+            "low_space": low_space(self.setup.data_dir),
             "latency": {"fsync": log.latency.values()},
         }

@@ -49,6 +49,7 @@ from ...version import __version__
 from ..runtime.actor import Actor
 from ..runtime.setup import STATE_MACHINE, ActorSetup, participants
 from ..topology.settings import APPEND_BYTES_MAX
+from .disk_space import low_space
 from .lease import open_lease
 from .links import PeerLinks
 from .log_writer import ACK, JOBS_HWM, GroupCommit, encode_compact, encode_job
@@ -467,6 +468,7 @@ class RaftPeer(Actor):
         if self._group_commit is not None:
             latency["fsync"] = self._group_commit.log.latency.values()
             status["slow_disk"] = self._group_commit.slow_disk(self.now_ms)
+            status["low_space"] = low_space(self.setup.data_dir)
         steady = {} if self._steady is None else self._steady.status()
         return {**status, **steady, "latency": latency}
 

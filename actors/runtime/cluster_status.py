@@ -41,6 +41,7 @@ PROBLEMS = {
     "expired": "replace the file; the process reads it again by itself",
     "clock-skew": "set its clock, and let NTP keep it: request ids and lifetimes count by it",
     "slow-disk": "give the log a faster disk, or one of its own; look for others who write there",
+    "disk-low": "make room there before the log and the tables refuse writes",
     "lagging": "compare its disk and load with the others': supervisor logs{at} {node}",
 }
 PROCESS_STATES = (
@@ -55,7 +56,7 @@ PROCESS_STATES = (
 )
 AWAY = (DOWN, *PROCESS_STATES)  # A node in these states is not counted as running.
 # Problems that do not keep a node from serving.
-SERVING = ("expired", "clock-skew", "slow-disk")
+SERVING = ("expired", "clock-skew", "slow-disk", "disk-low")
 CLOCK_SKEW_MS = 2000  # Wall clocks that differ by more are a problem.
 
 
@@ -222,6 +223,8 @@ def _problems(own: Sequence[Row], committed: Mapping[str, int]) -> Iterator[tupl
             yield "clock-skew", name, skew
         if row.get("slow_disk"):
             yield "slow-disk", name, f"{name}: {row['slow_disk']}"
+        if row.get("low_space") and not has_full_disk(row):
+            yield "disk-low", name, str(row["low_space"])
         for log, values in logs_of(row):
             reached = values.get("applied_index", values.get("match_index"))
             if state == READY and reached is not None and reached < committed.get(log, 0):

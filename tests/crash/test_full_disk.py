@@ -124,3 +124,18 @@ def test_a_follower_with_a_full_disk_gives_up_nothing(cluster: OwnDisks) -> None
     assert "disk-full" in said
     assert "leadership-given-up" not in said
     assert f"disk full {full}: " in cluster.shell.run("supervisor status topology.yaml").stdout
+
+
+@pytest.mark.parametrize("writer", ["thread"])
+def test_status_names_a_disk_that_is_almost_full(cluster: OwnDisks) -> None:
+    leader = cluster.leader()
+    full = leader["node"]
+    ballast = fill(cluster.disk(leader))
+    cluster.wait(lambda rows: rows[full]["low_space"])
+    shown = cluster.shell.run("supervisor status topology.yaml")
+    assert shown.returncode == 1
+    assert f"disk low {full}: 0 of 34 MB are left at " in " ".join(shown.stdout.split())
+    with kelek.Log(cluster.urls(), "demo", timeout_ms=int(DEADLINE_S * 1000)) as log:
+        Load(log).put(0.01)
+    ballast.unlink()
+    cluster.wait(lambda rows: not rows[full]["low_space"])

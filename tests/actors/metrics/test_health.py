@@ -61,6 +61,7 @@ def test_each_problem_has_its_reason(row: dict[str, Any], change: Any, problem: 
             "clock skew n1: its clock is 5 s behind n2",
         ),
         ({"certificate": "/c expired 2 days ago", "certificate_days": -2}, "expired n1: raft_peer"),
+        ({"low_space": "90 of 9000 MB are left at /data"}, "disk low n1: 90 of 9000 MB"),
     ],
 )
 def test_a_node_that_serves_nevertheless_is_ready(change: Any, note: str) -> None:

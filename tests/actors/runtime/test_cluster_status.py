@@ -91,6 +91,9 @@ def test_a_changed_topology_that_a_reload_refuses() -> None:
         ("n3", {"slow_disk": "5 of the last 6 syncs of the log took 250 ms and more"},
          "slow disk n3: raft_peer: 5 of the last 6 syncs of the log took 250 ms and more; give the "
          "log a faster disk, or one of its own; look for others who write there"),
+        ("n3", {"low_space": "90 of 9000 MB are left at /data"},
+         "disk low n3: 90 of 9000 MB are left at /data; make room there before the log and the "
+         "tables refuse writes"),
     ],
 )  # fmt: skip
 def test_each_problem_has_a_reason_and_a_way_out(node: str, more: Row, line: str) -> None:
