@@ -135,7 +135,7 @@ BROKER_BUGS = (
             ),
         ),
         expected=STUCK,
-        first_seed=14,
+        first_seed=9,
     ),
     _bug(
         "changes that the log no longer has are skipped",
