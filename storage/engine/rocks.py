@@ -105,6 +105,7 @@ def open_checkpoint(path: str, shared: Resources, table: int | None = None) -> "
 
     table   the only one to read, if it exists: others cost 0.6 ms each
     """
+    check_logs(path, replicated=False)
     if table is None:
         return RocksTables(path, shared, replicated=True, read_only=True)
     system = RocksTables(path, shared, replicated=True, read_only=True, only=())

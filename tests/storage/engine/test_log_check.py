@@ -15,7 +15,7 @@ from kelek.storage.disk.files import open_existing
 from kelek.storage.engine.families import Resources
 from kelek.storage.engine.log_check import FILE
 from kelek.storage.engine.log_format import log_records
-from kelek.storage.engine.rocks import open_tables
+from kelek.storage.engine.rocks import open_checkpoint, open_tables
 from kelek.storage.errors import Damaged
 
 SHARED = Resources.of(8 << 20, 32 << 20)
@@ -128,6 +128,26 @@ def test_a_manifest_that_rocksdb_would_read_for_ever_is_found(
             open_tables(str(folder), SHARED, replicated)
     path.write_bytes(whole)
     assert replicated or len(rows(folder)) == DURABLE + LATER
+
+
+def test_a_checkpoint_that_rocksdb_would_read_for_ever_is_found(tmp_path: Path) -> None:
+    """Data jobs and Spark's tasks open it. One of local tables may have a log."""
+    folder = killed(tmp_path)
+    with closing(open_tables(str(folder), SHARED, replicated=False)) as tables:
+        tables.checkpoint(str(tmp_path / "checkpoint"))
+    with closing(open_checkpoint(str(tmp_path / "checkpoint"), SHARED)) as tables:
+        assert len(list(tables.scan(7))) == (DURABLE + LATER) // 2
+    (manifest,) = (tmp_path / "checkpoint").glob("MANIFEST-*")
+    logs = [path for path in (tmp_path / "checkpoint").glob("*.log") if path.stat().st_size]
+    for path in (manifest, *logs):
+        whole = path.read_bytes()
+        for at in offsets(path):
+            flipped = bytearray(whole)
+            flipped[at + KIND] ^= RECYCLED_BIT
+            path.write_bytes(flipped)
+            with pytest.raises(Damaged, match=rf"{path}: offset {at}: a record "):
+                open_checkpoint(str(tmp_path / "checkpoint"), SHARED, 7)
+        path.write_bytes(whole)
 
 
 def test_files_that_come_and_go_are_no_damage(tmp_path: Path) -> None:
