@@ -92,6 +92,10 @@ static void transact(const struct klk_messages *arena, const struct klk_request 
         klk_transaction_pack(arena, &transactions[i], out);
         REQUIRE(out[4] == 0x80 && klk_get_u32(out + 5) == transactions[i].table);
         free(out);
+        uint64_t sessions[3];
+        uint32_t found = klk_transaction_sessions(arena, &transactions[i], sessions, 3);
+        REQUIRE(found <= 4 && (found > 0) == transactions[i].has_sessions);
+        if (transactions[i].session) REQUIRE(sessions[0] == transactions[i].session);
     }
 }
 
