@@ -6,6 +6,7 @@ The owner passes in messages and calls run() once a wake; then it sends what `re
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
+from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from ....native.net.messages import Arena
@@ -323,8 +324,9 @@ class Worker:
         self._recover_due_ms = 0
         self._restore_due_ms = 0
         self.restored = 0  # Number of snapshots.
-        if self.applier.applied[0] < parts.source.base()[0]:
-            self._restore(0)
+        with suppress(StorageFailure):  # The peer repairs the log, or says that it can't.
+            if self.applier.applied[0] < parts.source.base()[0]:
+                self._restore(0)
 
     # ---- messages ----
 

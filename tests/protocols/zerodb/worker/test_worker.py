@@ -2,15 +2,23 @@
 equal."""
 
 from random import Random
+from unittest.mock import Mock
 
 import pytest
 
 from kelek.protocols.raft.messages import KIND_STATE, EntryBatch
 from kelek.protocols.record import Record, encode_block
-from kelek.protocols.zerodb.tables.tables import SYSTEM, Outcome, TablePartition
+from kelek.protocols.zerodb.tables.tables import SYSTEM, LogPosition, Outcome, TablePartition
 from kelek.protocols.zerodb.wire import ops
 from kelek.protocols.zerodb.wire.values import TableOptions
-from kelek.protocols.zerodb.worker.worker import find_entries, with_entry_position
+from kelek.protocols.zerodb.worker.requests import Databases, TableRequestLimits
+from kelek.protocols.zerodb.worker.worker import (
+    Worker,
+    WorkerParts,
+    find_entries,
+    with_entry_position,
+)
+from kelek.storage.errors import StorageError
 from kelek.tests.storage.memory_tables import MemoryTables
 
 WORKERS = 2
@@ -149,3 +157,34 @@ def test_puts_and_deletes_alone_are_bounded_by_their_bytes(monkeypatch: pytest.M
     tables = MemoryTables()
     assert not applied(tables, 1, [ops.Put(table, [b"k"], [b"v"]) for table in range(9)])
     assert len(tables.tables()) == 9
+
+
+class LogUnderRepair:
+    """The log of a peer that has not repaired a damaged segment yet, when it is asked first."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def base(self) -> LogPosition:
+        self.asked += 1
+        if self.asked == 1:
+            raise StorageError("1.seg", "offset 0: expected another checksum", "restore this node")
+        return 5, 1
+
+    def batches(self, *_: int) -> list[EntryBatch]:
+        return []
+
+
+def test_a_worker_starts_while_its_peer_repairs_the_log() -> None:
+    restores = []
+
+    def unpack(applied: int) -> None:
+        restores.append(applied)
+
+    databases = Databases("table_worker", TablePartition(0, 1), MemoryTables(), None)
+    parts = WorkerParts(Mock(), LogUnderRepair(), Mock(), lambda op, at: "", unpack)
+    worker = Worker(databases, TableRequestLimits(1 << 20, 5000, True), 7, parts)
+    assert restores == []
+    worker.on_commit((9, 1), 0)
+    worker.run(0, 0)
+    assert restores == [0], "now it knows that the log begins behind its tables"
