@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kelek.tests.conftest import demo_shell
+from kelek.tests.waiting import wait_until
 
 DEADLINE_S = 60.0
 RECOVER = "kelek recover --from n1 --cluster anew"
@@ -26,6 +27,7 @@ def burnt(
         text = topology.read_text().replace("log: {", f"log: {{{request.param}")
         topology.write_text(text)
         shell.ok("supervisor start --detach --bootstrap")
+        wait_until(lambda: shell.run("kelek log info").returncode == 0)  # Beside other tests.
         for lines in (b"first\n", b"".join(b"%d\n" % number for number in range(999))):
             loaded = json.loads(shell.ok("kelek log load - --timeout 60 -o json", lines))
             wait_applied(shell, loaded["commit_index"])  # The others would do without n1.
