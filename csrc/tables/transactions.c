@@ -18,7 +18,6 @@ enum {
     PARTS_MAX = 8192, /* COMPARES_MAX */
     DIGITS_MAX = 1000,
     HEAD_BYTES = 5, /* u8 kind or operation, u32 table */
-    COMPARE_BYTES = 13,
     SESSION_BYTES = 8
 };
 

@@ -70,6 +70,17 @@ def flips(path: Path, numbers: list[int]) -> Iterator[bytes]:
             yield bytes(found)
 
 
+def recycled(path: Path) -> Iterator[int]:
+    """Makes each record in turn look like one of a recycled file; yields its offset."""
+    whole = path.read_bytes()
+    for at in offsets(path):
+        flipped = bytearray(whole)
+        flipped[at + KIND] ^= RECYCLED_BIT
+        path.write_bytes(flipped)
+        yield at
+    path.write_bytes(whole)
+
+
 def test_a_flipped_bit_in_durable_writes_of_local_tables_is_found(tmp_path: Path) -> None:
     """RocksDB would take back all writes behind it, or read for ever. The file stays: mended, it
     has everything."""
@@ -119,14 +130,9 @@ def test_a_manifest_that_rocksdb_would_read_for_ever_is_found(
 ) -> None:
     folder = killed(tmp_path, replicated)
     (path,) = folder.glob("MANIFEST-*")
-    whole = path.read_bytes()
-    for at in offsets(path):
-        flipped = bytearray(whole)
-        flipped[at + KIND] ^= RECYCLED_BIT
-        path.write_bytes(flipped)
+    for at in recycled(path):
         with pytest.raises(Damaged, match=rf"{path}: offset {at}: a record "):
             open_tables(str(folder), SHARED, replicated)
-    path.write_bytes(whole)
     assert replicated or len(rows(folder)) == DURABLE + LATER
 
 
@@ -140,14 +146,9 @@ def test_a_checkpoint_that_rocksdb_would_read_for_ever_is_found(tmp_path: Path) 
     (manifest,) = (tmp_path / "checkpoint").glob("MANIFEST-*")
     logs = [path for path in (tmp_path / "checkpoint").glob("*.log") if path.stat().st_size]
     for path in (manifest, *logs):
-        whole = path.read_bytes()
-        for at in offsets(path):
-            flipped = bytearray(whole)
-            flipped[at + KIND] ^= RECYCLED_BIT
-            path.write_bytes(flipped)
+        for at in recycled(path):
             with pytest.raises(Damaged, match=rf"{path}: offset {at}: a record "):
                 open_checkpoint(str(tmp_path / "checkpoint"), SHARED, 7)
-        path.write_bytes(whole)
 
 
 def test_files_that_come_and_go_are_no_damage(tmp_path: Path) -> None:
