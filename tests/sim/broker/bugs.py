@@ -147,7 +147,7 @@ BROKER_BUGS = (
             ),
         ),
         expected=STUCK,
-        first_seed=6,
+        first_seed=14,
     ),
     _bug(
         "an answer is kept too short",
