@@ -324,9 +324,11 @@ class Worker:
         self._recover_due_ms = 0
         self._restore_due_ms = 0
         self.restored = 0  # Number of snapshots.
+        base = 0
         with suppress(StorageFailure):  # The peer repairs the log, or says that it can't.
-            if self.applier.applied[0] < parts.source.base()[0]:
-                self._restore(0)
+            base = parts.source.base()[0]
+        if self.applier.applied[0] < base:
+            self._restore(0)
 
     # ---- messages ----
 
