@@ -162,7 +162,7 @@ class TableRequests:
         self._watch_shares = ClientShares(limits.client_watches_max)
         self.log_changes = LogChanges(databases.owner, read_log)
         self._tickets = OpenTickets()
-        self._results = ResultQueries(refusals, self._answer_query)
+        self._results = ResultQueries(refusals, self._answer_query, self._replicated_error_text)
         self._out_bytes = 0
         self._values = ValueReader()
         self._applied = self._now_ms = self._unix_ms = 0
@@ -717,7 +717,12 @@ class TableRequests:
 
     def _error_text(self, error: StorageFailure, table: int) -> str:
         """The text of a storage error. Damage of replicated tables is noted for the owner."""
-        if error.is_damage and table not in self.databases.owner.local:
+        if table in self.databases.owner.local:
+            return str(error)
+        return self._replicated_error_text(error)
+
+    def _replicated_error_text(self, error: StorageFailure) -> str:
+        if error.is_damage:
             self.damage = self.damage or str(error)
         return str(error)
 

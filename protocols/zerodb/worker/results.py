@@ -34,10 +34,19 @@ class Refusals:
 class ResultQueries:
     """Questions that are not answered: [reqid, header of the answer]."""
 
-    def __init__(self, refusals: Mapping[bytes, str], answer: Answer) -> None:
-        """refusals: of Refusals"""
+    def __init__(
+        self,
+        refusals: Mapping[bytes, str],
+        answer: Answer,
+        error_text: Callable[[StorageFailure], str],
+    ) -> None:
+        """
+        refusals     of Refusals
+        error_text   notes a failure of the replicated tables, and returns its text
+        """
         self._refusals = refusals
         self._answer = answer
+        self._error_text = error_text
         self._waiting: list[tuple[QueuedRequest, int]] = []  # With the time until when it waits.
 
     def __len__(self) -> int:
@@ -76,8 +85,9 @@ class ResultQueries:
         try:
             found = tables.results([queued.frames[0] for queued in due])
         except StorageFailure as error:
+            text = self._error_text(error)
             for queued in due:
-                self._refuse(queued, str(error), True)
+                self._refuse(queued, text, True)
             return
         for queued, result in zip(due, found, strict=True):
             self._tell(queued, result)

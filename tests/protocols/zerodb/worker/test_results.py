@@ -1,10 +1,15 @@
 """The results of transactions that zerodb_server asks a worker for."""
 
+from collections.abc import Sequence
+
+import pytest
+
 from kelek.protocols.zerodb.tables.tables import TableEntry
 from kelek.protocols.zerodb.wire import requests, values
 from kelek.protocols.zerodb.wire.ops import Put
 from kelek.protocols.zerodb.worker.results import REFUSALS_MAX, Refusals
 from kelek.protocols.zerodb.worker.tickets import QueuedRequest
+from kelek.storage.errors import Damaged
 from kelek.tests.protocols.zerodb.worker.test_requests import (
     LIMITS,
     UNIX_MS,
@@ -63,6 +68,21 @@ def test_a_result_fails_at_once_while_the_tables_apply_nothing() -> None:
     assert rig.requests.deadline_ms == 0
     ((_, _, text),) = rig.run(2)
     assert b"not applied here yet, only 2: no space" in text
+
+
+def test_damage_that_is_found_meanwhile_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker ends then, and makes its tables again."""
+
+    def damaged(reqids: Sequence[bytes]) -> list[bytes | None]:
+        raise Damaged("tables", "a block does not match its checksum", "make them again")
+
+    rig = RequestRig()
+    monkeypatch.setattr(rig.tables, "results", damaged)
+    ask_result(rig, 7)
+    ((_, header, text),) = rig.run()
+    assert header[3] != 0
+    assert b"does not match its checksum" in text
+    assert "does not match its checksum" in rig.requests.damage
 
 
 def test_the_newest_refusals_are_remembered() -> None:
