@@ -590,6 +590,8 @@ def test_every_c_function_is_documented() -> None:
         "steady",
         "plain",
         "channels",
+        "row_cache",
+        "cached",
         "table_wait",
     )
     headers = {PurePosixPath(name).stem: name for name in FILES if re.match(r"csrc/.*\.h$", name)}
@@ -653,6 +655,9 @@ klk_entries_add native/log/test_entries.py::test_messages_of_entries_are_their_t
 klk_plain_\w+ native/tables/test_plain.py::test_a_history_of_writes_is_its_twins
 klk_channels?_\w+ native/tables/test_channels.py::test_a_history_of_reads_is_its_twins
 klk_table_wait native/tables/test_server.py::test_each_request_has_its_answer
+klk_cached_answer native/tables/test_row_cache.py::test_an_answer_is_what_the_worker_says
+klk_row_\w+ native/tables/test_row_cache.py::test_an_answer_is_what_the_worker_says
+klk_read_\w+ native/tables/test_gets.py::test_reads_are_answered_as_by_the_twin
 klk_gets_\w+ native/tables/test_gets.py::test_reads_are_answered_as_by_the_twin
 klk_requests_\w+ native/tables/test_requests.py::test_requests_are_read_as_the_twin_does
 klk_transaction_\w+ native/tables/test_requests.py::test_requests_are_read_as_the_twin_does

@@ -181,8 +181,8 @@ class ZerodbServer(Actor):
             self._router = ServedRouter(self._clients, drain, self.budget)
             session = self.session
             self._server = TableServer(
-                *(self._poller, session.plain, session.read_channels, self._router, self._done),
-                *([socket for _, socket in self._work], REPORT_BYTES),
+                *(self._poller, session.plain, session.read_channels, session.rows),
+                *(self._router, self._done, [socket for _, socket in self._work], REPORT_BYTES),
             )
         for key, kind in (("pull_url", zmq.PULL), ("sub_url", zmq.SUB)):
             if getattr(endpoints, key):

@@ -10,6 +10,7 @@ import zmq
 from ...native.latency import IndexLatency
 from ...native.net.messages import Arena
 from ...native.net.sockets import send_batch
+from ...native.tables.row_cache import shared_rows
 from ...net.clock import wall_ms
 from ...net.links import NEVER_MS
 from ...protocols.zerodb.tables.tables import LogPosition, TablePartition, Tables
@@ -39,6 +40,7 @@ from .credit import BYTES_READ, Credit
 
 WORK_HWM = 4096
 PUSH_HWM = 256  # Answers may be large.
+ROWS_SHARE = 4  # A quarter of the cache has rows, the rest blocks of RocksDB.
 
 
 class TableWorker(Actor):
@@ -96,14 +98,18 @@ class TableWorker(Actor):
             len(self.settings.members) == 1,
             self.settings.limits.client_watches_max,
         )
-        parts = WorkerParts(self._directory, self._reader, self, self._open_lease, self._unpack)
+        rows = shared_rows(options.cache_bytes // ROWS_SHARE // len(names))
+        parts = WorkerParts(
+            self._directory, self._reader, self, self._open_lease, self._unpack, rows
+        )
         self._worker = Worker(databases, limits, self.setup.epoch, parts)
         self._make_sockets()
         self.ready()
 
     def _open_directory(self, options: TableSettings, owner: TablePartition) -> TableDirectory:
         shared = Resources.of(
-            options.cache_bytes // owner.workers, options.write_buffer_bytes // owner.workers
+            (options.cache_bytes - options.cache_bytes // ROWS_SHARE) // owner.workers,
+            options.write_buffer_bytes // owner.workers,
         )
 
         def open_(path: str, replicated: bool) -> Tables:

@@ -31,6 +31,13 @@ static inline uint64_t klk_id_hash(uint64_t seed, const uint8_t *id, size_t size
     return hash;
 }
 
+/* Makes all bits of a hash count for all others. */
+static inline uint64_t klk_hash_mixed(uint64_t hash) {
+    hash = (hash ^ hash >> 33) * 0xff51afd7ed558ccdu;
+    hash = (hash ^ hash >> 33) * 0xc4ceb9fe1a85ec53u;
+    return hash ^ hash >> 33;
+}
+
 static inline uint64_t klk_get_u64(const uint8_t *data) {
     uint64_t value;
     memcpy(&value, data, sizeof value);

@@ -20,6 +20,23 @@ int klk_channel_fits(const struct klk_channel *channel, const struct klk_message
            (uint64_t)arena->frames + arena->messages <= out->frames_max;
 }
 
+uint32_t klk_channel_client(const uint8_t *routing_id, uint32_t size) {
+    return (uint32_t)klk_hash_mixed(klk_id_hash(0, routing_id, size)) % KLK_CHANNEL_CLIENTS;
+}
+
+/* The count of a message's client. */
+static uint16_t *waiting_of(struct klk_channel *channel, const struct klk_read_batch *batch,
+                            uint32_t place) {
+    uint32_t size;
+    const uint8_t *id = klk_messages_at(batch->requests, place, 1, &size);
+    return &channel->waiting[klk_channel_client(id, size)];
+}
+
+void klk_channel_clear(struct klk_channel *channel) {
+    channel->count = 0;
+    memset(channel->waiting, 0, sizeof channel->waiting);
+}
+
 struct klk_messages *klk_channel_begin(struct klk_channel *channel) {
     struct klk_messages *requests = batch_at(channel, channel->count)->requests;
     requests->frames = requests->messages = 0;
@@ -36,6 +53,7 @@ void klk_channel_end(struct klk_channel *channel, uint64_t index, int64_t arrive
     batch->latency = latency;
     batch->unanswered = batch->sent = batch->requests->messages;
     memset(batch->answered, 0, sizeof batch->answered);
+    for (uint32_t m = 0; m < batch->unanswered; m++) ++*waiting_of(channel, batch, m);
     klk_put_u32(stamp, channel->epoch);
     klk_put_u64(stamp + 4, index);
     klk_put_u64(stamp + 12, batch->ticket);
@@ -63,8 +81,19 @@ void klk_channel_stop(struct klk_channel *channel, uint32_t sent) {
     channel->is_open = 0;
 }
 
+/* Notes an answer. */
+static void batch_answered(struct klk_channel *channel, struct klk_read_batch *batch,
+                           uint32_t place) {
+    uint64_t bit = 1ull << place % 64;
+    if (batch->answered[place / 64] & bit) return;
+    batch->answered[place / 64] |= bit;
+    batch->unanswered--;
+    --*waiting_of(channel, batch, place);
+}
+
 static void first_end(struct klk_channel *channel, int64_t now_us) {
-    const struct klk_read_batch *batch = batch_at(channel, 0);
+    struct klk_read_batch *batch = batch_at(channel, 0);
+    for (uint32_t m = 0; batch->unanswered; m++) batch_answered(channel, batch, m);
     int64_t took_us = now_us - batch->arrived_us;
     klk_latency_add(batch->latency, took_us > 0 ? (uint64_t)took_us : 0,
                     batch->requests->messages);
@@ -86,9 +115,7 @@ int klk_channel_answered(struct klk_channel *channel, uint64_t ticket, uint32_t 
                          int64_t now_us) {
     struct klk_read_batch *batch = batch_of(channel, ticket, place);
     if (!batch) return 0;
-    uint64_t bit = 1ull << place % 64;
-    if (!(batch->answered[place / 64] & bit)) batch->unanswered--;
-    batch->answered[place / 64] |= bit;
+    batch_answered(channel, batch, place);
     while (channel->count && !batch_at(channel, 0)->unanswered) first_end(channel, now_us);
     return 1;
 }

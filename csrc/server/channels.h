@@ -6,6 +6,7 @@
 enum klk_channel_limit {
     KLK_CHANNEL_BATCHES = 16,
     KLK_CHANNEL_READS_MAX = 1024,
+    KLK_CHANNEL_CLIENTS = 1024, /* clients that are told apart, by a hash */
     KLK_CHANNEL_STAMP = 4
 };
 
@@ -30,6 +31,9 @@ struct klk_channel {
     int32_t is_open;             /* the worker is there, and no earlier request is unsent */
     struct klk_read_batch batches[16]; /* `count` from `first` on, in a ring, by ticket */
     uint32_t first, count;
+    uint16_t waiting[1024];      /* by client: requests that are not answered */
+    int32_t has_others;          /* the caller has given the worker requests that are not */
+    int32_t spare;
     uint64_t taken;              /* reads, ever */
     uint64_t bytes;              /* of answers that klk_channels_done() has passed; to be reset */
 };
@@ -55,6 +59,12 @@ struct klk_messages *klk_channel_add(struct klk_channel *channel, const struct k
 struct klk_messages *klk_channel_begin(struct klk_channel *channel);
 void klk_channel_end(struct klk_channel *channel, uint64_t index, int64_t arrived_us,
                      struct klk_latency *latency);
+
+/* Which of the clients the sender of a message is. */
+uint32_t klk_channel_client(const uint8_t *routing_id, uint32_t size);
+
+/* Forgets all batches: the caller has taken them over. */
+void klk_channel_clear(struct klk_channel *channel);
 
 /* The worker's pipe took so many messages of the last batch only: the caller takes it back. */
 void klk_channel_stop(struct klk_channel *channel, uint32_t sent);

@@ -2,6 +2,7 @@
 #include "plain.h"
 
 #include "bytes.h"
+#include "frames.h"
 #include "guard.h"
 #include "messages.h"
 #include "table_mark.h"
@@ -143,7 +144,7 @@ static void reqid_of(struct klk_plain *plain, const struct klk_request *row, uin
 void klk_plain_take(struct klk_plain *plain, const struct klk_messages *arena, int64_t now_us) {
     for (; plain->row < plain->row_count; plain->row++) {
         const struct klk_request *row = &plain->rows[plain->row];
-        if (row->shape == KLK_REQUEST_READ) continue;
+        if (row->shape != KLK_REQUEST_WRITE && row->shape != KLK_REQUEST_TRANSACTION) continue;
         uint8_t reqid[KLK_REQID_SIZE];
         reqid_of(plain, row, reqid);
         uint32_t asked = row->deadline_ms;
@@ -162,8 +163,8 @@ void klk_plain_take(struct klk_plain *plain, const struct klk_messages *arena, i
 }
 
 static int is_read(const struct klk_plain *plain, const struct klk_request *row) {
-    return row->shape == KLK_REQUEST_READ && row->type == READ && !row->extension &&
-           is_known(plain, row->table);
+    return row->shape == KLK_REQUEST_READ && row->type == READ &&
+           !(row->extension & ~KLK_READ_PACKED) && is_known(plain, row->table);
 }
 
 int klk_plain_read(struct klk_plain *plain, const struct klk_messages *arena) {

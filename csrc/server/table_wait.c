@@ -159,6 +159,18 @@ static int reads_forward(struct klk_table_wait *wait, uint64_t index, int64_t no
     return KLK_OK;
 }
 
+/* Answers reads from shared memory, and forwards the others. */
+static int reads_answer(struct klk_table_wait *wait, struct items *items, uint64_t index,
+                        int64_t now_us) {
+    const struct klk_messages *arena = wait->clients.drain->arena;
+    int result = KLK_OK;
+    uint32_t left = klk_cached_answer(wait->readers, wait->channels, wait->plain->workers, arena,
+                                      wait->plain->rows, index, now_us, wait->cached);
+    if (wait->cached->messages)
+        result = answers_send(wait, items, wait->cached, 0, KLK_TABLE_LEFT_CACHED);
+    return left && result == KLK_OK ? reads_forward(wait, index, now_us) : result;
+}
+
 /* ---- clients ---- */
 
 static int clients_read(struct klk_table_wait *wait, struct items *items, int64_t now_us) {
@@ -181,7 +193,7 @@ static int clients_read(struct klk_table_wait *wait, struct items *items, int64_
         wait->left |= KLK_TABLE_LEFT_CLIENTS;
         return KLK_OK;
     }
-    if (found & KLK_PLAIN_READS) result = reads_forward(wait, index, now_us);
+    if (found & KLK_PLAIN_READS) result = reads_answer(wait, items, index, now_us);
     if (found & KLK_PLAIN_WRITES) klk_plain_receive(plain, arena, now_us);
     return result;
 }

@@ -2,7 +2,7 @@
  * api.h. */
 #ifndef KLK_TABLE_WAIT_H
 #define KLK_TABLE_WAIT_H
-#include "channels.h"
+#include "cached.h"
 #include "plain.h"
 #include "serve.h"
 #include "steady.h"
@@ -17,7 +17,8 @@ enum klk_table_left {
     KLK_TABLE_LEFT_LATE = 32,    /* the first pack is not answered in time */
     KLK_TABLE_LEFT_DONE = 64,    /* the workers' arena, of which nothing was noted */
     KLK_TABLE_LEFT_FAILED = 128, /* unsent answers of the workers' arena; all were tried */
-    KLK_TABLE_LEFT_READS = 256   /* some workers' pipes took their last batch in part */
+    KLK_TABLE_LEFT_READS = 256,  /* some workers' pipes took their last batch in part */
+    KLK_TABLE_LEFT_CACHED = 512  /* unsent answers of `cached`; all were tried */
 };
 
 /* A socket with its drain. */
@@ -31,6 +32,8 @@ struct klk_table_source {
 struct klk_table_wait {
     struct klk_plain *plain;
     struct klk_channel *channels;     /* of plain->workers workers */
+    struct klk_row_reader *readers;   /* of their rows in shared memory */
+    struct klk_messages *cached;      /* room for answers from these */
     void **workers;                   /* their PUSH sockets */
     uint32_t *positions;              /* scratch: room for plain->rows_max */
     const struct klk_lease *lease;    /* of the node's peer, or NULL: no read is plain */
@@ -51,8 +54,9 @@ struct klk_table_wait {
  * when something is left to the caller, and after timeout_ms. Items of its own sockets are ready
  * only if the caller must receive there.
  *
- * Reads go to the workers in bundles. The first packs of writes leave at once. While
- * KLK_PLAIN_AHEAD of them are with the leader, later writes gather in one.
+ * Reads whose rows are in shared memory are answered at once; others go to the workers in
+ * bundles. The first packs of writes leave at once. While KLK_PLAIN_AHEAD of them are with the
+ * leader, later writes gather in one.
  *
  * Returns KLK_OK with left, KLK_EINVAL when a socket is not in poll, or KLK_EOS. */
 int klk_table_wait(struct klk_table_wait *wait, int64_t timeout_ms);

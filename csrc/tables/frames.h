@@ -6,6 +6,8 @@
 #include "api.h"
 
 enum {
+    KLK_READ_HEADER_MAX = 4 + 4 + 12,
+    KLK_READ_PACKED = 0x02, /* flag of our extension: keys and values are columns */
     KLK_ENTRY_HEAD = 4 + 5, /* of an entry: magic, operation, table */
     KLK_TRANSACTION = 0x25  /* the type of the request */
 };
@@ -29,6 +31,19 @@ static inline const uint8_t *klk_frame_at(const struct klk_frames *frames, uint3
     *size = frames->offsets[i + 1] - frames->offsets[i];
     return frames->bytes + frames->offsets[i];
 }
+
+/* Writes the header of the answer to a read of keys; KLK_READ_HEADER_MAX bytes at most. Returns its
+ * size. */
+uint32_t klk_read_header(const struct klk_request *request, uint8_t *header);
+
+/* The keys of a read.
+ *
+ *   places   out: position and size of each key in the arena's bytes; room for keys_max keys
+ *   count    out
+ *
+ * Returns 1; 0: they are malformed, or too many. */
+int klk_read_keys(const struct klk_request *request, const struct klk_frames *frames,
+                  uint32_t *places, uint32_t keys_max, uint32_t *count);
 
 /* Reads the frames behind the header of a transaction. Its shape stays OTHER if it is malformed, of
  * several tables, without a request id, or has a rare part. */

@@ -11,7 +11,7 @@ enum {
     DELETE_RANGE = 0x22,
     DELETE_LIMITED = 0x23,
     STALE = 0x01,
-    PACKED = 0x02,
+    PACKED = KLK_READ_PACKED,
     WITH_INDEX = 0x40,
     HEAD_BYTES = 24,
     REQID_OFFSET = 9, /* within the extension */
@@ -320,9 +320,8 @@ static int get_read(const struct klk_messages *arena, uint64_t applied,
     return 1;
 }
 
-/* Adds the keys of a read to the places; 0: they are malformed, or too many. */
-static int get_keys(const struct klk_request *request, const struct klk_frames *frames,
-                    struct klk_gets *gets, uint32_t *count, uint32_t *places, uint32_t keys_max) {
+int klk_read_keys(const struct klk_request *request, const struct klk_frames *frames,
+                  uint32_t *places, uint32_t keys_max, uint32_t *count) {
     struct column keys = {0};
     if (request->extension & PACKED) {
         if (frames->count != COLUMN_HEAD + 1 || column_keys(frames, &keys) != KLK_OK) return 0;
@@ -330,9 +329,9 @@ static int get_keys(const struct klk_request *request, const struct klk_frames *
     } else {
         *count = frames->count - 2;
     }
-    if (*count > keys_max - gets->keys) return 0;
+    if (*count > keys_max) return 0;
     for (uint32_t i = 0; i < *count; i++) {
-        uint32_t *place = places + 2 * (size_t)gets->keys++;
+        uint32_t *place = places + 2 * (size_t)i;
         if (keys.offsets) {
             place[0] = frames->offsets[COLUMN_HEAD] + klk_get_u32(keys.offsets + 4 * (size_t)i);
             place[1] = column_size(&keys, i);
@@ -355,9 +354,20 @@ int klk_gets_read(const struct klk_messages *arena, uint64_t applied, struct klk
         if (m && requests[m].table != gets->table) return 0;
         gets->table = requests[m].table;
         struct klk_frames frames = klk_frames_of(arena, &requests[m]);
-        if (!get_keys(&requests[m], &frames, gets, &counts[m], places, keys_max)) return 0;
+        if (!klk_read_keys(&requests[m], &frames, places + 2 * (size_t)gets->keys,
+                           keys_max - gets->keys, &counts[m]))
+            return 0;
+        gets->keys += counts[m];
     }
     return arena->messages > 0;
+}
+
+uint32_t klk_read_header(const struct klk_request *request, uint8_t *header) {
+    const uint8_t head[] = {0x31, 0x01, READ, 0};
+    uint8_t *at = klk_put_bytes(header, head, sizeof head);
+    if (!request->extended) return sizeof head;
+    at = klk_put_bytes(at, EXTENSION, sizeof EXTENSION);
+    return (uint32_t)(klk_put_bytes(at, request->reqid, sizeof request->reqid) - header);
 }
 
 static void values_column(const uint32_t *sizes, uint32_t count, const uint8_t *values,
@@ -391,22 +401,21 @@ int klk_gets_answer(const struct klk_messages *arena, const struct klk_request *
             if (own[i] != UINT32_MAX) size += own[i];
         const uint8_t *head = klk_messages_at(arena, gets->message, 0, &head_size);
         const uint8_t *id = klk_messages_at(arena, gets->message, 1, &id_size);
-        uint8_t answer[4 + sizeof EXTENSION + sizeof request->reqid] = {0x31, 0x01, READ, 0};
+        uint8_t answer[KLK_READ_HEADER_MAX];
+        uint32_t answer_size = klk_read_header(request, answer);
         uint8_t tag[TAG_BYTES] = {(uint8_t)gets->number, (uint8_t)(gets->number >> 8)};
         uint64_t ticket = klk_get_u64(head + 16);
         uint32_t position = ticket == gets->ticket ? gets->position + 1 : 0;
         uint64_t extra = request->extension & PACKED ? 5 * (uint64_t)count + 4 : 0;
-        uint64_t bytes = sizeof tag + id_size + sizeof answer + size + extra;
+        uint64_t bytes = sizeof tag + id_size + answer_size + size + extra;
         if (!klk_messages_fit(out, bytes, 4 + (extra ? 3 : (uint64_t)count))) return KLK_EFULL;
         klk_put_u32(tag + 4, gets->epoch);
         klk_put_u32(tag + 8, position);
         klk_put_u64(tag + 12, ticket);
-        memcpy(answer + 4, EXTENSION, sizeof EXTENSION);
-        memcpy(answer + 4 + sizeof EXTENSION, request->reqid, sizeof request->reqid);
         klk_messages_frame(out, tag, sizeof tag);
         klk_messages_frame(out, id, id_size);
         if (head[1] & 1) klk_messages_frame(out, NULL, 0);
-        klk_messages_frame(out, answer, request->extended ? sizeof answer : 4);
+        klk_messages_frame(out, answer, answer_size);
         if (extra)
             values_column(own, count, data, size, out);
         else

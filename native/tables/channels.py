@@ -38,8 +38,12 @@ class ReadChannel:
         self._channel.ticket += 1
         return int(self._channel.ticket)
 
-    def open(self, epoch: int | None) -> None:
-        """From now on C may forward reads to the worker of this epoch; None: it must not."""
+    def open(self, epoch: int | None, has_others: bool = False) -> None:
+        """From now on C may forward reads to the worker of this epoch; None: it must not.
+
+        has_others   the worker has other requests, too
+        """
+        self._channel.has_others = has_others
         self._channel.is_open = epoch is not None
         if epoch is not None:
             self._channel.epoch = epoch
@@ -98,7 +102,7 @@ class ReadChannel:
                 )
             )
             batch.requests = new._struct
-        channel.count = 0
+        lib.klk_channel_clear(channel)
         return found
 
 
@@ -121,14 +125,19 @@ class ReadChannels:
         frames: Frames = self.all[number]._frames[(channel.first + channel.count) % BATCHES]
         return frames
 
-    def add(self, number: int, arena: Arena, index: int, now_us: int) -> Frames:
+    def add(self, number: int, arena: Arena, index: int, now_us: int, rows: Any = None) -> Frames:
         """Adds the reads of an arena of a ROUTER for one worker, as klk_table_wait() does, if it
-        fits(). Returns its messages, perhaps none, until the next call."""
+        fits(). Returns its messages, perhaps none, until the next call.
+
+        rows   PlainWrites.rows, after its read(), without those that are answered already
+        """
         channel = self._structs + number
-        lib.klk_requests_read(arena._struct, True, 0, self._rows)
+        if rows is None:
+            rows = self._rows
+            lib.klk_requests_read(arena._struct, True, 0, rows)
         frames = self.newest(number)
         found = lib.klk_channel_add(
-            *(channel, arena._struct, self._rows, self._positions),
+            *(channel, arena._struct, rows, self._positions),
             *(number, len(self.all), index, now_us),
         )
         return frames if found else Frames(1, 1)

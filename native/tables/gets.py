@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from ..._native import ffi, lib
 from ..errors import uncleared
 from ..net.messages import Arena, Frames
+from .row_cache import RowCache
 
 ABSENT = 2**32 - 1  # The size of the value of a key that is not there.
 
@@ -63,9 +64,18 @@ class Gets:
         data = self._arena._buffer
         return [data[at : at + size] for at, size in zip(places[::2], places[1::2], strict=True)]
 
-    def answer(self, found: Sequence[bytes | None], place: AnswerPlace, out: Frames) -> None:
+    def answer(
+        self,
+        found: Sequence[bytes | None],
+        place: AnswerPlace,
+        out: Frames,
+        rows: RowCache | None = None,
+    ) -> None:
         """Adds the answers, with the value of each key: [ANSWER_TAG][routing id]([empty])[header]
-        [value ..]. Raises NativeError."""
+        [value ..]. Raises NativeError.
+
+        rows   keeps the values, too
+        """
         sizes = array("I", [ABSENT if value is None else len(value) for value in found])
         values = b"".join([value for value in found if value is not None])
         gets = self._gets
@@ -77,4 +87,7 @@ class Gets:
             ffi.from_buffer("uint32_t[]", sizes),
         )
         out.fill(lib.klk_gets_answer, *asked, values, gets, out._struct)
+        if rows is not None:
+            kept = self._arena._struct, gets, self._places, asked[-1], values
+            lib.klk_row_cache_keep(rows.cache, *kept)
         place.ticket, place.position = gets.ticket, gets.position

@@ -79,9 +79,9 @@ class PlainWrites:
         self._held: list[Any] = []
         self._plain = plain = ffi.new("struct klk_plain *")
         self._fixed = ffi.new("uint8_t[]", ident), latency
-        self._rows = uncleared("struct klk_request[]", ROWS_MAX)
+        self.rows = uncleared("struct klk_request[]", ROWS_MAX)  # Of the last read(), in C.
         plain.ident, plain.ident_size = self._fixed[0], len(ident)
-        plain.latency, plain.rows, plain.rows_max = latency.struct, self._rows, ROWS_MAX
+        plain.latency, plain.rows, plain.rows_max = latency.struct, self.rows, ROWS_MAX
         plain.entry_bytes_max = min(entry_bytes_max, BYTES_MAX)
         plain.workers, plain.timeout_ms, plain.maker = workers, timeout_ms, maker
         for place in range(PACKS):

@@ -16,6 +16,7 @@ from ..net.poller import Poller, Source
 from ..net.sockets import DrainedSocket, native_socket
 from .channels import ReadChannels
 from .plain import MESSAGE_BYTES, ROWS_MAX, PlainWrites
+from .row_cache import RowReaders
 
 
 class Left(IntFlag):
@@ -30,10 +31,11 @@ class Left(IntFlag):
     DONE = lib.KLK_TABLE_LEFT_DONE
     FAILED = lib.KLK_TABLE_LEFT_FAILED
     READS = lib.KLK_TABLE_LEFT_READS
+    CACHED = lib.KLK_TABLE_LEFT_CACHED
 
 
-_FAILED = int(Left.FAILED)
-_NOT_SENT = int(Left.UNSENT | Left.FAILED)
+_FAILED, _CACHED = int(Left.FAILED), int(Left.CACHED)
+_NOT_SENT = int(Left.UNSENT | Left.FAILED | Left.CACHED)
 
 
 class TableResult(NamedTuple):
@@ -42,7 +44,8 @@ class TableResult(NamedTuple):
     ready: list[tuple[Source, int]]  # As Poller.poll() returns them.
     left: int  # Flags of Left; plain numbers, as an operation on a flag costs 1 us.
     leader_position: int = 0  # With LEADER: the first unread message in its arena.
-    # With UNSENT and FAILED: what could not be sent, of these messages behind so many frames.
+    # With UNSENT, FAILED and CACHED: what could not be sent, of these messages behind so many
+    # frames.
     unsent: Unsent | None = None
     answers: Arena | None = None
     skip: int = 0
@@ -60,6 +63,7 @@ class TableServer:
         poller: Poller,
         writes: PlainWrites,
         channels: ReadChannels,
+        rows: RowReaders,
         clients: ServedRouter,
         done: DrainedSocket,
         workers: Sequence["zmq.Socket[bytes]"],
@@ -73,9 +77,11 @@ class TableServer:
         self._unsent = uncleared("uint32_t[]", 2 * ROWS_MAX)
         self._positions = uncleared("uint32_t[]", ROWS_MAX)
         self._workers = ffi.new("void *[]", [native_socket(socket) for socket in workers])
-        self._held = channels, workers  # C has pointers to them.
+        self._held = channels, rows, workers  # C has pointers to them.
+        self._rows = rows
         wait = self._wait = ffi.new("struct klk_table_wait *")
         wait.plain, wait.channels, wait.out = writes._plain, channels._structs, self._out._struct
+        wait.readers, wait.cached = rows._structs, rows.answers._struct
         wait.workers, wait.positions, wait.bytes_max = self._workers, self._positions, bytes_max
         router = wait.clients
         router.socket, router.drain = native_socket(clients.socket), clients.drain._drain
@@ -120,5 +126,7 @@ class TableServer:
         answers, skip = writes.answers_of(wait.unsent_pack), 0
         if left & _FAILED:
             answers, skip = self._done.drain.arena, 1
+        elif left & _CACHED:
+            answers = self._rows.answers
         unsent = Unsent.of(self._unsent, wait.clients.unsents)
         return TableResult(ready, left, wait.leader_position, unsent, answers, skip)

@@ -1,7 +1,7 @@
 """A batch for the database, and reads that see its changes before it is written."""
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from heapq import merge
 from operator import itemgetter
 from typing import Protocol
@@ -102,6 +102,7 @@ class PendingWrites:
         self.made: list[Family] = []
         self.dropped: list[Family] = []
         self.changes_times = False  # When the first key or session ends may have changed.
+        self.changes_ranges = False  # Not only keys.
 
     # ---- TableState ----
 
@@ -122,6 +123,7 @@ class PendingWrites:
         self._batch.delete(TABLES + NUMBER.pack(table), self.families[SYSTEM].handle)
         self._overlays[table] = Overlay()
         self._overlays[table].delete_range(b"", b"")
+        self.changes_ranges = True
         self._changes.pop(table, None)
 
     def _changed_families(self) -> dict[int, Family]:
@@ -189,6 +191,7 @@ class PendingWrites:
         family = self.families[table]
         last = end or self._behind_last(table)
         if start < last:
+            self.changes_ranges = True
             self._batch.delete_range(start, last, family.handle)
             overlay = self._overlay(table) or self._overlays.setdefault(table, Overlay())
             overlay.delete_range(start, end)
@@ -200,6 +203,18 @@ class PendingWrites:
         if at is not None:
             self._batch.put(APPLIED, AT.pack(*at), self.families[SYSTEM].handle)
         return self._batch
+
+    def changed_keys(self) -> Iterator[tuple[int, Collection[bytes]]]:
+        """The keys of each table but SYSTEM that were put or deleted; not those of ranges."""
+        for table in {*self._changes, *self._overlays} - {SYSTEM}:
+            changes, overlay = self._changes.get(table, ()), self._overlays.get(table)
+            if len(changes) == 1 and overlay is None:
+                yield table, changes[0][0]
+                continue
+            keys = dict.fromkeys(() if overlay is None else overlay.values)
+            for changed, _ in changes:
+                keys.update(dict.fromkeys(changed))
+            yield table, keys
 
     def _behind_last(self, table: int) -> bytes:
         """A key above all existing ones: the database has no open range."""

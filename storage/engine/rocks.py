@@ -43,6 +43,7 @@ from ...protocols.zerodb.tables.operations import (
 from ...protocols.zerodb.tables.recent_changes import RecentChanges
 from ...protocols.zerodb.tables.tables import (
     SYSTEM,
+    CachedRows,
     Outcome,
     Pair,
     SizedKeys,
@@ -134,6 +135,7 @@ class RocksTables:
         self.problem = ""
         self.applied = (0, 0)
         self.recent: RecentChanges | None = None
+        self.rows: CachedRows | None = None
         self.families: dict[int, Family] = {}  # Includes SYSTEM.
         self.expiring_tables: set[int] = set()
         self.versioned_tables: set[int] = set()
@@ -475,6 +477,8 @@ class RocksTables:
         sync = sync or bool(batch.dropped)
         with self._guard:
             self.database().write(made, self._write_options[sync])
+        if self.rows is not None:
+            _tell(self.rows, batch)
         if sync:
             self._note_durable()
         self.families, self.versioned_tables = batch.families, batch.versioned_tables
@@ -699,6 +703,14 @@ class RocksTables:
         if self._durable is not None:
             self._durable.close()
         self.families, self.spare_families, self._unused_families = {}, {}, []
+
+
+def _tell(rows: CachedRows, batch: PendingWrites) -> None:
+    if batch.changes_ranges:
+        rows.clear()
+        return
+    for table, keys in batch.changed_keys():
+        rows.forget(table, keys)
 
 
 def _write_options(replicated: bool, sync: bool) -> rocksdict.WriteOptions:

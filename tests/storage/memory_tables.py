@@ -15,7 +15,14 @@ from kelek.protocols.zerodb.tables.operations import (
     stored_result,
 )
 from kelek.protocols.zerodb.tables.recent_changes import RecentChanges
-from kelek.protocols.zerodb.tables.tables import SYSTEM, Outcome, Pair, TableEntry, TableInfo
+from kelek.protocols.zerodb.tables.tables import (
+    SYSTEM,
+    CachedRows,
+    Outcome,
+    Pair,
+    TableEntry,
+    TableInfo,
+)
 from kelek.protocols.zerodb.wire.ops import Op
 from kelek.protocols.zerodb.wire.values import TableOptions
 from kelek.storage.errors import StorageError
@@ -30,6 +37,7 @@ class MemoryTables:
         self.applied = (0, 0)
         self.problem = ""
         self.recent: RecentChanges | None = None
+        self.rows: CachedRows | None = None
         self.disk = {} if disk is None else disk  # Checkpoints by path.
         self.expiring_tables: set[int] = set()
         self.versioned_tables: set[int] = set()
@@ -57,6 +65,15 @@ class MemoryTables:
 
     def delete_range(self, table: int, start: bytes, end: bytes) -> None:
         self.delete(table, list(self.keys(table, start, end)))
+
+    def pairs(self) -> dict[tuple[int, bytes], bytes]:
+        """The content of all tables but SYSTEM."""
+        return {
+            (table, key): value
+            for table, pairs in self.data.items()
+            if table != SYSTEM
+            for key, value in pairs.items()
+        }
 
     # ---- Tables ----
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ....native.tables.channels import ReadChannels
+from ....native.tables.row_cache import RowReaders
 from ...reqids import MACHINE_BYTES
 from ...zmqraft.client.client import LogClientMachine
 from ..wire import values
@@ -57,6 +58,7 @@ class ServerContext:
         self.client = client
         self.leased_index = leased_index
         self.reads = ReadChannels(setup.workers, setup.first_ticket)
+        self.rows = RowReaders(setup.workers)
         self.channels = [
             WorkerChannel(number, setup.request_timeout_ms, setup.first_ticket, reads)
             for number, reads in enumerate(self.reads.all)

@@ -16,6 +16,7 @@ from ....native.net.messages import Arena
 from ....native.tables.channels import ReadChannels
 from ....native.tables.plain import PACKS, WORKERS_MAX, PlainWrites
 from ....native.tables.requests import READ, WRITE, Requests
+from ....native.tables.row_cache import RowReaders
 from ...access.table_audit import TableAudit, is_audited
 from ...access.zap import AllowedKey
 from ...zmqraft.client.client import LogClientMachine
@@ -85,6 +86,11 @@ class Session:
     @property
     def read_channels(self) -> ReadChannels:
         return self._context.reads
+
+    @property
+    def rows(self) -> RowReaders:
+        """What C answers reads from."""
+        return self._context.rows
 
     def open_channels(self) -> None:
         """Lets C send to those workers that take requests."""
@@ -276,6 +282,8 @@ class Session:
             self.outbox.notice(code, frames[0].decode(errors="replace"))
         elif kind == pipe.NEXT_EXPIRY:
             self.writes.on_expiry(number, index)
+        elif kind == pipe.ROWS:
+            self.rows.open(number, frames[0].decode())
         elif kind == pipe.COMPLETED:
             channel.on_handled(index, now_us)
         channel.reported_kinds.add(kind)
@@ -384,4 +392,4 @@ class Session:
             "requests": found["requests"] + writes + reads,
             "writes": found["writes"] + writes,
         }
-        return {**found, **plain}
+        return {**found, **plain, "reads_cached": self.rows.answered}

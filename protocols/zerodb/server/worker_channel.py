@@ -196,7 +196,8 @@ class WorkerChannel:
     def open_reads(self) -> None:
         """Lets C forward reads from now on, if the worker is there and no request is unsent."""
         may = not (self._unsent or self._lost_ms is not None or self._expired_tickets)
-        self.reads.open(self.epoch & pipe.EPOCH_MASK if may and self.epoch is not None else None)
+        epoch = self.epoch & pipe.EPOCH_MASK if may and self.epoch is not None else None
+        self.reads.open(epoch, has_others=bool(self._sent))
 
     def take_back_reads(self) -> None:
         """Takes over what C has forwarded, or could not send."""

@@ -4,7 +4,7 @@ storage/engine/rocks.py implements it on disk, tests/storage/memory_tables.py in
 missing table find nothing; a put makes it. One process writes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ..wire.ops import Expire, LeaseEnd, LeaseKeep, Op, SessionEnd, SessionKeep, SessionOpen
@@ -76,8 +76,20 @@ class SizedKeys(NamedTuple):
     size: int  # Bytes, on the disk.
 
 
+class CachedRows(Protocol):
+    """Rows that are kept somewhere else, too (native/tables/row_cache.py)."""
+
+    def forget(self, table: int, keys: Collection[bytes]) -> None:
+        """These keys were written: all that one write has changed in the table."""
+
+    def clear(self) -> None:
+        """A write has changed more."""
+
+
 class Tables(Protocol):
     """A database of many tables. Its errors are StorageFailure."""
+
+    rows: CachedRows | None  # Is told what a write has changed, before write() returns.
 
     # Changes of local tables, kept while watches exist; None: there is no watch.
     recent: "RecentChanges | None"

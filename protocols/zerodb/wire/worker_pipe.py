@@ -55,6 +55,7 @@ TABLES = 1
 ONE_WAY_FAILURE = 2  # Text: a one-way request failed.
 WRITE_STATUS = 3  # Code 1 and the reason: the database refuses writes. Code 0: it accepts them.
 NEXT_EXPIRY = 4  # The index is the unix time in ms of the next expiry; 0: there is none.
+ROWS = 5  # Where the memory is that holds rows of the worker's tables (native/tables/row_cache.py).
 COMPLETED = 6  # The index is a ticket: all requests up to it are completed.
 
 # Flags.

@@ -67,7 +67,9 @@ class AppliedReporter:
 class Reporter:
     """What zerodb_server does not know yet."""
 
-    def __init__(self, number: int, epoch: int) -> None:
+    def __init__(self, number: int, epoch: int, rows: str = "") -> None:
+        """rows: where the memory with the worker's rows is"""
+        self._rows = rows
         self._number = number
         self._epoch = epoch
         self._reported: dict[int, object] = {}  # The last report of each kind.
@@ -138,6 +140,8 @@ class Reporter:
                 *self._owners(requests),
             ]
             self._add(reports, pipe.TABLES, tuple(tables), applied, tables)
+        if self._rows:
+            self._add(reports, pipe.ROWS, self._rows, 0, [self._rows.encode()])
         problem = problem or ("" if local is None else local.problem)
         self._add(
             reports, pipe.WRITE_STATUS, problem, applied, [problem.encode()], int(bool(problem))

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, get_args
 
 from ....native.net.messages import Arena, Frames
 from ....native.tables.gets import AnswerPlace, Gets
+from ....native.tables.row_cache import RowCache
 from ...errors import StorageFailure
 from ...host.client_shares import ClientShares
 from ..tables.recent_changes import RecentChanges
@@ -145,8 +146,10 @@ class TableRequests:
         limits: TableRequestLimits,
         read_log: ReadLog,
         refusals: Mapping[bytes, str],
+        rows: RowCache | None = None,
     ) -> None:
-        """refusals: of Refusals (results.py)"""
+        """refusals: of Refusals (results.py); rows: of the replicated tables"""
+        self._rows = rows
         self.databases = databases
         self.out = Frames()  # Answers for zerodb_server; the owner clears it.
         self.one_way_failures: list[str] = []  # Texts to report; the owner clears it.
@@ -200,7 +203,8 @@ class TableRequests:
             return False  # Each request has to say why.
         if size_of(found) > min(self._limits.response_bytes_max, OUT_BYTES):
             return False
-        gets.answer(found, place, self.out)
+        rows = self._rows if database is self.databases.replicated else None
+        gets.answer(found, place, self.out, rows)
         self._tickets.last = max(self._tickets.last, place.ticket)
         self.counts["done"] += arena.count
         return True

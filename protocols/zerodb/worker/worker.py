@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 from ....native.net.messages import Arena
 from ....native.tables.gets import AnswerPlace
 from ....native.tables.ops import ALL_MARKED, Run, cut_block
+from ....native.tables.row_cache import RowCache
 from ...errors import StorageFailure
 from ...raft.messages import EntryBatch
 from ...zmqraft.snapshots.barrier import BarrierMessage
@@ -154,7 +155,15 @@ def _change(run: Run) -> ops.Op:
 class Applier:
     """The replicated tables and the position up to which they are applied."""
 
-    def __init__(self, owner: TablePartition, tables: Tables, open_lease: OpenLease) -> None:
+    def __init__(
+        self,
+        owner: TablePartition,
+        tables: Tables,
+        open_lease: OpenLease,
+        rows: RowCache | None = None,
+    ) -> None:
+        """rows: of these tables, in shared memory"""
+        self._rows = rows
         self.refusals = Refusals()
         self.commit: LogPosition = 0, 0
         self.tables_from = 0  # ConfigEntry.tables_from, as of the commit index.
@@ -171,6 +180,10 @@ class Applier:
         """Continues with these tables: from a snapshot, or recovered at an earlier position."""
         self.tables = tables
         self.applied: LogPosition = tables.applied
+        tables.rows = self._rows
+        if self._rows is not None:
+            self._rows.clear()
+            self._rows.apply(self.applied[0])
         self.tables_changed = True
         self._versioned = set(tables.versioned_tables)
 
@@ -199,6 +212,8 @@ class Applier:
             self.counts["malformed"] += found.malformed
         for step in split_at_leases(entries, (batches[-1].last_index, batches[-1].term)):
             self._apply_step(step, positions, now_ms)
+            if self._rows is not None:
+                self._rows.apply(self.applied[0])
 
     def _apply_step(self, step: ApplyStep, positions: dict[int, list[int]], now_ms: int) -> None:
         # The snapshot is made while the tables do not know of the entry that asks for it.
@@ -298,6 +313,7 @@ class WorkerParts(NamedTuple):
     # Unpacks the tables of the newest snapshot if it is newer than this index. Raises
     # SnapshotUnusable, StorageFailure.
     unpack_snapshot: Callable[[int], RestoredTables | None]
+    rows: RowCache | None = None  # That zerodb_server reads.
 
 
 class Worker:
@@ -306,11 +322,13 @@ class Worker:
     def __init__(
         self, databases: Databases, limits: TableRequestLimits, epoch: int, parts: WorkerParts
     ) -> None:
-        self.applier = Applier(databases.owner, databases.replicated, parts.open_lease)
+        rows = parts.rows
+        self.applier = Applier(databases.owner, databases.replicated, parts.open_lease, rows)
         refusals = self.applier.refusals.texts
-        self.requests = TableRequests(databases, limits, self._read_applied, refusals)
+        self.requests = TableRequests(databases, limits, self._read_applied, refusals, rows)
         self.participant = SnapshotParticipant(parts.store)
-        self.reporter = Reporter(databases.owner.number, epoch)
+        place = "" if rows is None else rows.place
+        self.reporter = Reporter(databases.owner.number, epoch, place)
         self.applied_reporter = AppliedReporter()
         self.job_results: list[Message] = []  # For job_server; the owner clears it.
         self.problem = ""  # Why the replicated tables refuse writes.

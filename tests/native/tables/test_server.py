@@ -19,10 +19,13 @@ from kelek.native.broker.budget import Budget
 from kelek.native.broker.server import ServedRouter
 from kelek.native.latency import Latency
 from kelek.native.log.lease import SharedLease
+from kelek.native.net.messages import Arena, Frames
 from kelek.native.net.poller import Poller
 from kelek.native.net.sockets import Drain, DrainedSocket
 from kelek.native.tables.channels import ReadChannels
+from kelek.native.tables.gets import AnswerPlace, Gets
 from kelek.native.tables.plain import LATE_MS, PlainWrites
+from kelek.native.tables.row_cache import BYTES_MIN, RowCache, RowReaders
 from kelek.native.tables.server import Left, TableResult, TableServer
 from kelek.protocols.zerodb.wire import ops
 from kelek.protocols.zerodb.wire.requests import (
@@ -74,8 +77,10 @@ class PlayedServer:
         self.pushes = [self.socket(zmq.PUSH) for _ in range(WORKERS)]
         for source in (router, done, dealer):
             self.poller.register(source, zmq.POLLIN, drained=True)
+        self.rows = RowReaders(WORKERS)
         self.server = TableServer(
-            *(self.poller, self.writes, self.channels, self.router, self.done, self.pushes, 1000)
+            *(self.poller, self.writes, self.channels, self.rows),
+            *(self.router, self.done, self.pushes, 1000),
         )
         self.clients: dict[bytes, Socket] = {}
         self.answer_end = self.connected(zmq.PUSH, "done")  # Of the workers.
@@ -110,6 +115,19 @@ class PlayedServer:
             workers.append(self.bound(zmq.PULL, f"worker{number}"))
             push.connect(f"inproc://worker{number}-{self.number}")
         return leader, workers
+
+    def keep_rows(self, request: Read, values: list[bytes | None]) -> None:
+        """As the worker of the request's table does when it answers it."""
+        memory, number = bytearray(BYTES_MIN), request.table % WORKERS
+        rows, place = RowCache(memory, "", 1), AnswerPlace(number, EPOCH)
+        head = PIPE_HEADER.pack(0, 0, 0, EPOCH, 0, 1)
+        arena = Arena.from_messages([[head, b"route", *encode_request(request)]])
+        gets = Gets(arena, len(request.keys))
+        assert gets.read(place, 0)
+        gets.answer(values, place, Frames(), rows)
+        rows.apply(9)
+        self.rows.map_memory = lambda _: memory
+        self.rows.open(number, "")
 
     def client(self, name: bytes) -> Socket:
         if name not in self.clients:
@@ -155,8 +173,12 @@ def transact(number: int) -> list[bytes]:
     return encode_request(asked)
 
 
+def read(number: int) -> Read:
+    return Read(TABLE + number % WORKERS, [b"%d" % number])
+
+
 def get(number: int) -> list[bytes]:
-    return encode_request(Read(TABLE + number % WORKERS, [b"%d" % number]))
+    return encode_request(read(number))
 
 
 OTHER = encode_request(ServerInfo())
@@ -341,11 +363,26 @@ def test_without_leader_or_lease_requests_are_left_to_the_caller(node: PlayedSer
     assert node.writes.is_empty
 
 
-@pytest.mark.parametrize("kind", ["put", "get"])
+def test_reads_of_shared_rows_need_no_worker(node: PlayedServer) -> None:
+    kept = Read(TABLE + 1, [b"1", b"3"])
+    node.keep_rows(kept, [b"one", None])
+    node.client(b"client").send_multipart(encode_request(kept))
+    result = node.wait()
+    assert result.left == 0
+    assert node.client(b"client").recv_multipart() == [b"\x31\1\x10\0", b"one", b""]
+    assert node.rows.answered == sum(channel.taken for channel in node.channels.all) == 1
+    assert sum(channel.count for channel in node.channels.all) == 0
+
+
+@pytest.mark.parametrize("kind", ["put", "get", "kept"])
 def test_an_answer_to_a_client_that_is_gone_is_reported(node: PlayedServer, kind: str) -> None:
     leader, workers = node.add_peers()
-    node.client(b"client").send_multipart(put(1) if kind == "put" else get(1))
-    node.wait()
+    if kind != "kept":
+        node.client(b"client").send_multipart(put(1) if kind == "put" else get(1))
+        node.wait()
+    else:
+        node.keep_rows(read(1), [b"value"])
+        node.client(b"client").send_multipart(get(1))
     node.clients[b"client"].close(0)
     until, is_gone = time.monotonic() + DEADLINE_S, False
     while not is_gone:  # Another thread closes it.
@@ -357,6 +394,8 @@ def test_an_answer_to_a_client_that_is_gone_is_reported(node: PlayedServer, kind
     if kind == "put":
         leader.send_multipart(committed(leader.recv_multipart(), 5))
         result = node.wait_for(Left.UNSENT)
+    elif kind == "kept":
+        result = node.wait_for(Left.CACHED)
     else:
         at = (TABLE + 1) % WORKERS
         node.answer_end.send_multipart(answered(at, requests_of(workers[at])[0], 0))

@@ -301,4 +301,38 @@ TABLE_BUGS = (
         expected=ANSWERED_WRONGLY,
         first_seed=16,
     ),
+    _bug(
+        "rows in shared memory that a write leaves as they were",
+        (Patch(WORKER, "        tables.rows = self._rows\n", "        tables.rows = None\n"),),
+        expected=NO_ORDER,
+    ),
+    _bug(
+        "an index that is told before it is applied",
+        (
+            Patch(
+                WORKER,
+                "        for step in split_at_leases(",
+                "        if self._rows is not None:\n"
+                "            self._rows.apply(batches[-1].last_index)\n"
+                "        for step in split_at_leases(",
+            ),
+        ),
+        expected=NO_ORDER,
+    ),
+    _bug(
+        "rows of tables that a snapshot has replaced",
+        (Patch(WORKER, "            self._rows.clear()\n", ""),),
+        expected=NO_ORDER,
+    ),
+    _bug(
+        "rows that are read before their index is applied",
+        (
+            Patch(
+                "native/tables/row_cache.py",
+                "*(plain.rows, index, now_us,",
+                "*(plain.rows, 0, now_us,",
+            ),
+        ),
+        expected=NO_ORDER,
+    ),
 )

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from kelek.native.net.messages import Arena
 from kelek.native.tables.plain import PlainKinds
+from kelek.native.tables.row_cache import BYTES_MIN, RowCache
 from kelek.protocols.connections import Send
 from kelek.protocols.raft.messages import EntryBatch
 from kelek.protocols.record import decode_block
@@ -90,8 +91,10 @@ class WorkerProcess(Process):
         databases = Databases(self.own, owner, store.replicated, None)
         limits = TableRequestLimits(8 << 20, node.run_settings.request_ms, True)
         source = CheckedLog(node, self.reader)
-        parts = WorkerParts(store, source, self, lambda op, at: "", store.unpack_snapshot)
-        self.worker = Worker(databases, limits, node.new_epoch(), parts)
+        epoch = node.new_epoch()
+        rows = node.new_rows(f"{self.own}/{epoch}", epoch) if node.run_settings.plain else None
+        parts = WorkerParts(store, source, self, lambda op, at: "", store.unpack_snapshot, rows)
+        self.worker = Worker(databases, limits, epoch, parts)
         self._send_barrier_replies()
 
     # The lines of its log.
@@ -114,17 +117,17 @@ class WorkerProcess(Process):
     def _step(self) -> None:
         worker, node, now_ms = self.worker, self.node, self.node.now_ms
         inbox, self.inbox = self.inbox, []
-        messages: list[tuple[tuple[int, ...], Frames]] = []
+        messages: list[Frames] = []
         for kind, *item in inbox:
             if kind == "commit":
                 worker.on_commit((item[0], item[1]), item[2])
             elif kind == "barrier":
                 worker.on_barrier(item[0], now_ms, "")
             else:
-                head, *frames = item[0]
-                messages.append((PIPE_HEADER.unpack(head), frames))
-        if messages:
-            assert not worker.on_work(messages, now_ms), "a malformed message of the server"
+                messages.append(item[0])
+        if messages and not worker.on_gets(Arena.from_messages(messages), now_ms):
+            work = [(PIPE_HEADER.unpack(head), frames) for head, *frames in messages]
+            assert not worker.on_work(work, now_ms), "a malformed message of the server"
         worker.run(now_ms, node.unix_ms)
         self._send_barrier_replies()
         worker.answer(now_ms, node.unix_ms)
@@ -181,6 +184,7 @@ class ServerProcess(Process):
             maker=random.randbytes(MACHINE_BYTES + 2),
         )
         self.session = Session(session, client, self._new_reqids, lambda: node.leased_index)
+        self.session.rows.map_memory = node.row_memory
         listeners = {each.url: each.client_door for each in nodes}
         listeners |= {each.setup.peer_urls[each.name]: each.peer_door for each in nodes}
         self.links = MachineLinks(ClientHost(node.network, listeners, self, self.name))
@@ -277,9 +281,12 @@ class ServerProcess(Process):
         if found & PlainKinds.READS and not (index and channels.fits(requests)):
             return
         self._unread = []
+        for message in session.rows.answer(channels, plain, requests, index, now.us).messages():
+            self.simulation.counters["reads of cached rows"] += 1
+            self._answer(message)
         for number, channel in enumerate(channels.all):
             taken = channel.taken
-            for message in channels.add(number, requests, index, now.us).messages():
+            for message in channels.add(number, requests, index, now.us, plain.rows).messages():
                 self._send_work(number, message)
             self.simulation.counters["reads in C"] += channel.taken - taken
         writes = plain.taken
@@ -370,6 +377,7 @@ class TableNode(SimNode):
         self._make_disks()
         self._applied_reports: dict[str, tuple[int, bool]] = {}
         self._last_epoch = 0
+        self._row_memories: dict[str, bytearray] = {}
 
     def _make_disks(self) -> None:
         self.table_disks = [
@@ -383,6 +391,14 @@ class TableNode(SimNode):
     def new_epoch(self) -> int:
         self._last_epoch = max(self._last_epoch + 1, self._new_epoch())
         return self._last_epoch
+
+    def new_rows(self, place: str, epoch: int) -> RowCache:
+        """Rows that the server reads, too; so few that new ones replace others soon."""
+        self._row_memories[place] = memory = bytearray(BYTES_MIN)
+        return RowCache(memory, place, epoch)
+
+    def row_memory(self, place: str) -> bytearray:
+        return self._row_memories[place]
 
     def _make_state_machine(self) -> BarrierStateMachine:
         return BarrierStateMachine(self)

@@ -4,7 +4,7 @@ restarts, crashes, checkpoints and all kinds of entries."""
 import shutil
 import struct
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -238,6 +238,23 @@ def versions(tables: RocksTables | MemoryTables) -> Iterator[tuple[tuple[int, by
         yield (int.from_bytes(name[1:5], "big"), name[5:]), struct.unpack(">QQ", data)
 
 
+class ToldRows:
+    """What a table has told of its changes."""
+
+    def __init__(self) -> None:
+        self.keys: set[tuple[int, bytes]] = set()
+        self.is_cleared = False
+
+    def forget(self, table: int, keys: Collection[bytes]) -> None:
+        told = {(table, key) for key in keys}
+        assert len(told) == len(keys), "a key twice"
+        assert not told & self.keys, "a table twice"
+        self.keys |= told
+
+    def clear(self) -> None:
+        self.is_cleared = True
+
+
 class History(RuleBasedStateMachine):
     """All three apply the entries; now and then the database is opened again."""
 
@@ -256,8 +273,12 @@ class History(RuleBasedStateMachine):
         batch = [
             TableEntry(len(self.log) + offset, 1, ops) for offset, ops in enumerate(entries, 1)
         ]
+        before, self.rocks.rows = self.memory.pairs(), (rows := ToldRows())
         outcomes = self.rocks.write(batch)
         assert outcomes == self.memory.write(batch)
+        after = self.memory.pairs()
+        changed = {one for one in before | after if before.get(one) != after.get(one)}
+        assert rows.is_cleared or changed <= rows.keys
         for entry in batch:
             if gate_of(entry.ops) > self.model.level:
                 continue
