@@ -29,6 +29,7 @@ PARTS = (
     "serve.h",
     "channels.h",
     "cached.h",
+    "rounds.h",
     "plain.h",
     "beacons.h",
     "zre.h",

@@ -61,8 +61,9 @@ WINDOW = WindowLimits(packs=64, updates=1 << 15, bytes=16 << 20)
 JOBS_BYTES_MAX = 128 << 20  # Of requests that job_server has not answered.
 LOG_HEAD = b"\x55\x01\x00"
 # Of what C leaves, as plain numbers.
-_LEADER, _DONE, _CLIENTS = int(Left.LEADER), int(Left.DONE), int(Left.CLIENTS)
-_FAILED = ~(_LEADER | _DONE | _CLIENTS)
+_LEADER, _INDEX = int(Left.LEADER), int(Left.INDEX)
+_DONE, _CLIENTS = int(Left.DONE), int(Left.CLIENTS)
+_FAILED = ~(_LEADER | _INDEX | _DONE | _CLIENTS)
 
 
 class ZerodbServer(Actor):
@@ -181,8 +182,9 @@ class ZerodbServer(Actor):
             self._router = ServedRouter(self._clients, drain, self.budget)
             session = self.session
             self._server = TableServer(
-                *(self._poller, session.plain, session.read_channels, session.rows),
-                *(self._router, self._done, [socket for _, socket in self._work], REPORT_BYTES),
+                *(self._poller, session.plain, session.read_channels, session.rounds),
+                *(session.rows, self._router, self._done),
+                *([socket for _, socket in self._work], REPORT_BYTES),
             )
         for key, kind in (("pull_url", zmq.PULL), ("sub_url", zmq.SUB)):
             if getattr(endpoints, key):
@@ -218,15 +220,20 @@ class ZerodbServer(Actor):
         url = session.plain_url if is_free else None
         if url is not None:
             found = self._link.drained(url)
-        if found is None and not session.plain.is_empty:
-            session.take_back(self._now())
+        index_url, index = session.index_url if is_free else None, None
+        if index_url is not None:
+            index = self._link.drained(index_url)
+        if (found is None and not session.plain.is_empty) or (
+            index is None and not session.rounds.is_empty
+        ):
+            timeout_ms = self._take_back(timeout_ms)
         if is_free:
             session.open_channels()
             lease = self._lease if session.reads_in_c else None
-            result = self._server.wait(timeout_ms, found, lease, session.answers_in_c)
+            index = index if session.reads_in_c else None
+            result = self._server.wait(timeout_ms, found, index, lease, session.answers_in_c)
         if result is None:
-            session.take_back(self._now())
-            return super().wait(timeout_ms)
+            return super().wait(self._take_back(timeout_ms))
         self.now_ms = monotonic_ms()
         for channel, (taken, report) in zip(session.channels, self._read_bytes, strict=True):
             taken.add(channel.reads.pop_bytes())
@@ -236,11 +243,22 @@ class ZerodbServer(Actor):
             self._on_failed(result)
         if left & _LEADER and url is not None and found is not None:
             self._link.receive(url, found.drain.arena, result.leader_position)
+        if left & _INDEX and index_url is not None and index is not None:
+            self._link.receive(index_url, index.drain.arena, result.index_position)
         if left & _DONE:
             self._on_done(self._done.drain.arena)
         if left & _CLIENTS:
             self._on_clients(self._router.drain.arena)
         return result.ready
+
+    def _take_back(self, timeout_ms: int) -> int:
+        """Takes over what C has not finished. Returns how long to wait now: the next wake goes on
+        with it."""
+        session = self.session
+        if session.plain.is_empty and session.rounds.is_empty:
+            return timeout_ms
+        session.take_back(self._now())
+        return 0
 
     def _on_failed(self, result: TableResult) -> None:
         """Handles what C could not send or finish, and what clients may not ask."""

@@ -9,7 +9,7 @@
 
 /* The items of its own sockets; that of a missing one is `none`. */
 struct items {
-    struct klk_poll_item *clients, *leader, *done;
+    struct klk_poll_item *clients, *leader, *done, *index;
     struct klk_poll_item none;
 };
 
@@ -23,7 +23,8 @@ static struct klk_poll_item *item_of(const struct klk_poll *poll, const void *so
 static int others_ready(const struct klk_poll *poll, const struct items *items) {
     for (uint32_t i = 0; i < poll->count; i++) {
         const struct klk_poll_item *item = &poll->items[i];
-        int own = item == items->clients || item == items->leader || item == items->done;
+        int own = item == items->clients || item == items->leader || item == items->done ||
+                  item == items->index;
         if (item->ready & ~(own ? KLK_POLL_IN : 0)) return 1;
     }
     return 0;
@@ -53,8 +54,6 @@ static int answers_send(struct klk_table_wait *wait, struct items *items,
     return result;
 }
 
-/* ---- the leader ---- */
-
 /* Sends a batch of a worker. */
 static int batch_send(struct klk_table_wait *wait, uint32_t number,
                       const struct klk_messages *batch) {
@@ -67,6 +66,99 @@ static int batch_send(struct klk_table_wait *wait, uint32_t number,
     }
     return result < 0 ? result : KLK_OK;
 }
+
+/* ---- reads ---- */
+
+/* Whether the workers take all reads of an arena. */
+static int reads_fit(const struct klk_table_wait *wait, const struct klk_messages *arena) {
+    for (uint32_t i = 0; i < wait->plain->workers; i++)
+        if (!klk_channel_fits(&wait->channels[i], arena)) return 0;
+    return 1;
+}
+
+/* Answers reads from shared memory, and forwards the others. */
+static int reads_serve(struct klk_table_wait *wait, struct items *items,
+                       const struct klk_messages *arena, struct klk_request *rows, uint64_t index,
+                       int64_t now_us) {
+    uint32_t workers = wait->plain->workers;
+    int result = KLK_OK;
+    uint32_t left = klk_cached_answer(wait->readers, wait->channels, workers, arena, rows, index,
+                                      now_us, wait->cached);
+    if (wait->cached->messages)
+        result = answers_send(wait, items, wait->cached, 0, KLK_TABLE_LEFT_CACHED);
+    for (uint32_t i = 0; left && result == KLK_OK && i < workers; i++) {
+        const struct klk_messages *batch = klk_channel_add(
+            &wait->channels[i], arena, rows, wait->positions, i, workers, index, now_us);
+        if (batch) result = batch_send(wait, i, batch);
+    }
+    return result;
+}
+
+/* Takes the reads of the clients' arena: serves them, or has them ask the leader. 0: neither is
+ * possible now, and nothing was done. */
+static int reads_take(struct klk_table_wait *wait, struct items *items, int64_t now_us,
+                      int *result) {
+    const struct klk_messages *arena = wait->clients.drain->arena;
+    struct klk_request *rows = wait->plain->rows;
+    uint64_t index = wait->lease ? klk_lease_read(wait->lease) : 0;
+    if (!index || klk_rounds_since_us(wait->rounds) != INT64_MAX)
+        return wait->index.socket && klk_rounds_add(wait->rounds, arena, rows, now_us);
+    if (!reads_fit(wait, arena)) return 0;
+    *result = reads_serve(wait, items, arena, rows, index, now_us);
+    return 1;
+}
+
+/* Handles an answer of the leader to the asked reads. Returns KLK_ROUNDS_OTHER: it is another
+ * message, or the caller must serve them. */
+static int index_answer(struct klk_table_wait *wait, struct items *items,
+                        const struct klk_messages *arena, uint32_t message, int64_t now_us) {
+    struct klk_rounds *rounds = wait->rounds;
+    uint64_t index = 0;
+    int kind = klk_rounds_answer(rounds, arena, message, &index);
+    if (kind != KLK_ROUNDS_ANSWERED) return kind;
+    if (!reads_fit(wait, rounds->asked)) return KLK_ROUNDS_OTHER;
+    int64_t arrived_us = rounds->asked_us < now_us ? rounds->asked_us : now_us;
+    int result = reads_serve(wait, items, rounds->asked, rounds->rows, index, arrived_us);
+    klk_rounds_end(rounds);
+    return result;
+}
+
+static int index_read(struct klk_table_wait *wait, struct items *items, int64_t now_us) {
+    struct klk_table_source *source = &wait->index;
+    if (!source->socket || source->socket == wait->leader.socket) return KLK_OK;
+    if (!(items->index->ready || source->more)) return KLK_OK;
+    int result = receive(source->drain, source->socket, items->index, &source->more);
+    const struct klk_messages *arena = source->drain->arena;
+    for (uint32_t m = 0; result == KLK_OK && m < arena->messages; m++) {
+        result = wait->left ? KLK_ROUNDS_OTHER : index_answer(wait, items, arena, m, now_us);
+        if (result != KLK_ROUNDS_OTHER) continue;
+        wait->index_position = m;
+        wait->left |= KLK_TABLE_LEFT_INDEX;
+        return KLK_OK;
+    }
+    return result;
+}
+
+/* Sends a message to the leader. Returns 1; 0: its socket takes none, or an error. */
+static int leader_send(struct klk_table_wait *wait, void *socket, struct klk_poll_item *item) {
+    uint32_t position = 0, dropped = 0;
+    item->check = 1;
+    int result = klk_send(socket, wait->out, 0, KLK_KEEP, &position, &dropped);
+    return result < 0 ? result : result != KLK_MORE && !dropped;
+}
+
+static int question_send(struct klk_table_wait *wait, struct items *items) {
+    struct klk_messages *out = wait->out;
+    out->frames = out->messages = 0;
+    if (!wait->index.socket || klk_rounds_ask(wait->rounds, out) != 1) return KLK_OK;
+    int sent = leader_send(wait, wait->index.socket, items->index);
+    if (sent > 0) return KLK_OK;
+    klk_rounds_unask(wait->rounds);
+    wait->left |= KLK_TABLE_LEFT_PACK;
+    return sent;
+}
+
+/* ---- the leader ---- */
 
 /* Answers the first pack, asks for the results of its transactions, and ends it. */
 static int pack_end(struct klk_table_wait *wait, struct items *items, int64_t now_us) {
@@ -93,6 +185,11 @@ static int leader_read(struct klk_table_wait *wait, struct items *items, int64_t
         wait->leader_position = m;
         int kind = wait->left ? KLK_PLAIN_OTHER
                               : klk_plain_answer(wait->plain, wait->channels, arena, m);
+        if (kind == KLK_PLAIN_OTHER && !wait->left && wait->index.socket == leader->socket) {
+            result = index_answer(wait, items, arena, m, now_us);
+            if (result != KLK_ROUNDS_OTHER) continue;
+            result = KLK_OK;
+        }
         if (kind == KLK_PLAIN_OTHER) { /* Or the caller must handle unsent answers first. */
             wait->left |= KLK_TABLE_LEFT_LEADER;
             return KLK_OK;
@@ -105,18 +202,14 @@ static int leader_read(struct klk_table_wait *wait, struct items *items, int64_t
 static int packs_send(struct klk_table_wait *wait, struct items *items) {
     struct klk_messages *out = wait->out;
     while (wait->leader.socket) {
-        uint32_t position = 0, dropped = 0;
         out->frames = out->messages = 0;
         int result = klk_plain_pack(wait->plain, out);
         if (result <= 0) return result;
-        items->leader->check = 1;
-        result = klk_send(wait->leader.socket, out, 0, KLK_KEEP, &position, &dropped);
-        if (result < 0) return result;
-        if (result == KLK_MORE || dropped) {
-            wait->plain->sent--;
-            wait->left |= KLK_TABLE_LEFT_PACK;
-            return KLK_OK;
-        }
+        result = leader_send(wait, wait->leader.socket, items->leader);
+        if (result > 0) continue;
+        wait->plain->sent--;
+        wait->left |= KLK_TABLE_LEFT_PACK;
+        return result;
     }
     return KLK_OK;
 }
@@ -137,40 +230,6 @@ static int done_read(struct klk_table_wait *wait, struct items *items, int64_t n
     return answers_send(wait, items, arena, 1, KLK_TABLE_LEFT_FAILED);
 }
 
-/* Whether the reads of the clients' arena can be forwarded; index: what they must see. */
-static int reads_fit(const struct klk_table_wait *wait, uint64_t *index) {
-    *index = wait->lease ? klk_lease_read(wait->lease) : 0;
-    if (!*index) return 0;
-    for (uint32_t i = 0; i < wait->plain->workers; i++)
-        if (!klk_channel_fits(&wait->channels[i], wait->clients.drain->arena)) return 0;
-    return 1;
-}
-
-static int reads_forward(struct klk_table_wait *wait, uint64_t index, int64_t now_us) {
-    const struct klk_messages *arena = wait->clients.drain->arena;
-    for (uint32_t i = 0; i < wait->plain->workers; i++) {
-        const struct klk_messages *batch =
-            klk_channel_add(&wait->channels[i], arena, wait->plain->rows, wait->positions, i,
-                            wait->plain->workers, index, now_us);
-        if (!batch) continue;
-        int result = batch_send(wait, i, batch);
-        if (result < 0) return result;
-    }
-    return KLK_OK;
-}
-
-/* Answers reads from shared memory, and forwards the others. */
-static int reads_answer(struct klk_table_wait *wait, struct items *items, uint64_t index,
-                        int64_t now_us) {
-    const struct klk_messages *arena = wait->clients.drain->arena;
-    int result = KLK_OK;
-    uint32_t left = klk_cached_answer(wait->readers, wait->channels, wait->plain->workers, arena,
-                                      wait->plain->rows, index, now_us, wait->cached);
-    if (wait->cached->messages)
-        result = answers_send(wait, items, wait->cached, 0, KLK_TABLE_LEFT_CACHED);
-    return left && result == KLK_OK ? reads_forward(wait, index, now_us) : result;
-}
-
 /* ---- clients ---- */
 
 static int clients_read(struct klk_table_wait *wait, struct items *items, int64_t now_us) {
@@ -187,13 +246,11 @@ static int clients_read(struct klk_table_wait *wait, struct items *items, int64_
     if (router->drain->denied && router->drain->denied->messages)
         wait->left |= KLK_TABLE_LEFT_DENIED;
     int found = klk_plain_read(plain, arena);
-    uint64_t index = 0;
     if (found & KLK_PLAIN_OTHERS || (found & KLK_PLAIN_WRITES && !wait->leader.socket) ||
-        (found & KLK_PLAIN_READS && !reads_fit(wait, &index))) {
+        (found & KLK_PLAIN_READS && !reads_take(wait, items, now_us, &result))) {
         wait->left |= KLK_TABLE_LEFT_CLIENTS;
         return KLK_OK;
     }
-    if (found & KLK_PLAIN_READS) result = reads_answer(wait, items, index, now_us);
     if (found & KLK_PLAIN_WRITES) klk_plain_receive(plain, arena, now_us);
     return result;
 }
@@ -203,15 +260,20 @@ static int clients_read(struct klk_table_wait *wait, struct items *items, int64_
 /* One wake. Answers come first: they make room for requests. */
 static int wake(struct klk_table_wait *wait, struct items *items, int64_t now_us) {
     int result = leader_read(wait, items, now_us);
+    if (result == KLK_OK && !wait->left) result = index_read(wait, items, now_us);
     if (result == KLK_OK && !wait->left) result = done_read(wait, items, now_us);
     if (result == KLK_OK && !wait->left) result = clients_read(wait, items, now_us);
-    return result == KLK_OK ? packs_send(wait, items) : result;
+    if (result == KLK_OK) result = packs_send(wait, items);
+    return result == KLK_OK ? question_send(wait, items) : result;
 }
 
-/* When the first pack is late; INT64_MAX: there is none. */
-static int64_t late_us(const struct klk_plain *plain) {
-    if (!plain->count) return INT64_MAX;
-    return plain->packs[plain->first].arrived_us + KLK_PLAIN_LATE_MS * 1000;
+/* When the first pack or the asked reads are late; INT64_MAX: there are none. */
+static int64_t late_us(const struct klk_table_wait *wait) {
+    const struct klk_plain *plain = wait->plain;
+    int64_t since_us = klk_rounds_since_us(wait->rounds);
+    if (plain->count && plain->packs[plain->first].arrived_us < since_us)
+        since_us = plain->packs[plain->first].arrived_us;
+    return since_us == INT64_MAX ? since_us : since_us + KLK_PLAIN_LATE_MS * 1000;
 }
 
 static int is_passed(const struct klk_table_wait *wait) {
@@ -222,9 +284,9 @@ static int is_passed(const struct klk_table_wait *wait) {
 
 /* Whether the caller must act. */
 static int is_over(struct klk_table_wait *wait, const struct items *items, int64_t now_us) {
-    if (now_us >= late_us(wait->plain)) wait->left |= KLK_TABLE_LEFT_LATE;
+    if (now_us >= late_us(wait)) wait->left |= KLK_TABLE_LEFT_LATE;
     return wait->left || items->clients->ready || items->leader->ready || items->done->ready ||
-           others_ready(wait->poll, items) || is_passed(wait);
+           items->index->ready || others_ready(wait->poll, items) || is_passed(wait);
 }
 
 /* Reports what a drain has left as if it had just arrived. */
@@ -237,14 +299,16 @@ int klk_table_wait(struct klk_table_wait *wait, int64_t timeout_ms) {
     struct klk_plain *plain = wait->plain;
     struct items items = {.clients = item_of(wait->poll, wait->clients.socket),
                           .leader = &items.none,
+                          .index = &items.none,
                           .done = item_of(wait->poll, wait->done.socket)};
     if (wait->leader.socket) items.leader = item_of(wait->poll, wait->leader.socket);
-    if (!items.clients || !items.leader || !items.done) return KLK_EINVAL;
+    if (wait->index.socket) items.index = item_of(wait->poll, wait->index.socket);
+    if (!items.clients || !items.leader || !items.done || !items.index) return KLK_EINVAL;
     int64_t now_us = (int64_t)klk_monotonic_us(), end_us = now_us + timeout_ms * 1000;
     wait->left = 0;
     for (int more = 0;;) {
         int is_stalled = plain->row < plain->row_count;
-        int64_t until_us = late_us(plain) < end_us ? late_us(plain) : end_us;
+        int64_t until_us = late_us(wait) < end_us ? late_us(wait) : end_us;
         int64_t left_ms = more || now_us >= until_us ? 0 : (until_us - now_us + 999) / 1000;
         if (is_stalled) items.clients->wanted &= ~KLK_POLL_IN;
         int found = klk_poll_wait(wait->poll, left_ms);
@@ -254,11 +318,12 @@ int klk_table_wait(struct klk_table_wait *wait, int64_t timeout_ms) {
         plain->unix_s = (uint32_t)time(NULL);
         int result = wake(wait, &items, now_us);
         if (result < 0) return result;
-        more = wait->leader.more || wait->done.more;
+        more = wait->leader.more || wait->done.more || wait->index.more;
         if (plain->row == plain->row_count) more |= wait->clients.more;
         if (is_over(wait, &items, now_us) || now_us >= end_us) break;
     }
     leave(items.leader, &wait->leader.more);
+    leave(items.index, &wait->index.more);
     leave(items.done, &wait->done.more);
     leave(items.clients, &wait->clients.more);
     if (plain->row < plain->row_count) { /* The arena must stay until they have room. */

@@ -4,6 +4,7 @@
 #define KLK_TABLE_WAIT_H
 #include "cached.h"
 #include "plain.h"
+#include "rounds.h"
 #include "serve.h"
 #include "steady.h"
 
@@ -14,11 +15,12 @@ enum klk_table_left {
     KLK_TABLE_LEFT_DENIED = 4,   /* refused messages of the clients' drain */
     KLK_TABLE_LEFT_UNSENT = 8,   /* unsent answers of the pack that ended last; all were tried */
     KLK_TABLE_LEFT_PACK = 16,    /* the leader's socket took no pack: `sent` is right */
-    KLK_TABLE_LEFT_LATE = 32,    /* the first pack is not answered in time */
+    KLK_TABLE_LEFT_LATE = 32,    /* the first pack, or the asked reads, have no answer in time */
     KLK_TABLE_LEFT_DONE = 64,    /* the workers' arena, of which nothing was noted */
     KLK_TABLE_LEFT_FAILED = 128, /* unsent answers of the workers' arena; all were tried */
     KLK_TABLE_LEFT_READS = 256,  /* some workers' pipes took their last batch in part */
-    KLK_TABLE_LEFT_CACHED = 512  /* unsent answers of `cached`; all were tried */
+    KLK_TABLE_LEFT_CACHED = 512, /* unsent answers of `cached`; all were tried */
+    KLK_TABLE_LEFT_INDEX = 1024  /* the arena of `index`, from index_position on */
 };
 
 /* A socket with its drain. */
@@ -36,16 +38,20 @@ struct klk_table_wait {
     struct klk_messages *cached;      /* room for answers from these */
     void **workers;                   /* their PUSH sockets */
     uint32_t *positions;              /* scratch: room for plain->rows_max */
-    const struct klk_lease *lease;    /* of the node's peer, or NULL: no read is plain */
+    const struct klk_lease *lease;    /* of the node's peer, or NULL: reads ask the leader */
+    struct klk_rounds *rounds;
     struct klk_poll *poll;            /* has all sockets that receive, and the caller's others */
     struct klk_served_router clients; /* without `out` */
     struct klk_table_source leader;   /* a DEALER; NULL: no write is plain */
+    struct klk_table_source index;    /* where reads ask the leader; NULL: they can't. It may be
+                                       * the same socket */
     struct klk_table_source done;     /* a PULL: answers of the workers */
     struct klk_messages *out;         /* room for one pack */
     uint64_t bytes_max;               /* return when a channel has passed so many of answers */
     int32_t passes_done;              /* 0: all answers of the workers are left to the caller */
     int32_t left;                     /* out: enum klk_table_left */
     uint32_t leader_position;         /* out */
+    uint32_t index_position;          /* out */
     uint32_t unsent_pack;             /* out: its place in packs */
 };
 
@@ -54,8 +60,8 @@ struct klk_table_wait {
  * when something is left to the caller, and after timeout_ms. Items of its own sockets are ready
  * only if the caller must receive there.
  *
- * Reads whose rows are in shared memory are answered at once; others go to the workers in
- * bundles. The first packs of writes leave at once. While KLK_PLAIN_AHEAD of them are with the
+ * Without a lease reads first ask the leader, all that arrive meanwhile together. Those whose rows
+ * are in shared memory are answered here; others go to the workers in bundles. The first packs of writes leave at once. While KLK_PLAIN_AHEAD of them are with the
  * leader, later writes gather in one.
  *
  * Returns KLK_OK with left, KLK_EINVAL when a socket is not in poll, or KLK_EOS. */

@@ -16,7 +16,6 @@ from typing import Any
 from ..._native import ffi, lib
 from ..net.messages import Arena, Frames
 from .channels import ReadChannels
-from .plain import PlainWrites
 
 BYTES_MIN: int = lib.KLK_ROW_CACHE_BYTES_MIN
 ROW_BYTES_MAX: int = lib.KLK_ROW_CACHE_ROW_MAX
@@ -105,12 +104,15 @@ class RowReaders:
         return sum(reader.answered for reader in self._structs)
 
     def answer(
-        self, channels: ReadChannels, plain: PlainWrites, arena: Arena, index: int, now_us: int
+        self, channels: ReadChannels, rows: Any, arena: Arena, index: int, now_us: int
     ) -> Frames:
-        """Answers reads among the rows that plain.read() has made of an arena, as klk_table_wait()
-        does. The others are left in these rows."""
+        """Answers reads among the rows of an arena, as klk_table_wait() does. The others are left
+        in these rows.
+
+        rows   of PlainWrites or ReadRounds
+        """
         lib.klk_cached_answer(
             *(self._structs, channels._structs, len(channels.all), arena._struct),
-            *(plain.rows, index, now_us, self.answers._struct),
+            *(rows, index, now_us, self.answers._struct),
         )
         return self.answers

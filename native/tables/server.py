@@ -16,6 +16,7 @@ from ..net.poller import Poller, Source
 from ..net.sockets import DrainedSocket, native_socket
 from .channels import ReadChannels
 from .plain import MESSAGE_BYTES, ROWS_MAX, PlainWrites
+from .rounds import ReadRounds
 from .row_cache import RowReaders
 
 
@@ -32,6 +33,7 @@ class Left(IntFlag):
     FAILED = lib.KLK_TABLE_LEFT_FAILED
     READS = lib.KLK_TABLE_LEFT_READS
     CACHED = lib.KLK_TABLE_LEFT_CACHED
+    INDEX = lib.KLK_TABLE_LEFT_INDEX
 
 
 _FAILED, _CACHED = int(Left.FAILED), int(Left.CACHED)
@@ -44,6 +46,7 @@ class TableResult(NamedTuple):
     ready: list[tuple[Source, int]]  # As Poller.poll() returns them.
     left: int  # Flags of Left; plain numbers, as an operation on a flag costs 1 us.
     leader_position: int = 0  # With LEADER: the first unread message in its arena.
+    index_position: int = 0  # With INDEX: the same.
     # With UNSENT, FAILED and CACHED: what could not be sent, of these messages behind so many
     # frames.
     unsent: Unsent | None = None
@@ -63,6 +66,7 @@ class TableServer:
         poller: Poller,
         writes: PlainWrites,
         channels: ReadChannels,
+        rounds: ReadRounds,
         rows: RowReaders,
         clients: ServedRouter,
         done: DrainedSocket,
@@ -77,11 +81,12 @@ class TableServer:
         self._unsent = uncleared("uint32_t[]", 2 * ROWS_MAX)
         self._positions = uncleared("uint32_t[]", ROWS_MAX)
         self._workers = ffi.new("void *[]", [native_socket(socket) for socket in workers])
-        self._held = channels, rows, workers  # C has pointers to them.
+        self._held = channels, rounds, rows, workers  # C has pointers to them.
         self._rows = rows
         wait = self._wait = ffi.new("struct klk_table_wait *")
         wait.plain, wait.channels, wait.out = writes._plain, channels._structs, self._out._struct
         wait.readers, wait.cached = rows._structs, rows.answers._struct
+        wait.rounds = rounds._rounds
         wait.workers, wait.positions, wait.bytes_max = self._workers, self._positions, bytes_max
         router = wait.clients
         router.socket, router.drain = native_socket(clients.socket), clients.drain._drain
@@ -93,6 +98,7 @@ class TableServer:
         self,
         timeout_ms: int,
         leader: DrainedSocket | None,
+        index: DrainedSocket | None,
         lease: SharedLease | None,
         passes_done: bool,
     ) -> TableResult | None:
@@ -100,20 +106,20 @@ class TableServer:
         message, so the caller must receive. Raises OSError with libzmq's errno.
 
         leader        a DEALER; None: no write is plain
-        lease         of the node's peer; None: no read is plain
+        index         a DEALER, perhaps the same, where reads ask the leader; None: they can't
+        lease         of the node's peer; None: there is none, so reads ask the leader
         passes_done   False: the caller looks at all answers of the workers
         """
         wait, writes = self._wait, self._writes
         clients, done = self._drains
-        if clients.is_grown or done.is_grown or (leader is not None and leader.drain.is_grown):
+        links = [link for link in (leader, index) if link is not None]
+        if clients.is_grown or done.is_grown or any(link.drain.is_grown for link in links):
             return None
         native_socket(self._clients.socket)
-        wait.leader.socket = ffi.NULL
-        if leader is not None:
-            wait.leader.socket, wait.leader.drain = (
-                native_socket(leader.socket),
-                leader.drain._drain,
-            )
+        for source, link in ((wait.leader, leader), (wait.index, index)):
+            source.socket = ffi.NULL
+            if link is not None:
+                source.socket, source.drain = native_socket(link.socket), link.drain._drain
         wait.lease = ffi.NULL if lease is None else lease.lease
         wait.passes_done, wait.poll = passes_done, self._poller._poll
         writes.arena = self._clients.drain.arena
@@ -122,11 +128,12 @@ class TableServer:
             raise os_error("waiting for sockets") if code == lib.KLK_EOS else NativeError(code)
         ready, left = self._poller.ready(), int(wait.left)
         if not left & _NOT_SENT:
-            return TableResult(ready, left, wait.leader_position)
+            return TableResult(ready, left, wait.leader_position, wait.index_position)
         answers, skip = writes.answers_of(wait.unsent_pack), 0
         if left & _FAILED:
             answers, skip = self._done.drain.arena, 1
         elif left & _CACHED:
             answers = self._rows.answers
         unsent = Unsent.of(self._unsent, wait.clients.unsents)
-        return TableResult(ready, left, wait.leader_position, unsent, answers, skip)
+        places = wait.leader_position, wait.index_position
+        return TableResult(ready, left, *places, unsent, answers, skip)

@@ -16,6 +16,7 @@ from ....native.net.messages import Arena
 from ....native.tables.channels import ReadChannels
 from ....native.tables.plain import PACKS, WORKERS_MAX, PlainWrites
 from ....native.tables.requests import READ, WRITE, Requests
+from ....native.tables.rounds import ReadRounds
 from ....native.tables.row_cache import RowReaders
 from ...access.table_audit import TableAudit, is_audited
 from ...access.zap import AllowedKey
@@ -69,6 +70,7 @@ class Session:
             workers=setup.workers,
             timeout_ms=setup.request_timeout_ms,
         )
+        self.rounds = ReadRounds(client.setup.cluster, setup.maker)
         self._plain_noticed = 0  # Of plain.taken, when workers were last told that it waits.
         self.reads = ReadRequests(self._context)
         self.jobs = JobRequests(self._context, self.writes, self.reads)
@@ -99,14 +101,19 @@ class Session:
 
     @property
     def reads_in_c(self) -> bool:
-        """Whether C may forward plain reads now. It needs the lease of the node's peer, and open
-        channels."""
-        return not (self.setup.stale_allowed or self.reads.rounds)
+        """Whether C may serve plain reads now. It needs the lease of the node's peer or index_url,
+        and open channels."""
+        return not (self.setup.stale_allowed or self.reads.rounds or self.reads.new.frames)
 
     @property
     def answers_in_c(self) -> bool:
         """Whether C may pass answers of workers unseen."""
         return not (len(self.outbox.scatter_gather) or len(self.audit))
+
+    @property
+    def index_url(self) -> str | None:
+        """Where plain reads may ask for their index in C; None: not now."""
+        return self.client.index_url if self.reads_in_c else None
 
     @property
     def plain_url(self) -> str | None:
@@ -127,13 +134,20 @@ class Session:
     def take_back(self, now: Now | None = None) -> None:
         """Takes over what C has not finished: before other writes follow, and before the log client
         learns anything about the leader."""
+        now = self._context.now if now is None else now
+        self._take_back_reads(now)
         if self.plain.is_empty:
             return
-        now = self._context.now if now is None else now
         packs, rest = self.plain.take_back()
         self.writes.proposals.take_over(packs, now.ms)
         if rest is not None:
             self.on_requests(rest[0], now, rest[1])
+
+    def _take_back_reads(self, now: Now) -> None:
+        """Takes over reads that C has asked the leader for."""
+        if not self.rounds.is_empty:
+            for frames in self.rounds.take_back():
+                self.on_requests(frames, now)
 
     def _on_applied(self) -> None:
         """What the workers have applied, or whether they refuse writes, has changed."""
@@ -148,6 +162,7 @@ class Session:
 
         taken   C has taken the writes before this one, and has forwarded all reads
         """
+        self._take_back_reads(now)  # They came first, perhaps from a client that counts on that.
         rows = self._start_receive(arena, now, routed=True)
         is_rest = taken is not None
         count = rows.shapes[taken:].count(WRITE) if is_rest else arena.count
@@ -373,13 +388,13 @@ class Session:
     @property
     def inflight(self) -> int:
         """Number of unanswered requests."""
-        waiting = self.reads.count + self.writes.checks.existence.count
+        waiting = self.reads.count + self.rounds.count + self.writes.checks.existence.count
         proposed = self.writes.proposals.count + self.plain.count
         return waiting + proposed + sum(it.count for it in self.channels)
 
     @property
     def inflight_bytes(self) -> int:
-        waiting = self.reads.size + self.writes.checks.existence.size
+        waiting = self.reads.size + self.rounds.size + self.writes.checks.existence.size
         proposed = self.writes.proposals.size + self.plain.size
         return waiting + proposed + sum(it.size for it in self.channels)
 

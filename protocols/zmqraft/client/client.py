@@ -165,6 +165,15 @@ class LogClientMachine:
             return None
         return self._updates_url
 
+    @property
+    def index_url(self) -> str | None:
+        """Where the owner may ask for a read index itself, until something else than the answers of
+        the leader arrives; None: not now, or reads of the window are not answered."""
+        leader = self.failover.current
+        if leader is None or len(self.reads) or not leader.has_feature(Feature.READS):
+            return None
+        return leader.url
+
     # ---- requests of the owner ----
 
     def query(self, ask: Query) -> Query:

@@ -1,4 +1,4 @@
-"""Rows in shared memory, against a dictionary: whatever is answered is what a worker would say."""
+"""Rows in shared memory and their twin, a dictionary: each answer is what a worker would say."""
 
 import random
 import threading
@@ -65,7 +65,7 @@ class Played:
         """What the server answers to [routing id][request frames ..], and what it forwards."""
         arena = Arena.from_messages(messages)
         self.plain.read(arena)
-        answers = self.readers.answer(self.channels, self.plain, arena, index, 0).messages()
+        answers = self.readers.answer(self.channels, self.plain.rows, arena, index, 0).messages()
         left = self.channels.add(0, arena, index, 0, self.plain.rows).messages()
         return answers, [[route, *frames] for _, route, *frames in left]
 

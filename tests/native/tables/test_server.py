@@ -25,6 +25,7 @@ from kelek.native.net.sockets import Drain, DrainedSocket
 from kelek.native.tables.channels import ReadChannels
 from kelek.native.tables.gets import AnswerPlace, Gets
 from kelek.native.tables.plain import LATE_MS, PlainWrites
+from kelek.native.tables.rounds import ReadRounds
 from kelek.native.tables.row_cache import BYTES_MIN, RowCache, RowReaders
 from kelek.native.tables.server import Left, TableResult, TableServer
 from kelek.protocols.zerodb.wire import ops
@@ -78,8 +79,9 @@ class PlayedServer:
         for source in (router, done, dealer):
             self.poller.register(source, zmq.POLLIN, drained=True)
         self.rows = RowReaders(WORKERS)
+        self.rounds = ReadRounds(b"cluster", b"maker")
         self.server = TableServer(
-            *(self.poller, self.writes, self.channels, self.rows),
+            *(self.poller, self.writes, self.channels, self.rounds, self.rows),
             *(self.router, self.done, self.pushes, 1000),
         )
         self.clients: dict[bytes, Socket] = {}
@@ -116,7 +118,14 @@ class PlayedServer:
             push.connect(f"inproc://worker{number}-{self.number}")
         return leader, workers
 
-    def keep_rows(self, request: Read, values: list[bytes | None]) -> None:
+    def link(self, name: str) -> DrainedSocket:
+        """A connection to one of its own sockets."""
+        dealer = self.socket(zmq.DEALER)
+        dealer.connect(f"inproc://{name}-{self.number}")
+        self.poller.register(dealer, zmq.POLLIN, drained=True)
+        return DrainedSocket(dealer, Drain(dealer, message_bytes_max=1 << 20))
+
+    def keep_rows(self, request: Read, values: list[bytes | None], applied: int = 9) -> None:
         """As the worker of the request's table does when it answers it."""
         memory, number = bytearray(BYTES_MIN), request.table % WORKERS
         rows, place = RowCache(memory, "", 1), AnswerPlace(number, EPOCH)
@@ -125,7 +134,7 @@ class PlayedServer:
         gets = Gets(arena, len(request.keys))
         assert gets.read(place, 0)
         gets.answer(values, place, Frames(), rows)
-        rows.apply(9)
+        rows.apply(applied)
         self.rows.map_memory = lambda _: memory
         self.rows.open(number, "")
 
@@ -138,7 +147,13 @@ class PlayedServer:
         return self.clients[name]
 
     def wait(self, **changed: Any) -> TableResult:
-        asked = {"leader": self.leader, "lease": self.lease, "passes_done": True, **changed}
+        asked: dict[str, Any] = {
+            "leader": self.leader,
+            "index": None,
+            "lease": self.lease,
+            "passes_done": True,
+        }
+        asked |= changed
         result = self.server.wait(WAIT_MS, **asked)
         assert result is not None
         return result
@@ -374,6 +389,66 @@ def test_reads_of_shared_rows_need_no_worker(node: PlayedServer) -> None:
     assert sum(channel.count for channel in node.channels.all) == 0
 
 
+def index_asked(message: list[bytes]) -> list[bytes]:
+    """Checks a question of the server at the leader; returns its route and id."""
+    route, id_, *rest = message
+    assert rest == [b"\x6b\x52", b"cluster", b"\1"]
+    return [route, id_]
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_without_a_lease_reads_ask_the_leader(node: PlayedServer, shares: bool) -> None:
+    """All that arrive meanwhile together. Their rows or their workers answer them."""
+    leader, workers = node.add_peers()
+    index = node.leader
+    if not shares:
+        leader, index = node.bound(zmq.ROUTER, "index"), node.link("index")
+    asked: dict[str, Any] = {"lease": None, "index": index}
+    client = node.client(b"client")
+    client.send_multipart(get(0))
+    node.wait(**asked)
+    question = index_asked(leader.recv_multipart())
+    for number in range(1, 6):  # One alone has no earlier read at the worker.
+        node.client(b"other" if number == 3 else b"client").send_multipart(get(number))
+    while node.rounds.count < 6:
+        node.wait(**asked)
+    assert not leader.poll(0)
+    assert [requests_of(worker) for worker in workers] == [[], []]
+    assert node.rounds.count == 6
+    leader.send_multipart([*question, b"\x6b\x52", b"\1", b""])  # Later.
+    leader.send_multipart([*question, b"\x6b\x52", b"\1", (300).to_bytes(2, "little")])
+    node.wait(**asked)
+    ((head, _, *request),) = requests_of(workers[0])
+    assert (request, PIPE_HEADER.unpack(head)[4]) == (get(0), 300)
+    again = index_asked(leader.recv_multipart())
+    assert again[1] != question[1]
+    node.keep_rows(read(3), [b"of three"], applied=301)
+    leader.send_multipart([*again, b"\x6b\x52", b"\1", (301).to_bytes(2, "little")])
+    node.wait(**asked)
+    assert node.rounds.is_empty
+    assert [len(requests_of(worker)) for worker in workers] == [2, 2]
+    assert node.client(b"other").recv_multipart()[1:] == [b"of three"]
+
+
+def test_what_the_leader_says_otherwise_is_left_to_the_caller(node: PlayedServer) -> None:
+    leader, index = node.bound(zmq.ROUTER, "index"), node.link("index")
+    node.client(b"client").send_multipart(get(1))
+    node.wait(lease=None, index=index)
+    question = index_asked(leader.recv_multipart())
+    for answer in ([b"\0", b""], [b"\1", bytes(7)], [b"\1", b"\xff" * 7], [b"\1", b"1", b""]):
+        leader.send_multipart([*question, b"\x6b\x52", *answer])
+        result = node.wait_for(Left.INDEX, lease=None, index=index)
+        assert result.index_position == 0
+        assert index.drain.arena.message(0)[2:] == answer
+    assert node.wait_for(Left.LATE, lease=None, index=index)
+    (reads,) = node.rounds.take_back()
+    assert reads.messages() == [[b"client", *get(1)]]
+    assert node.rounds.is_empty
+    node.client(b"client").send_multipart(get(1))  # A lease, and no read that came before.
+    node.wait(index=index)
+    assert not leader.poll(0)
+
+
 @pytest.mark.parametrize("kind", ["put", "get", "kept"])
 def test_an_answer_to_a_client_that_is_gone_is_reported(node: PlayedServer, kind: str) -> None:
     leader, workers = node.add_peers()
@@ -428,7 +503,7 @@ def test_bytes_of_answers_are_told_in_time(node: PlayedServer) -> None:
     began = time.monotonic()
     node.answer_end.send_multipart([*message, bytes(1000)])
     while not (size := node.channels.all[at].pop_bytes()):
-        node.server.wait(60_000, node.leader, node.lease, True)
+        node.server.wait(60_000, node.leader, None, node.lease, True)
         assert time.monotonic() - began < DEADLINE_S
     assert size == sum(map(len, message)) + 1000
 
@@ -446,7 +521,7 @@ def test_a_large_message_is_left_until_its_arena_has_shrunk(
     assert result.ready == [(node.router.socket, zmq.POLLIN)]
     assert node.router.drain.receive().count == 1
     assert node.router.drain.is_grown
-    assert node.server.wait(WAIT_MS, node.leader, node.lease, True) is None
+    assert node.server.wait(WAIT_MS, node.leader, None, node.lease, True) is None
     node.close()
 
 
@@ -460,7 +535,7 @@ def test_a_flood_does_not_hold_the_caller(context: "zmq.Context[Socket]", tmp_pa
     waits = 0
     while node.writes.taken < count:
         assert time.monotonic() < until
-        result = node.server.wait(0, node.leader, node.lease, True)
+        result = node.server.wait(0, node.leader, None, node.lease, True)
         assert result is not None
         waits += 1
         if (node.router.socket, zmq.POLLIN) in result.ready:

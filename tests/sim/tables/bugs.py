@@ -329,8 +329,8 @@ TABLE_BUGS = (
         (
             Patch(
                 "native/tables/row_cache.py",
-                "*(plain.rows, index, now_us,",
-                "*(plain.rows, 0, now_us,",
+                "*(rows, index, now_us,",
+                "*(rows, 0, now_us,",
             ),
         ),
         expected=NO_ORDER,

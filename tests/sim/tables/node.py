@@ -10,7 +10,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from kelek.native.net.messages import Arena
-from kelek.native.tables.plain import PlainKinds
+from kelek.native.tables.plain import LATE_MS, PlainKinds
 from kelek.native.tables.row_cache import BYTES_MIN, RowCache
 from kelek.protocols.connections import Send
 from kelek.protocols.raft.messages import EntryBatch
@@ -237,6 +237,8 @@ class ServerProcess(Process):
         dues = [due for due in (session.deadline_ms, client.deadline_ms) if due is not None]
         if session.plain.late_us is not None:
             dues.append(session.plain.late_us // US_PER_MS)
+        if not session.rounds.is_empty:
+            dues.append(self._rounds_late_us() // US_PER_MS)
         if dues:
             self.wake_after(max(AGAIN_US, self.node.at_us(min(dues)) - self.simulation.now_us))
 
@@ -247,8 +249,15 @@ class ServerProcess(Process):
             return
         session.open_channels()
         url = session.plain_url
-        if url is None or (plain.late_us or now.us + 1) <= now.us:
+        late_us = plain.late_us or now.us + 1
+        if (
+            (url is None and not plain.is_empty)
+            or (session.index_url is None and not session.rounds.is_empty)
+            or min(late_us, self._rounds_late_us()) <= now.us
+        ):
             session.take_back(now)
+        index_url = session.index_url
+        self._read_index(index_url, by_kind)
         events = by_kind.pop("frames", [])
         while events and events[0][0] == url:
             arena = Arena.from_messages([events[0][1]])
@@ -267,31 +276,63 @@ class ServerProcess(Process):
             return
         if self._unread and not plain.is_stalled:
             self._receive_plain(Arena.from_messages(self._unread), can_write=url is not None)
+        question = None if index_url is None else session.rounds.ask()
+        if index_url is not None and question is not None:
+            self.links.carry_out([Send(index_url, question)])
         if url is None:
             return
         packs = plain.packs(now.us).messages()
         self.links.carry_out(Send(url, frames) for frames in packs)
 
+    def _rounds_late_us(self) -> int:
+        since_us = self.session.rounds.since_us
+        return self.now.us + 1 if since_us is None else since_us + LATE_MS * US_PER_MS
+
+    def _read_index(self, url: str | None, by_kind: dict[str, list[Any]]) -> None:
+        """Serves the asked reads if the first message of the leader answers them."""
+        session, rounds, events = self.session, self.session.rounds, by_kind.get("frames", [])
+        if url is None or not events or events[0][0] != url:
+            return
+        index = rounds.answer(Arena.from_messages([events[0][1]]), 0)
+        if index is None or (index and not session.read_channels.fits(rounds.asked)):
+            return
+        del events[0]
+        if index:
+            self.simulation.counters["reads asked in C"] += rounds.asked.count
+            self._serve_reads(rounds.asked, rounds.rows, index)
+            rounds.end()
+
     def _receive_plain(self, requests: Arena, can_write: bool) -> None:
         session, plain, now = self.session, self.session.plain, self.now
         found, channels = plain.read(requests), session.read_channels
-        index = self.node.leased_index if session.reads_in_c else 0
         if found & PlainKinds.OTHERS or (found & PlainKinds.WRITES and not can_write):
             return
-        if found & PlainKinds.READS and not (index and channels.fits(requests)):
-            return
+        index = self.node.leased_index if session.reads_in_c and session.rounds.is_empty else 0
+        if found & PlainKinds.READS:
+            if index and channels.fits(requests):
+                self._serve_reads(requests, plain.rows, index)
+            elif (
+                index
+                or session.index_url is None
+                or not session.rounds.add(requests, plain, now.us)
+            ):
+                return
         self._unread = []
-        for message in session.rows.answer(channels, plain, requests, index, now.us).messages():
-            self.simulation.counters["reads of cached rows"] += 1
-            self._answer(message)
-        for number, channel in enumerate(channels.all):
-            taken = channel.taken
-            for message in channels.add(number, requests, index, now.us, plain.rows).messages():
-                self._send_work(number, message)
-            self.simulation.counters["reads in C"] += channel.taken - taken
         writes = plain.taken
         plain.receive(requests, now.us, self.node.unix_ms // 1000)
         self.simulation.counters["writes in C"] += plain.taken - writes
+
+    def _serve_reads(self, requests: Arena, rows: Any, index: int) -> None:
+        session, channels, now_us = self.session, self.session.read_channels, self.now.us
+        counters = self.simulation.counters
+        for message in session.rows.answer(channels, rows, requests, index, now_us).messages():
+            counters["reads of cached rows"] += 1
+            self._answer(message)
+        for number, channel in enumerate(channels.all):
+            taken = channel.taken
+            for message in channels.add(number, requests, index, now_us, rows).messages():
+                self._send_work(number, message)
+            counters["reads in C"] += channel.taken - taken
 
     def _on_done(self, message: Frames) -> None:
         tag, *answer = message
