@@ -5,6 +5,7 @@
 
 #include "bytes.h"
 
+enum { FORGOTTEN = 32 }; /* keys whose buckets are fetched together */
 enum { SLOTS = 8, ROW_HEAD = 24, ALIGNED = 8, RING_BYTES_A_SLOT = 32 };
 #define ABSENT UINT32_MAX
 static const uint64_t MAGIC = 0x3153574f524b4c6bu; /* "kLKROWS1" */
@@ -143,14 +144,28 @@ static void change_end(struct klk_row_cache *cache, uint64_t changing) {
     __atomic_store_n(&cache->generation, changing + 1, __ATOMIC_RELEASE);
 }
 
+static void row_forget(struct klk_row_cache *cache, uint64_t hash, uint32_t table,
+                       const uint8_t *key, uint32_t size) {
+    for (int i = 0; i < 2 * SLOTS; i++) {
+        uint64_t *slot = bucket_of(cache, cache->buckets, hash, i / SLOTS) + i % SLOTS;
+        if (is_row(cache, *slot, hash, table, key, size))
+            __atomic_store_n(slot, 0, __ATOMIC_RELAXED);
+    }
+}
+
 void klk_row_cache_forget(struct klk_row_cache *cache, uint32_t table, const uint8_t *keys,
                           const uint32_t *sizes, uint32_t count) {
-    uint64_t changing = change_begin(cache);
-    for (uint32_t i = 0; i < count; keys += sizes[i++]) {
-        uint64_t hash = hash_of(cache->seed, table, keys, sizes[i]);
-        uint64_t *slot = slot_for(cache, hash, table, keys, sizes[i]);
-        if (is_row(cache, *slot, hash, table, keys, sizes[i]))
-            __atomic_store_n(slot, 0, __ATOMIC_RELAXED);
+    uint64_t changing = change_begin(cache), hashes[FORGOTTEN];
+    for (uint32_t some; count; count -= some, sizes += some) {
+        const uint8_t *key = keys;
+        some = count < FORGOTTEN ? count : FORGOTTEN;
+        for (uint32_t i = 0; i < some; key += sizes[i++]) {
+            hashes[i] = hash_of(cache->seed, table, key, sizes[i]);
+            __builtin_prefetch(bucket_of(cache, cache->buckets, hashes[i], 0));
+            __builtin_prefetch(bucket_of(cache, cache->buckets, hashes[i], 1));
+        }
+        for (uint32_t i = 0; i < some; keys += sizes[i++])
+            row_forget(cache, hashes[i], table, keys, sizes[i]);
     }
     change_end(cache, changing);
 }

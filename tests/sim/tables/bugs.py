@@ -307,19 +307,6 @@ TABLE_BUGS = (
         expected=NO_ORDER,
     ),
     _bug(
-        "an index that is told before it is applied",
-        (
-            Patch(
-                WORKER,
-                "        for step in split_at_leases(",
-                "        if self._rows is not None:\n"
-                "            self._rows.apply(batches[-1].last_index)\n"
-                "        for step in split_at_leases(",
-            ),
-        ),
-        expected=NO_ORDER,
-    ),
-    _bug(
         "rows of tables that a snapshot has replaced",
         (Patch(WORKER, "            self._rows.clear()\n", ""),),
         expected=NO_ORDER,
