@@ -592,6 +592,7 @@ def test_every_c_function_is_documented() -> None:
         "channels",
         "row_cache",
         "cached",
+        "rounds",
         "table_wait",
     )
     headers = {PurePosixPath(name).stem: name for name in FILES if re.match(r"csrc/.*\.h$", name)}
@@ -656,6 +657,7 @@ klk_plain_\w+ native/tables/test_plain.py::test_a_history_of_writes_is_its_twins
 klk_channels?_\w+ native/tables/test_channels.py::test_a_history_of_reads_is_its_twins
 klk_table_wait native/tables/test_server.py::test_each_request_has_its_answer
 klk_cached_answer native/tables/test_row_cache.py::test_an_answer_is_what_the_worker_says
+klk_rounds_\w+ native/tables/test_rounds.py::test_a_history_of_rounds_is_its_twins
 klk_row_\w+ native/tables/test_row_cache.py::test_an_answer_is_what_the_worker_says
 klk_read_\w+ native/tables/test_gets.py::test_reads_are_answered_as_by_the_twin
 klk_gets_\w+ native/tables/test_gets.py::test_reads_are_answered_as_by_the_twin

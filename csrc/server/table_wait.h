@@ -61,8 +61,9 @@ struct klk_table_wait {
  * only if the caller must receive there.
  *
  * Without a lease reads first ask the leader, all that arrive meanwhile together. Those whose rows
- * are in shared memory are answered here; others go to the workers in bundles. The first packs of writes leave at once. While KLK_PLAIN_AHEAD of them are with the
- * leader, later writes gather in one.
+ * are in shared memory are answered here; others go to the workers in bundles. The first packs of
+ * writes leave at once. While KLK_PLAIN_AHEAD of them are with the leader, later writes gather in
+ * one.
  *
  * Returns KLK_OK with left, KLK_EINVAL when a socket is not in poll, or KLK_EOS. */
 int klk_table_wait(struct klk_table_wait *wait, int64_t timeout_ms);

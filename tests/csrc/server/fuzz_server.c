@@ -2,6 +2,7 @@
 #include "channels.h"
 #include "fuzz.h"
 #include "plain.h"
+#include "rounds.h"
 
 enum { WORKERS = 2, EPOCH = 9, ROWS_MAX = 64, INDEX = 50, BYTES = 1 << 14, FRAMES = 1 << 9 };
 
@@ -57,6 +58,16 @@ size_t fuzz_seed(uint32_t number, uint8_t *out) {
     case 2:
         at = put_pack_answer(at, 0, 0);
         return (size_t)(put_pack_answer(at, 2, INDEX - 1) - out);
+    case 4:
+        for (uint32_t i = 1; i < 4; i++) { /* The three questions of rounds(). */
+            uint8_t id[] = {'m', 'a', 'k', 'e', 'r', (uint8_t)i, 0, 0, 0};
+            at = fuzz_put(at, id, sizeof id, 0);
+            at = fuzz_put(at, "\x6b\x52", 2, 0);
+            at = fuzz_put(at, "\1", 1, 0);
+            at = fuzz_put(at, "\1\2", i < 3 ? 2 : 0, 1);
+        }
+        out[0] = 2;
+        return (size_t)(at - out);
     case 3:
         at = put_done(at, 0, 1, 1);
         return (size_t)(put_done(at, 1, 0, 1) - out);
@@ -225,6 +236,40 @@ static void reads(const struct klk_messages *requests, const struct klk_messages
     free(rows);
 }
 
+/* Reads that wait for the leader, and what it says. */
+static void rounds(const struct klk_messages *requests, const struct klk_messages *answers) {
+    struct klk_messages asked = messages_new(BYTES, FRAMES), next = messages_new(BYTES, FRAMES);
+    struct klk_rounds made = {.ident = (const uint8_t *)"demo", .ident_size = 4, .maker = "maker"};
+    struct klk_request *rows = exact((requests->messages + 1) * sizeof *rows);
+    uint32_t slots[2][KLK_ROUNDS_READS_MAX];
+    made.rows = exact(KLK_ROUNDS_READS_MAX * sizeof *made.rows);
+    made.asked = &asked;
+    made.next = &next;
+    made.asked_slots = slots[0];
+    made.next_slots = slots[1];
+    klk_requests_read(requests, 1, 1000, rows);
+    for (int i = 0; i < 3; i++) {
+        struct klk_messages out = messages_new(100, 4);
+        int added = klk_rounds_add(&made, requests, rows, i);
+        uint32_t waiting = made.next->messages;
+        REQUIRE(klk_rounds_ask(&made, &out) == (waiting && added));
+        if (made.is_asked) REQUIRE(klk_rounds_since_us(&made) <= i);
+        messages_free(&out);
+        for (uint32_t m = 0; m < answers->messages && made.is_asked; m++) {
+            uint64_t index;
+            if (klk_rounds_answer(&made, answers, m, &index) != KLK_ROUNDS_ANSWERED) continue;
+            REQUIRE(index && index < 1ull << 53 && made.asked->messages == waiting);
+            klk_rounds_end(&made);
+        }
+        if (made.is_asked && i == 1) klk_rounds_unask(&made);
+        else if (made.is_asked) klk_rounds_end(&made);
+    }
+    free(made.rows);
+    free(rows);
+    messages_free(&asked);
+    messages_free(&next);
+}
+
 /* Four reads of two tables, of which the input may hold the answers. */
 static struct klk_messages some_reads(void) {
     uint8_t bytes[256], *at = bytes;
@@ -241,10 +286,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         if (size % 2) arena.slots = fuzz_slots(&arena);
         writes(&arena, kind & 4);
         reads(&arena, &asked);
+        rounds(&arena, &asked);
         free(arena.slots);
         arena.slots = NULL;
     } else if (kind % 4 == 2) {
         leader(&arena);
+        rounds(&asked, &arena);
     } else {
         reads(&asked, &arena);
     }

@@ -1,12 +1,14 @@
 """The requests that a worker has: sent, sent again, answered once, completed, lost."""
 
 from kelek.native.net.messages import Arena
+from kelek.native.tables.row_cache import BYTES_MIN, RowCache
 from kelek.protocols.zerodb.server.worker_channel import HELLO_MS, SERVER_WAITS_MS, WorkerChannel
 from kelek.protocols.zerodb.wire.worker_pipe import (
     ONE_WAY,
     PIPE_HEADER,
     PROGRESS,
     REQUEST,
+    ROWS,
     TABLES,
 )
 from kelek.tests.protocols.zerodb.server.served import TABLE, SessionHarness, led
@@ -264,3 +266,41 @@ def test_c_forwards_nothing_to_a_worker_that_is_lost() -> None:
     harness.session.open_channels()
     assert harness.session.reads_in_c
     assert harness.session.read_channels.fits(reads)
+
+
+def test_reads_that_c_has_asked_for_come_back_before_later_ones() -> None:
+    harness = led()
+    session, worker = harness.session, harness.workers[0]
+    assert session.index_url == harness.client.leader
+    session.plain.set_tables([7])
+    for some in ((b"a", b"b"), (b"c",)):
+        reads = Arena.from_messages([[each, READ, TABLE, b"key"] for each in some])
+        session.plain.read(reads)
+        assert session.rounds.add(reads, session.plain, 1000 * harness.now_ms)
+        session.rounds.ask()
+    assert session.inflight == 3
+    requests_before = session.counters["requests"]
+    harness.ask(b"d", READ, TABLE, b"key")
+    assert session.rounds.is_empty
+    assert session.index_url is None, "C would overtake them"
+    harness.run(lambda: len(worker.taken) == 4)
+    assert [taken[5] for taken in worker.taken] == [b"a", b"b", b"c", b"d"]
+    assert all(taken[3] for taken in worker.taken), "the index that the leader has told"
+    assert session.counters["requests"] == requests_before + 4
+    assert session.index_url is not None
+
+
+def test_rows_of_a_worker_are_read_where_it_says_they_are() -> None:
+    harness = led()
+    asked: list[str] = []
+    memory = bytearray(BYTES_MIN)
+    RowCache(memory, "place", 1)
+
+    def map_memory(place: str) -> bytearray:
+        asked.append(place)
+        return memory
+
+    harness.session.rows.map_memory = map_memory
+    head = PIPE_HEADER.unpack(PIPE_HEADER.pack(ROWS, 0, 0, 0, 0, 1))
+    harness.session.on_report(head, [b"place"], harness.now_ms, 0)
+    assert asked == ["place"]

@@ -6,11 +6,13 @@ from unittest.mock import Mock
 
 import pytest
 
+from kelek.native.tables.row_cache import BYTES_MIN, RowCache
 from kelek.protocols.raft.messages import KIND_STATE, EntryBatch
 from kelek.protocols.record import Record, encode_block
 from kelek.protocols.zerodb.tables.tables import SYSTEM, LogPosition, Outcome, TablePartition
 from kelek.protocols.zerodb.wire import ops
 from kelek.protocols.zerodb.wire.values import TableOptions
+from kelek.protocols.zerodb.wire.worker_pipe import ROWS
 from kelek.protocols.zerodb.worker.requests import Databases, TableRequestLimits
 from kelek.protocols.zerodb.worker.worker import (
     Worker,
@@ -188,3 +190,36 @@ def test_a_worker_starts_while_its_peer_repairs_the_log() -> None:
     worker.on_commit((9, 1), 0)
     worker.run(0, 0)
     assert restores == [0], "now it knows that the log begins behind its tables"
+
+
+class WrittenLog:
+    """A log of puts of one key."""
+
+    def __init__(self, entries: int) -> None:
+        put = ops.pack([ops.Put(2, [b"key"], [b"value"])])
+        records = [Record(KIND_STATE, None, put)] * entries
+        self._batch = encode_block(1, 1, records)
+
+    def base(self) -> LogPosition:
+        return 0, 0
+
+    def batches(self, first: int, last: int, *_: int) -> list[EntryBatch]:
+        return [self._batch] if (first, last) == (1, self._batch.last_index) else []
+
+
+def test_shared_rows_have_the_index_that_is_applied_until_the_tables_are_replaced() -> None:
+    rows = RowCache(bytearray(BYTES_MIN), "place", 1)
+    databases = Databases("table_worker", TablePartition(0, 1), MemoryTables(), None)
+    parts = WorkerParts(Mock(), WrittenLog(3), Mock(), lambda op, at: "", lambda at: None, rows)
+    worker = Worker(databases, TableRequestLimits(1 << 20, 5000, True), 7, parts)
+    assert rows.cache.applied == 0
+    worker.on_commit((3, 1), 0)
+    worker.run(0, 0)
+    assert rows.cache.applied == 3
+    generation = rows.cache.generation
+    worker.applier.replace(restored := MemoryTables())
+    assert rows.cache.applied == 0
+    assert rows.cache.generation > generation
+    assert restored.rows is rows
+    (place,) = [report[1] for report in worker.reports(False, 0) if report[0][0] == ROWS]
+    assert place == b"place"
