@@ -176,7 +176,8 @@ class TableSettings(Section):
     job_idle_s: int = key(duration_s(1, 86_400), 60)
     """a data job ends and frees its snapshot if no client asks for a chunk for this time"""
     cache_bytes: int = key(size(MIB, 1024 * GIB), 256 * MIB)
-    """the block cache that all tables of a node share"""
+    """the memory for reads that all tables of a node share: three quarters for blocks of the
+    database, a quarter for rows that gets have read"""
     write_buffer_bytes: int = key(size(MIB, 1024 * GIB), 256 * MIB)
     """the memory tables of all tables of a node together"""
     open_on_the_fly: bool = key(BOOLEAN, True)
