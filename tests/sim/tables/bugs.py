@@ -307,11 +307,6 @@ TABLE_BUGS = (
         expected=NO_ORDER,
     ),
     _bug(
-        "rows of tables that a snapshot has replaced",
-        (Patch(WORKER, "            self._rows.clear()\n", ""),),
-        expected=NO_ORDER,
-    ),
-    _bug(
         "rows that are read before their index is applied",
         (
             Patch(
