@@ -11,6 +11,7 @@ from ...protocols.zerodb.wire import ops, requests
 from ...protocols.zerodb.wire.kept import KeptRow, encode_kept, kept_key
 from ...protocols.zerodb.wire.values import SNAPSHOT_TABLE, Extension
 from ...protocols.zerodb.wire.worker_pipe import LEASE, LEASE_ENDED, LEASE_OPENED, LEASE_RENEWED
+from ...protocols.zerodb.wire.writes import operations_of
 from ...storage.worker.lease_folder import LeaseFolder
 from ...storage.worker.shared_lease import FREE_BYTES_MIN
 from .map_jobs import JobPort
@@ -87,7 +88,7 @@ class SharedLeases:
         operations: list[ops.Op] = [ops.Delete(SNAPSHOT_TABLE, keys)]
         if request.ttl_ms:
             put = requests.Put(SNAPSHOT_TABLE, keys, [encode_kept(kept)], extension=extension)
-            operations = requests.operations(put, kept.until_ms - request.ttl_ms)
+            operations = operations_of(put, kept.until_ms - request.ttl_ms)
         data, reqid = ops.pack(operations), request.extension.reqid
         self._port.request(LEASE, ticket, SNAPSHOT_TABLE, data, reqid, b"")
 

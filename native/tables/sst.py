@@ -26,11 +26,17 @@ def xxh3(data: Readable) -> int:
     return int(lib.klk_xxh3(buffer, len(buffer)))
 
 
-def snappy_decode(data: Readable) -> bytes:
-    """Decompresses data. Raises NativeError: ECORRUPT; ESPACE beyond BLOCK_BYTES_MAX."""
+def snappy_size(data: Readable) -> int:
+    """The size of data when it is decompressed. Raises NativeError: ECORRUPT."""
+    buffer = ffi.from_buffer(data)
+    return checked(lib.klk_snappy_size(buffer, len(buffer)))
+
+
+def snappy_decode(data: Readable, size_max: int = BLOCK_BYTES_MAX) -> bytes:
+    """Decompresses data. Raises NativeError: ECORRUPT; ESPACE beyond size_max."""
     buffer = ffi.from_buffer(data)
     size = checked(lib.klk_snappy_size(buffer, len(buffer)))
-    if size > BLOCK_BYTES_MAX:
+    if size > size_max:
         raise NativeError(lib.KLK_ESPACE)
     out = uncleared("uint8_t[]", max(size, 1))
     checked(lib.klk_snappy_decode(buffer, len(buffer), out, size))

@@ -27,7 +27,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from ...protocols.zerodb.wire.values import OWNER_BYTES, RESERVED_FIRST, SNAPSHOT_TABLE
+from ...protocols.zerodb.wire.values import FRESH_LAST, OWNER_BYTES, RESERVED_FIRST
 from ..column_types import check_type
 from ..errors import PipelineError, SchemaError
 from ..formats import Column, encode
@@ -257,7 +257,7 @@ def fresh_table(options: TableWriteOptions) -> TableWriteOptions:
 
 def fresh_number() -> int:
     """Returns a random number of the range for staging tables."""
-    return RESERVED_FIRST + secrets.randbelow(SNAPSHOT_TABLE - RESERVED_FIRST)
+    return RESERVED_FIRST + secrets.randbelow(FRESH_LAST + 1 - RESERVED_FIRST)
 
 
 def switch(options: TableWriteOptions, filled: TableWriteOptions) -> None:

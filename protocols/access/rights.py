@@ -59,6 +59,7 @@ TABLES: Mapping[int, Right] = MappingProxyType({
     zerodb.WRITE_TABLES: Right.TABLE_WRITE,
     zerodb.TRANSACTION: Right.TABLE_READ | Right.TABLE_WRITE,
     zerodb.SESSION: Right.TABLE_WRITE | ADMIN,
+    zerodb.LOAD: Right.TABLE_WRITE,
     zerodb.FORWARD_RANGE: Right.JOBS,
     zerodb.MAP_TABLE: Right.JOBS,
     zerodb.RANGE_JOB: Right.JOBS,

@@ -10,6 +10,7 @@ import rocksdict
 
 from ...protocols.zerodb.tables.operations import TIMES
 from ...protocols.zerodb.tables.tables import SYSTEM, Pair
+from ...protocols.zerodb.wire.chunks import SortedRows
 from ...protocols.zerodb.wire.values import TableOptions
 from ..tables.sorted_keys import Ranges, SortedKeys
 from .families import Family
@@ -79,6 +80,8 @@ class BaseTables(Protocol):
 
     def claim_family(self, options: TableOptions) -> Family: ...
 
+    def ingest(self, family: Family, runs: Sequence[SortedRows]) -> None: ...
+
     def get(self, table: int, keys: Sequence[bytes]) -> list[bytes | None]: ...
 
     def scan(self, table: int, start: bytes, end: bytes) -> Iterator[Pair]: ...
@@ -101,6 +104,7 @@ class PendingWrites:
         self.versioned_tables = set(tables.versioned_tables)
         self.made: list[Family] = []
         self.dropped: list[Family] = []
+        self.filled: set[str] = set()  # Names of families that have got rows already.
         self.changes_times = False  # When the first key or session ends may have changed.
         self.changes_ranges = False  # Not only keys.
 
@@ -125,6 +129,23 @@ class PendingWrites:
         self._overlays[table].delete_range(b"", b"")
         self.changes_ranges = True
         self._changes.pop(table, None)
+
+    def rename(self, table: int, number: int) -> None:
+        assert not {table, number} & {*self._overlays, *self._changes}, "no changes of this batch"
+        self.changes_ranges = True
+        families = self._changed_families()
+        if number in families:
+            self.dropped.append(families[number])
+        family = families[number] = families.pop(table)
+        system = self.families[SYSTEM].handle
+        self._batch.put(TABLES + NUMBER.pack(number), family.name.encode(), system)
+        self._batch.delete(TABLES + NUMBER.pack(table), system)
+
+    def load(self, table: int, runs: Sequence[SortedRows]) -> None:
+        family = self.families[table]
+        self.filled.add(family.name)
+        self.changes_ranges = True
+        self._tables.ingest(family, runs)
 
     def _changed_families(self) -> dict[int, Family]:
         if not (self.made or self.dropped):

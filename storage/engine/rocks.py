@@ -51,6 +51,7 @@ from ...protocols.zerodb.tables.tables import (
     TableInfo,
 )
 from ...protocols.zerodb.tables.versions import VERSIONED, versioned_tables
+from ...protocols.zerodb.wire.chunks import SortedRows
 from ...protocols.zerodb.wire.ops import Op, Put
 from ...protocols.zerodb.wire.values import TableOptions
 from ..disk.disk import make_folders
@@ -68,6 +69,7 @@ from .families import (
     parse_family,
     without_traceback,
 )
+from .ingest import ingest, remove_left
 from .log_check import DurableMark, check_logs
 from .sst_file import Unsupported
 from .sst_scan import FileScan, SstQuery, TableScan, sampled_pieces
@@ -178,6 +180,8 @@ class RocksTables:
             raise StorageError(self.path, "there are no tables", "see who removed them")
         if not there:
             make_folders(self.path)
+        if not self._read_only:
+            remove_left(self.path)
         parsed = {name: parse_family(name)[1] for name in names if "." in name}
         if self._read_only:  # A reader's memory is bounded, whatever its tables' cache sizes are.
             cache_bytes = TableOptions().cache_bytes
@@ -457,9 +461,17 @@ class RocksTables:
                 self._durable.write(self.database().latest_sequence_number())
 
     def _release_families(self, batch: PendingWrites) -> None:
-        """Returns the column families of a batch, which are empty."""
+        """Returns the column families of a batch. Those with rows are not used again."""
         for family in batch.made:
-            self.spare_families.setdefault(family.options, []).append(family)
+            if family.name in batch.filled:
+                self._unused_families.append(family)
+            else:
+                self.spare_families.setdefault(family.options, []).append(family)
+
+    def ingest(self, family: Family, runs: Sequence[SortedRows]) -> None:
+        """Adds rows to a column family at once, whether a batch is written or not."""
+        options, _ = family_options(family.options, self._shared, self._replicated)
+        ingest(self.path, family, options, runs)
 
     def _write_batch(
         self, batch: PendingWrites, entries: Sequence[TableEntry], sync: bool

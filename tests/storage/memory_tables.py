@@ -23,6 +23,7 @@ from kelek.protocols.zerodb.tables.tables import (
     TableEntry,
     TableInfo,
 )
+from kelek.protocols.zerodb.wire.chunks import SortedRows
 from kelek.protocols.zerodb.wire.ops import Op
 from kelek.protocols.zerodb.wire.values import TableOptions
 from kelek.storage.errors import StorageError
@@ -55,6 +56,14 @@ class MemoryTables:
 
     def drop(self, table: int) -> None:
         del self.table_options[table], self.data[table]
+
+    def rename(self, table: int, number: int) -> None:
+        self.table_options[number] = self.table_options.pop(table)
+        self.data[number] = self.data.pop(table)
+
+    def load(self, table: int, runs: Sequence[SortedRows]) -> None:
+        for rows in runs:
+            self.put(table, rows.keys, rows.values)
 
     def put(self, table: int, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
         self.data[table].update(zip(keys, values, strict=True))

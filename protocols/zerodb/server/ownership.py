@@ -12,12 +12,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 from ..wire import ops
 from ..wire.values import (
-    BROKER_TABLE,
-    CATALOGUE_TABLE,
-    NO_TABLE,
+    FRESH_LAST,
     OWNER_TABLE,
     RESERVED_FIRST,
-    SNAPSHOT_TABLE,
 )
 
 
@@ -36,9 +33,6 @@ class Ownership:
         self._secret = secret
         self._services = frozenset(services)
         self._local = frozenset(local)
-        self._closed = self._services | {
-            SNAPSHOT_TABLE, CATALOGUE_TABLE, NO_TABLE, OWNER_TABLE, BROKER_TABLE
-        }  # fmt: skip
         self.owners: Mapping[int, bytes] = {}  # By table, as of the applied index.
 
     def is_reserved(self, table: int) -> bool:
@@ -57,7 +51,7 @@ class Ownership:
         may have opened a table a moment ago."""
         if self._is_secret(token) or not token:
             return True
-        return all(table in self._closed or table in self.owners for table in tables)
+        return all(self._is_closed(table) or table in self.owners for table in tables)
 
     def problem(self, token: bytes, operations: Sequence[ops.Op], tables: Collection[int]) -> str:
         """Why these reserved tables do not accept these operations, or an empty text."""
@@ -67,7 +61,7 @@ class Ownership:
         for table in tables:
             owner = self.owners.get(table)
             may_open = owner is None and table in opened and bool(token)
-            if table in self._closed or not (may_open or owner == digest(token)):
+            if self._is_closed(table) or not (may_open or owner == digest(token)):
                 return f"table {table} is reserved: it takes writes from its owner alone"
         return ""
 
@@ -84,6 +78,10 @@ class Ownership:
                 noted.append(ops.Delete(OWNER_TABLE, [key]))
             noted.append(op)
         return noted
+
+    def _is_closed(self, table: int) -> bool:
+        """Whether no client can own the table."""
+        return table > FRESH_LAST or table in self._services
 
     def _is_secret(self, token: bytes) -> bool:
         return bool(self._secret) and hmac.compare_digest(token, self._secret)

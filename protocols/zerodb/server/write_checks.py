@@ -22,6 +22,7 @@ from ..wire.catalogue import CatalogueChange, NameChange, SchemaChange, change_o
 from ..wire.requests import Request, RequestError, error_code, type_of
 from ..wire.values import CATALOGUE_TABLE, NEW_TABLES_MAX, TABLES_MAX
 from ..wire.worker_pipe import Message
+from ..wire.writes import operations_of, sessions_of
 from .clients import KEY_SESSIONS_MAX
 from .context import ServerContext
 from .outbox import FencedError, UnacknowledgedError
@@ -66,13 +67,13 @@ class WriteChecks:
         RequestError."""
         context, existence = self._context, self.existence
         setup, now_ms = context.setup, context.now.ms
-        operations: Sequence[ops.Op] = requests.operations(request, context.now.unix_ms)
+        operations: Sequence[ops.Op] = operations_of(request, context.now.unix_ms)
         is_for_all = isinstance(request, requests.Session)
         tables = set() if is_for_all else ops.tables_of(operations)
         local = tables & setup.local
         if len(tables) > 1:
             self._check_one_batch(request, tables, local)
-        sessions = requests.sessions_of(request)
+        sessions = sessions_of(request)
         if existence.must_ask_owner(not context.clients.unknown(client, sessions), ()):
             existence.add(WaitingWrite(tables, sum(map(len, frames)), resume))
             return None

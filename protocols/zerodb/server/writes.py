@@ -20,6 +20,7 @@ from ..wire import worker_pipe as pipe
 from ..wire.kept import kept_key
 from ..wire.requests import Request, RequestError, decode_request, error_code, type_of
 from ..wire.worker_pipe import PIPE_HEADER, Message
+from ..wire.writes import operations_of
 from .context import ServerContext
 from .proposals import ALL_WORKERS, AppliedWrite, Failure, Proposals, ProposedWrite, WriteRun
 from .worker_channel import add_request
@@ -212,8 +213,8 @@ class WriteRequests:
         data = ops.pack(write.operations)
         if len(data) > self.entry_bytes_max and ops.is_gated(write.operations):
             text = (
-                "a transaction with increments, appends, reads of ranges or compares of versions"
-                f" has {self.entry_bytes_max} bytes at most"
+                "a chunk of a load, or a transaction with increments, appends, reads of ranges or"
+                f" compares of versions, has {self.entry_bytes_max} bytes at most"
             )
             self._outbox.answer(prefix, answers.encode_refusal(refusal_of(request, text)))
             return
@@ -249,7 +250,7 @@ class WriteRequests:
             extension = values.Extension(ttl_ms=LEASE_OWNER_TTL_MS)
         name = number.to_bytes(8, "big")
         put = requests.Put(values.OWNER_TABLE, [name], [owner], extension=extension)
-        self._propose_owner(requests.operations(put, self._context.now.unix_ms), answer)
+        self._propose_owner(operations_of(put, self._context.now.unix_ms), answer)
 
     def on_lease(self, ticket: int, data: bytes, owner: bytes) -> None:
         """job_server has proposed an entry about a lease; the owner of one that it opens."""

@@ -18,6 +18,7 @@ from ..wire.ops import (
     DeleteLimited,
     DeleteRange,
     Expire,
+    LoadCommit,
     Op,
     Part,
     Put,
@@ -32,7 +33,7 @@ from ..wire.values import TableOptions
 from .tables import SYSTEM, Pair, TableState
 
 # Operations whose effects need a record; each leaves one record, even if it changed nothing.
-RECORDED = (Transaction, Part, Attach, SessionEnd, Expire, DeleteLimited)
+RECORDED = (Transaction, Part, Attach, SessionEnd, Expire, DeleteLimited, LoadCommit)
 SELF_DESCRIBING = (Put, Delete, DeleteRange, Truncate)
 
 RECORDS_MAX = 65_536  # Of the newest operations.
@@ -58,6 +59,7 @@ class Recorder:
         self.ops: list[Op] = []
         self.options = state.options
         self.get = state.get
+        self.load = state.load  # Not by RECORDED operations.
 
     def create(self, table: int, options: TableOptions) -> None:
         self._state.create(table, options)
@@ -65,6 +67,10 @@ class Recorder:
     def drop(self, table: int) -> None:
         self._state.drop(table)
         self.ops.append(Truncate(table))
+
+    def rename(self, table: int, number: int) -> None:
+        self._state.rename(table, number)
+        self.ops.append(Truncate(number))  # And rows, which a record does not have.
 
     def scan(self, table: int, start: bytes, end: bytes) -> Iterator[Pair]:
         return self._state.scan(table, start, end)

@@ -7,18 +7,23 @@ applied.
 
 1   increments, appends and reads of a range, in transactions
 2   versions of keys, and compares of them
+3   bulk loads
 """
 
 import struct
 from collections.abc import Sequence
 
-from ..wire.ops import SUMS_LEVEL, VERSIONS_LEVEL, Op, gate_of
-from ..wire.values import SUMS_UNKNOWN, VERSIONS_UNKNOWN
+from ..wire.ops import LOADS_LEVEL, SUMS_LEVEL, VERSIONS_LEVEL, Op, gate_of
+from ..wire.values import LOADS_UNKNOWN, SUMS_UNKNOWN, VERSIONS_UNKNOWN
 from .tables import SYSTEM, TableReader, TableState
 
 # In SYSTEM: index of the entry from which on all members know the operations.
-KNOWN_FROM = {SUMS_LEVEL: b"n", VERSIONS_LEVEL: b"n2"}
-_TEXTS = {SUMS_LEVEL: SUMS_UNKNOWN, VERSIONS_LEVEL: VERSIONS_UNKNOWN}
+KNOWN_FROM = {SUMS_LEVEL: b"n", VERSIONS_LEVEL: b"n2", LOADS_LEVEL: b"n3"}
+_TEXTS = {
+    SUMS_LEVEL: SUMS_UNKNOWN,
+    VERSIONS_LEVEL: VERSIONS_UNKNOWN,
+    LOADS_LEVEL: LOADS_UNKNOWN,
+}
 _NUMBER = struct.Struct(">Q")
 
 

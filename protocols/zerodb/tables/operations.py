@@ -36,6 +36,10 @@ from ..wire.ops import (
     GetRange,
     Increment,
     KeepVersions,
+    LoadBuild,
+    LoadChunk,
+    LoadCommit,
+    LoadDrop,
     Op,
     Open,
     OperationsKnown,
@@ -50,8 +54,8 @@ from ..wire.ops import (
     pack_pairs,
     unpack_entry,
 )
-from ..wire.values import NO_REQID, TableOptions
-from . import effects, gate, sums, versions
+from ..wire.values import CHUNK_TABLE, LOAD_TABLE, NO_REQID, TableOptions
+from . import effects, gate, loads, sums, versions
 from .tables import SYSTEM, Outcome, Pair, TableEntry, TableReader, TableState
 
 RESULTS_MAX = 65_536  # Of transactions, for repeats: the newest.
@@ -132,7 +136,7 @@ def apply_entry(
                 data = apply(state, entry.log_index, op)
             else:
                 data = _apply_observed(state, op, changes)
-        except OperationRefused as error:
+        except (OperationRefused, loads.LoadRefused) as error:
             yield Outcome(entry.log_index, place, b"", str(error))
         else:
             if data:
@@ -613,6 +617,38 @@ def _store_result(state: TableState, counters: Counters, reqid: bytes, result: b
     return counters._replace(first_result=first, next_result=place + 1, result_bytes=size)
 
 
+# ---- bulk loads ----
+
+
+def _load_chunk(state: TableState, _: int, op: LoadChunk) -> None:
+    until = Lifetime(op.until_ms)
+    for table, keys in zip((CHUNK_TABLE, LOAD_TABLE), loads.add_chunk(state, op), strict=True):
+        _set_lifetimes(state, table, keys, until)
+
+
+def _load_build(state: TableState, _: int, op: LoadBuild) -> None:
+    _set_lifetimes(state, LOAD_TABLE, loads.build(state, op), Lifetime(op.until_ms))
+
+
+def _load_commit(state: TableState, _: int, op: LoadCommit) -> None:
+    if loads.check_commit(state, op):
+        _clear_lifetimes_in_range(state, op.table, b"", b"")
+        done = loads.commit(state, op)
+        _set_lifetimes(state, LOAD_TABLE, [done], Lifetime(op.until_ms))
+        _load_forget(state, op)
+
+
+def _load_forget(state: TableState, op: LoadCommit | LoadDrop) -> None:
+    name = loads.name_of(op)
+    loads.forget(state, name)
+    _delete_range(state, CHUNK_TABLE, *loads.chunk_range(name))
+    for start, end in loads.marks_of(name):
+        _delete_range(state, LOAD_TABLE, start, end)
+    is_empty = state.options(CHUNK_TABLE) and not next(state.scan(CHUNK_TABLE, b"", b""), None)
+    if is_empty:  # Its files go at once, and not with a compaction.
+        state.drop(CHUNK_TABLE)
+
+
 # ---- large values ----
 
 
@@ -697,5 +733,9 @@ _EFFECTS: dict[type, Callable[[TableState, int, Any], bytes | None]] = {
     SessionKeep: _session_keep,
     SessionEnd: lambda state, _, op: _session_end(state, op.session),
     Expire: _expire,
+    LoadChunk: _load_chunk,
+    LoadBuild: _load_build,
+    LoadCommit: _load_commit,
+    LoadDrop: lambda state, _, op: _load_forget(state, op),
     OperationsKnown: lambda state, index, op: gate.note_known(state, index, op.level),
 }

@@ -11,6 +11,7 @@ from ..wire.ops import Expire, LeaseEnd, LeaseKeep, Op, SessionEnd, SessionKeep,
 from ..wire.values import TableOptions
 
 if TYPE_CHECKING:
+    from ..wire.chunks import SortedRows
     from .effects import Effects
     from .recent_changes import RecentChanges
 
@@ -210,6 +211,14 @@ class TableState(TableReader, Protocol):
 
     def drop(self, table: int) -> None:
         """Removes a table with its content."""
+
+    def rename(self, table: int, number: int) -> None:
+        """Gives a table another number; a table with that number is removed. Neither has changes
+        of the same batch."""
+
+    def load(self, table: int, runs: "Sequence[SortedRows]") -> None:
+        """Stores rows in a table that is not read before the batch is written. Of equal keys the
+        last one wins. What is stored may stay if the batch is not written."""
 
     def put(self, table: int, keys: Sequence[bytes], values: Sequence[bytes]) -> None: ...
 

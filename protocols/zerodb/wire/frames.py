@@ -75,6 +75,19 @@ def _check_bound(key: bytes) -> bytes:
 
 
 U8, U32, U64 = _uint(1), _uint(4), _uint(8)
+
+
+def sized(least: int, most: int) -> FrameType:
+    """Bytes of a limited number."""
+
+    def decode(frame: bytes) -> bytes:
+        if not least <= len(frame) <= most:
+            raise RemoteProtocolError(f"expected {least} to {most} bytes, found {len(frame)}")
+        return frame
+
+    return FrameType("bytes", bytes, decode)
+
+
 BOUND = FrameType("key", bytes, _check_bound)
 
 

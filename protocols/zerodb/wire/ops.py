@@ -6,14 +6,33 @@ fields behind the table, and how they are packed. C code packs and walks puts an
 """
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, groupby
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
 
-from ....native.errors import ETORN, NativeError
-from ....native.tables import ops as native_ops
-from ...reqids import REQID_BYTES
-from .values import KEY_BYTES_MAX, NO_REQID, VALUE_BYTES_MAX, TableOptions
+from .forms import (
+    BOUNDS,
+    BUILD,
+    CHUNK,
+    COMMIT,
+    KEYS,
+    LIMITED,
+    LOAD,
+    OPTIONS,
+    PAGE,
+    PAIRS,
+    PART,
+    REQID,
+    Form,
+    Reader,
+    checked_reqid,
+    numbered_keys,
+    numbers,
+)
+from .forms import PARTS_MAX as PARTS_MAX
+from .forms import pack_pairs as pack_pairs
+from .forms import unpack_pairs as unpack_pairs
+from .values import KEY_BYTES_MAX, VALUE_BYTES_MAX, TableOptions
 
 T = TypeVar("T", bound=type)
 
@@ -47,7 +66,6 @@ OTHERWISE = 0
 THEN = 1
 NOT_ALIVE = 2  # Nothing was done: a REQUIRED session has ended.
 
-PARTS_MAX = 1 << 16
 # Limits on all nodes of an entry that holds more than puts and deletes. Servers have never proposed
 # more than half as much, so no log exceeds them.
 ENTRY_OPERATIONS_MAX = 1 << 16  # Operations other than puts and deletes.
@@ -55,181 +73,10 @@ ENTRY_TABLES_MAX = 4096  # Tables that puts and opens name, and truncates.
 
 
 _HEAD = struct.Struct("<BI")
-_COUNT = struct.Struct("<I")
-_SIZES = {columns: struct.Struct(f"<{columns}I") for columns in (1, 2)}  # Of one item.
-_OPTIONS = struct.Struct("<QQQQB")
-_NUMBER = struct.Struct("<Q")
-_REQID = struct.Struct("<12sIII")  # With three numbers.
 _COMPARE = struct.Struct("<BIII")
 
 
-# ---- forms ----
-
-
-class Form(NamedTuple):
-    """How the fields of an operation behind its table are packed. Numbers are little endian.
-
-    text     as docs/protocols/zerodb.md has it
-    pack     takes the fields. Raises ValueError, struct.error
-    unpack   returns the fields. Raises ValueError
-    """
-
-    text: str
-    pack: Callable[..., Iterable[bytes]]
-    unpack: Callable[["_Reader"], Iterable[Any]]
-
-
-class _Reader:
-    """Reads bytes, never beyond the end."""
-
-    def __init__(self, data: bytes, offset: int = 0) -> None:
-        self.data, self.offset = data, offset
-
-    def numbers(self, form: struct.Struct) -> tuple[Any, ...]:
-        return form.unpack(self.read(form.size))
-
-    def read(self, size: int) -> bytes:
-        start, self.offset = self.offset, self.offset + size
-        if self.offset > len(self.data):
-            raise ValueError(f"packed operations end at {len(self.data)}, need {self.offset}")
-        return self.data[start : self.offset]
-
-    def items(self, columns: int) -> tuple[bytes, ...]:
-        """Reads a count, the sizes, and the items of one or two columns."""
-        count = self.numbers(_COUNT)[0]
-        if count == 1:
-            sizes = self.numbers(_SIZES[columns])
-            _check_sizes(*sizes)
-            return tuple(map(self.read, sizes))
-        try:
-            items, self.offset = native_ops.cut_sizes(
-                self.data, self.offset, len(self.data), count, columns
-            )
-        except NativeError as error:
-            what = "end before their sizes do" if error.code == ETORN else "hold a wrong size"
-            raise ValueError(f"packed operations {what}, at {self.offset}") from None
-        return items
-
-    def bounds(self, count: int) -> list[bytes]:
-        """Reads the sizes of bounds, and the bounds."""
-        sizes = struct.unpack(f"<{count}I", self.read(4 * count))
-        return _checked_bounds([self.read(size) for size in sizes])
-
-
-_WRONG_SIZE = (
-    f"a key that is empty or over {KEY_BYTES_MAX} bytes, or a value over {VALUE_BYTES_MAX}"
-)
-
-
-def _check_sizes(key: int, value: int = 0) -> None:
-    if not 0 < key <= KEY_BYTES_MAX or value > VALUE_BYTES_MAX:
-        raise ValueError(_WRONG_SIZE)
-
-
-def _pack_items(columns: int, items: Sequence[bytes]) -> list[bytes]:
-    if len(items) == columns:  # Without a call into C.
-        own = [*map(len, items)]
-        _check_sizes(*own)
-        return [_COUNT.pack(1), _SIZES[columns].pack(*own), *items]
-    try:
-        sizes = native_ops.pack_sizes(columns, items)
-    except NativeError:
-        raise ValueError(_WRONG_SIZE) from None
-    return [_COUNT.pack(len(items) // columns), sizes, *items]
-
-
-def _pack_keys(keys: Sequence[bytes]) -> list[bytes]:
-    return _pack_items(1, keys)
-
-
-def _pack_pairs(keys: Sequence[bytes], values: Sequence[bytes]) -> list[bytes]:
-    if len(keys) != len(values):
-        raise ValueError(f"{len(keys)} keys, {len(values)} values")
-    return _pack_items(2, [*chain.from_iterable(zip(keys, values, strict=True))])
-
-
-def _unpack_pairs(reader: _Reader) -> list[list[bytes]]:
-    items = reader.items(2)
-    return [[*items[::2]], [*items[1::2]]]
-
-
-def pack_pairs(pairs: Sequence[tuple[bytes, bytes]]) -> bytes:
-    """The part of a GetRange in the result of its transaction."""
-    return b"".join(_pack_items(2, [*chain.from_iterable(pairs)]))
-
-
-def unpack_pairs(data: bytes) -> list[tuple[bytes, bytes]]:
-    """Reads pack_pairs(). Raises ValueError."""
-    reader = _Reader(data)
-    keys, values = _unpack_pairs(reader)
-    if reader.offset != len(data):
-        raise ValueError(f"pairs end at {reader.offset} of {len(data)} bytes")
-    return [*zip(keys, values, strict=True)]
-
-
-def _checked_bounds(bounds: list[bytes]) -> list[bytes]:
-    if max(map(len, bounds)) > KEY_BYTES_MAX:
-        raise ValueError(f"a bound of a range over {KEY_BYTES_MAX} bytes")
-    return bounds
-
-
-def _pack_bounds(*bounds: bytes) -> list[bytes]:
-    return [*(_COUNT.pack(len(bound)) for bound in bounds), *_checked_bounds([*bounds])]
-
-
-def _unpack_options(reader: _Reader) -> list[TableOptions]:
-    cache, block, write_buffer, bloom, compression = reader.numbers(_OPTIONS)
-    return [TableOptions(cache, block, write_buffer, bloom, bool(compression))]
-
-
-def _unpack_limited(reader: _Reader) -> tuple[bytes, int]:
-    limit = reader.numbers(_NUMBER)[0]
-    return reader.bounds(1)[0], limit
-
-
-def _pack_page(start: bytes, end: bytes, limit: int) -> list[bytes]:
-    return [_NUMBER.pack(limit), *_pack_bounds(start, end)]
-
-
-def _unpack_page(reader: _Reader) -> tuple[bytes, bytes, int]:
-    limit = reader.numbers(_NUMBER)[0]
-    start, end = reader.bounds(2)
-    return start, end, limit
-
-
-def _numbers(text: str) -> Form:
-    form = struct.Struct("<" + "Q" * text.count("u64"))
-    return Form(text, lambda *numbers: [form.pack(*numbers)], lambda reader: reader.numbers(form))
-
-
-def _numbered_keys(number: str) -> Form:
-    return Form(
-        f"{number}, then as delete",
-        lambda number, keys: [_NUMBER.pack(number), *_pack_keys(keys)],
-        lambda reader: (*reader.numbers(_NUMBER), [*reader.items(1)]),
-    )
-
-
-def _checked_reqid(reqid: bytes) -> bytes:
-    if len(reqid or NO_REQID) != REQID_BYTES:
-        raise ValueError(f"a reqid of {len(reqid)} bytes")
-    return reqid or NO_REQID
-
-
-def _check_part(part: int, parts: int) -> None:
-    if not 0 <= part < parts <= PARTS_MAX:
-        raise ValueError(f"part {part} of {parts}")
-
-
-def _pack_part(reqid: bytes, part: int, parts: int, data: bytes) -> list[bytes]:
-    _check_part(part, parts)
-    return [_REQID.pack(_checked_reqid(reqid), part, parts, len(data)), data]
-
-
-def _unpack_part(reader: _Reader) -> tuple[bytes, int, int, bytes]:
-    reqid, part, parts, size = reader.numbers(_REQID)
-    _check_part(part, parts)
-    return reqid, part, parts, reader.read(size)
+# ---- transactions ----
 
 
 def _check_compare(kind: int, key_size: int, operand_size: int) -> None:
@@ -247,52 +94,29 @@ def _pack_transaction(
     reqid: bytes, compares: Sequence["Compare"], *branches: Sequence["Op"]
 ) -> list[bytes]:
     packed = [_pack(branch, True) for branch in branches]
-    parts = [_REQID.pack(_checked_reqid(reqid), len(compares), *map(len, packed))]
+    parts = [REQID.pack(checked_reqid(reqid), len(compares), *map(len, packed))]
     for table, key, kind, operand in compares:
         _check_compare(kind, len(key), len(operand))
         parts += [_COMPARE.pack(kind, table, len(key), len(operand)), key, operand]
     return parts + packed
 
 
-def _unpack_transaction(reader: _Reader) -> tuple[Any, ...]:
-    reqid, count, *sizes = reader.numbers(_REQID)
+def _unpack_transaction(reader: Reader) -> tuple[Any, ...]:
+    reqid, count, *sizes = reader.numbers(REQID)
     compares = []
     for _ in range(count):
         kind, table, key_size, operand_size = reader.numbers(_COMPARE)
         _check_compare(kind, key_size, operand_size)
         compares.append(Compare(table, reader.read(key_size), kind, reader.read(operand_size)))
-    return reqid, compares, *(_unpack(_Reader(reader.read(size)), True) for size in sizes)
+    return reqid, compares, *(_unpack(Reader(reader.read(size)), True) for size in sizes)
 
 
-KEYS = Form(
-    "u32 count; count times u32 key size; keys", _pack_keys, lambda reader: [[*reader.items(1)]]
-)
-PAIRS = Form(
-    "u32 count; count times u32 key size, u32 value size; key, value, key, value ...",
-    _pack_pairs,
-    _unpack_pairs,
-)
-BOUNDS = Form(
-    "u32 start size, u32 end size, start, end", _pack_bounds, lambda reader: reader.bounds(2)
-)
-LIMITED = Form(
-    "u64 limit, u32 start size, start",
-    lambda start, limit: [_NUMBER.pack(limit), *_pack_bounds(start)],
-    _unpack_limited,
-)
-PAGE = Form("u64 limit, u32 start size, u32 end size, start, end", _pack_page, _unpack_page)
-OPTIONS = Form(
-    "u64 cache, u64 block, u64 write buffer, u64 bloom bits, u8 compression",
-    lambda options: [_OPTIONS.pack(*options)],
-    _unpack_options,
-)
 BRANCHES = Form(
     "12 bytes reqid, u32 compares, u32 size of then, u32 size of else; compares (u8 kind, u32"
     " table, u32 key size, u32 operand size, key, operand); operations",
     _pack_transaction,
     _unpack_transaction,
 )
-PART = Form("12 bytes reqid, u32 part, u32 parts, u32 size, bytes", _pack_part, _unpack_part)
 
 # By class and by code; all operations.
 FORMS: dict[type, tuple[int, Form]] = {}
@@ -320,7 +144,7 @@ class Open(NamedTuple):
     options: TableOptions
 
 
-@_operation(0x02, _numbers(""))
+@_operation(0x02, numbers(""))
 class KeepVersions(NamedTuple):
     """The table keeps versions of its keys from here on (tables/versions.py); refused if it has
     keys. They stay when it is truncated."""
@@ -328,7 +152,7 @@ class KeepVersions(NamedTuple):
     table: int
 
 
-@_operation(0x04, _numbers(""))
+@_operation(0x04, numbers(""))
 class Truncate(NamedTuple):
     """Removes a table with its options; the next put or open makes it again."""
 
@@ -429,7 +253,7 @@ class Transaction(NamedTuple):
     otherwise: list["Op"]
 
 
-@_operation(0x81, _numbered_keys("u64 unix time in ms"))
+@_operation(0x81, numbered_keys("u64 unix time in ms"))
 class Expiry(NamedTuple):
     """The keys end with the first Expire at or after at_ms."""
 
@@ -438,7 +262,7 @@ class Expiry(NamedTuple):
     keys: Sequence[bytes]
 
 
-@_operation(0x82, _numbered_keys("u64 session"))
+@_operation(0x82, numbered_keys("u64 session"))
 class Attach(NamedTuple):
     """The keys end with this session; at once if it has ended."""
 
@@ -447,7 +271,7 @@ class Attach(NamedTuple):
     keys: Sequence[bytes]
 
 
-@_operation(0x83, _numbers("u64 time to live, u64 unix time in ms"))
+@_operation(0x83, numbers("u64 time to live, u64 unix time in ms"))
 class SessionOpen(NamedTuple):
     """Opens a session; its number is the index of the entry."""
 
@@ -456,7 +280,7 @@ class SessionOpen(NamedTuple):
     now_ms: int  # Unix time of the server that proposed it.
 
 
-@_operation(0x84, _numbers("u64 session, u64 unix time in ms"))
+@_operation(0x84, numbers("u64 session, u64 unix time in ms"))
 class SessionKeep(NamedTuple):
     """The session lives for its ttl from now_ms on, unless it has ended."""
 
@@ -465,13 +289,13 @@ class SessionKeep(NamedTuple):
     now_ms: int
 
 
-@_operation(0x85, _numbers("u64 session"))
+@_operation(0x85, numbers("u64 session"))
 class SessionEnd(NamedTuple):
     table: int
     session: int
 
 
-@_operation(0x86, _numbers("u64 unix time in ms"))
+@_operation(0x86, numbers("u64 unix time in ms"))
 class Expire(NamedTuple):
     """Ends all sessions and removes all keys that are due."""
 
@@ -479,7 +303,7 @@ class Expire(NamedTuple):
     now_ms: int
 
 
-@_operation(0x87, _numbers("u64 unix time in ms; alone in its entry"))
+@_operation(0x87, numbers("u64 unix time in ms; alone in its entry"))
 class LeaseOpen(NamedTuple):
     """All nodes make a snapshot of the table's database at this entry. The lease has the number of
     the entry (values.shared_lease)."""
@@ -489,7 +313,7 @@ class LeaseOpen(NamedTuple):
     now_ms: int
 
 
-@_operation(0x88, _numbers("u64 lease; only with other keeps and ends in its entry"))
+@_operation(0x88, numbers("u64 lease; only with other keeps and ends in its entry"))
 class LeaseKeep(NamedTuple):
     """The lease is in use, so that no node ends it."""
 
@@ -497,12 +321,55 @@ class LeaseKeep(NamedTuple):
     lease: int
 
 
-@_operation(0x89, _numbers("u64 lease"))
+@_operation(0x89, numbers("u64 lease"))
 class LeaseEnd(NamedTuple):
     """The lease is released on all nodes."""
 
     table: int  # 0: all workers apply it.
     lease: int
+
+
+@_operation(0x8A, CHUNK)
+class LoadChunk(NamedTuple):
+    """A chunk of rows of a bulk load waits for its LoadBuild (tables/loads.py)."""
+
+    table: int  # The one that is loaded, as in the others.
+    load: bytes  # 16 bytes.
+    run: int  # Chunks of other runs are apart: those of a task that has failed do not count.
+    chunk: int  # From 0.
+    until_ms: int  # Unix time: the chunk is removed then, if the load has not ended.
+    data: bytes  # wire/chunks.py
+
+
+@_operation(0x8B, BUILD)
+class LoadBuild(NamedTuple):
+    """The rows of some chunks become rows of the load, which no client sees yet."""
+
+    table: int
+    load: bytes
+    run: int
+    first: int
+    chunks: int  # Their number.
+    until_ms: int  # As of a chunk.
+
+
+@_operation(0x8C, COMMIT)
+class LoadCommit(NamedTuple):
+    """The rows of the load become those of the table."""
+
+    table: int
+    load: bytes
+    replaces: bool  # In place of those that it has; else refused if it has some.
+    chunks: int  # Refused unless rows were made of so many.
+    until_ms: int  # Unix time: so long a repeat is known.
+
+
+@_operation(0x8D, LOAD)
+class LoadDrop(NamedTuple):
+    """Removes what there is of a load."""
+
+    table: int
+    load: bytes
 
 
 @_operation(0x8F, PART)
@@ -525,11 +392,14 @@ class OperationsKnown(NamedTuple):
 
 _KeyOp = Put | Delete | DeleteRange | DeleteLimited | Expiry | Attach | Transaction | Part
 _LifetimeOp = SessionOpen | SessionKeep | SessionEnd | Expire | LeaseOpen | LeaseKeep | LeaseEnd
+_LoadOp = LoadChunk | LoadBuild | LoadCommit | LoadDrop
 _ReadOp = Get | GetRange | Increment | Append  # The result has a part for each.
-Op = Open | KeepVersions | Truncate | _KeyOp | _LifetimeOp | _ReadOp | OperationsKnown
+Op = Open | KeepVersions | Truncate | _KeyOp | _LifetimeOp | _ReadOp | _LoadOp | OperationsKnown
 SUMS = (Increment, Append)
 GATED = (GetRange, *SUMS)  # Older versions do not know them (tables/gate.py).
-SUMS_LEVEL, VERSIONS_LEVEL = 1, 2  # ConfigEntry.operations that allows operations.
+LOADS = (LoadChunk, LoadBuild, LoadCommit, LoadDrop)
+# ConfigEntry.operations that allows operations.
+SUMS_LEVEL, VERSIONS_LEVEL, LOADS_LEVEL = 1, 2, 3
 READS = (Get, *GATED)  # The result has their values. Only in a transaction.
 STEPS = (*READS, Put, Delete, DeleteRange, Expiry, Attach)  # The operations in a transaction.
 
@@ -567,19 +437,21 @@ def unpack(data: bytes) -> list[Op]:
     """Reads the data of an entry.
 
     Raises ValueError on other magic, an unknown operation, a size or count that reaches beyond
-    the data or over a limit, an empty key, a lease among other operations.
+    the data or over a limit, an empty key, a lease or load among other operations.
     """
     if not is_packed(data):
         raise ValueError("these bytes are no packed operations")
-    found = _unpack(_Reader(data, len(ENTRY_MAGIC)), False)
+    found = _unpack(Reader(data, len(ENTRY_MAGIC)), False)
     if len(found) > 1:
         leases = sum(isinstance(op, LeaseKeep | LeaseEnd) for op in found)
         if leases not in (0, len(found)) or any(isinstance(op, LeaseOpen) for op in found):
             raise ValueError("a lease stands among other operations")
+        if any(isinstance(op, LOADS) for op in found):
+            raise ValueError("an operation of a load stands among others")
     return found
 
 
-def _unpack(reader: _Reader, within: bool) -> list[Op]:
+def _unpack(reader: Reader, within: bool) -> list[Op]:
     ops: list[Op] = []
     while reader.offset < len(reader.data):
         code, table = reader.numbers(_HEAD)
@@ -627,7 +499,8 @@ def tables_of(ops: Sequence[Op]) -> set[int]:
 
 def tables_made(ops: Sequence[Op]) -> set[int]:
     """The tables that operations make if they do not exist: those of puts and opens."""
-    return {op.table for op in _each(ops) if isinstance(op, Put | Open | Increment | Append)}
+    makes = Put | Open | Increment | Append | LoadCommit
+    return {op.table for op in _each(ops) if isinstance(op, makes)}
 
 
 def joined(branch: list["Op"]) -> list["Op"]:
@@ -655,6 +528,8 @@ def gate_of(ops: Sequence[Op]) -> int:
     for op in _each(ops):
         if isinstance(op, GATED):
             level = max(level, SUMS_LEVEL)
+        elif isinstance(op, LOADS):
+            return LOADS_LEVEL  # Alone in its entry.
         elif isinstance(op, KeepVersions) or (
             isinstance(op, Transaction) and compares_versions(op.compares)
         ):
@@ -677,7 +552,7 @@ def cut(data: bytes, table: int, reqid: bytes, bytes_max: int) -> list[bytes]:
     Raises ValueError: there are too many."""
     if len(data) <= bytes_max:
         return [data]
-    room = bytes_max - len(ENTRY_MAGIC) - _HEAD.size - _REQID.size
+    room = bytes_max - len(ENTRY_MAGIC) - _HEAD.size - REQID.size
     count = -(-len(data) // room)
     return [
         pack([Part(table, reqid, part, count, data[part * room : (part + 1) * room])])

@@ -40,6 +40,7 @@ WATCH = 0x16
 LIFETIMES = 0x17
 TRANSACTION = 0x25
 SESSION = 0x26
+LOAD = 0x27
 LEASE = 0x43
 COPY_TABLE = 0x44
 LIST_JOBS = 0x45
@@ -49,7 +50,7 @@ END_JOB = 0x46
 ONE_WAY_TYPES = frozenset((*range(OPEN_TABLE, TRUNCATE_TABLE + 1), *range(PUT, WRITE_TABLES + 1)))
 # Requests that the endpoint for data jobs answers, too.
 JOB_TYPES = frozenset((*range(FORWARD_RANGE, END_JOB + 1), JOB_STATUS, CLIENT_DATA))
-WRITE_TYPES = frozenset(range(PUT, SESSION + 1))
+WRITE_TYPES = frozenset(range(PUT, LOAD + 1))
 
 # Response codes.
 OK = 0x00
@@ -96,7 +97,8 @@ FEATURE_EXCHANGE = 0x800000  # Two tables exchange their names.
 FEATURE_INDEXES = 0x1000000  # Answers tell the LOG INDEX of writes and reads.
 FEATURE_VERSIONS = 0x2000000  # Tables keep versions of their keys.
 FEATURE_KEPT_SNAPSHOTS = 0x4000000  # Leases on all nodes are kept until a time.
-FEATURES = 0x7FFFF07  # All of them.
+FEATURE_LOADS = 0x8000000  # Bulk loads.
+FEATURES = 0xFFFFF07  # All of them.
 
 # Beside the features, a state: this node knows no leader now.
 NO_LEADER = 0x8000_0000_0000_0000
@@ -130,15 +132,30 @@ TTL_MS_MAX = 10 * 365 * 24 * 3600 * 1000  # Ten years.
 COMPARES_MAX = 8192  # In one transaction; so many operations, too, in each branch.
 NUMBER_DIGITS_MAX = 1000  # Of a number that is incremented.
 APPENDED_BYTES_MAX = VALUE_BYTES_MAX  # Of all values that one transaction appends to.
+CHUNK_BYTES_MAX = (1 << 20) - (4 << 10)  # A chunk of a bulk load, which is in one entry of the log.
+CHUNK_ROWS_BYTES_MAX = 8 << 20  # What it holds when it is decompressed.
+BUILD_CHUNKS_MAX = 64  # Of one step of a bulk load.
+LOAD_ID_BYTES = 16
+LOAD_BYTES_MAX = 256 << 30  # Of all chunks of a bulk load.
+LOAD_MS_MAX = 24 * 3600 * 1000  # From a chunk to the end of its bulk load.
 TEXT_BYTES_MAX = 1024  # Of an error text or a server's name.
 
 # Reserved tables have numbers from here on (docs/protocols/zerodb.md, "Reserved tables").
 RESERVED_FIRST = 0xC000_0000
+# Each worker has tables with these numbers for its bulk loads (tables/loads.py).
+LOADED_FIRST = 0xFFFF_FE00  # The rows of a load, before they replace those of its table.
+LOADS_MAX = 64  # So many loads build rows at once.
+CHUNK_TABLE = LOADED_FIRST + LOADS_MAX
+LOAD_TABLE = CHUNK_TABLE + 1
+FRESH_LAST = LOADED_FIRST - 1  # Clients make reserved tables up to here.
 SNAPSHOT_TABLE = 0xFFFF_FFFA  # Kept snapshots (kept.py).
 CATALOGUE_TABLE = 0xFFFF_FFFB  # Names and schemas of tables (catalogue.py).
 NO_TABLE = 0xFFFF_FFFC  # Never written: clients read it in place of a table without a number.
 OWNER_TABLE = 0xFFFF_FFFD  # The owners of reserved tables, by table number.
-HIDDEN_TABLES = SNAPSHOT_TABLE, CATALOGUE_TABLE, OWNER_TABLE  # Not in the list of all tables.
+# Not in the list of all tables.
+HIDDEN_TABLES = (
+    SNAPSHOT_TABLE, CATALOGUE_TABLE, OWNER_TABLE, *range(LOADED_FIRST, LOAD_TABLE + 1)
+)  # fmt: skip
 BROKER_TABLE = 0xFFFF_FFFE  # Durable requests, unless the topology names another table.
 
 # Tables that get their number from the catalogue.
@@ -160,6 +177,10 @@ SUMS_UNKNOWN = (
 VERSIONS_UNKNOWN = (
     "a member of the cluster may not know versions of keys yet: upgrade all nodes, start those "
     "that are down"
+)
+LOADS_UNKNOWN = (
+    "a member of the cluster may not know bulk loads yet: upgrade all nodes, start those that are "
+    "down"
 )
 VALUES_TOO_LARGE = "the values have more than"
 NO_NUMBER = "is no whole number in decimal digits"

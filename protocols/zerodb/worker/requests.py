@@ -20,6 +20,7 @@ from ..tables.tables import Outcome, TableEntry, TablePartition, Tables
 from ..wire import answers, ops, requests, values
 from ..wire.requests import Request, RequestError
 from ..wire.values import HIDDEN_TABLES
+from ..wire.writes import operations_of
 from . import reads
 from .gets import GET_KEYS_MAX, ValueReader, size_of
 from .reads import AnswerTooLarge, Slices, TableStatus
@@ -647,7 +648,7 @@ class TableRequests:
         refused: dict[_Pending, str] = {}
         opened: set[int] = set()
         for pending in writes:
-            operations = requests.operations(pending.request, unix_ms)
+            operations = operations_of(pending.request, unix_ms)
             problem = self._write_problem(pending.request, operations, opened)
             if problem:
                 refused[pending] = problem
@@ -690,6 +691,8 @@ class TableRequests:
             return f"table {foreign} is not a local table of this worker"
         if isinstance(request, requests.Put | requests.Transaction) and request.extension.lease:
             return _SESSION_REFUSED
+        if isinstance(request, requests.BulkLoad):
+            return "a local table takes no bulk load: put its rows"
         if ops.gate_of(operations) == ops.VERSIONS_LEVEL:
             return "a local table keeps no versions of its keys"
         if self._limits.open_on_the_fly or isinstance(request, requests.OpenTable):

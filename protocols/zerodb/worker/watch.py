@@ -80,6 +80,8 @@ class LogChanges:
             raise ChangesGone
         found: Changes = []
         for entry in page.by_table.get(request.table, []):
+            if any(isinstance(op, ops.LoadCommit) for op in entry.ops):
+                raise ChangesGone  # Neither the log nor a record has its rows.
             within = [part for op in entry.ops for part in _clip(op, request)]
             if within:
                 found.append(entry._replace(ops=within))
@@ -148,6 +150,9 @@ def _effects_of(tables: Tables, log_index: int, entry: Sequence[ops.Op]) -> list
     for op in entry:
         if isinstance(op, RECORDED):
             effect = next(left)
+            if isinstance(op, ops.LoadCommit):
+                done += [op] * any(one.table == op.table for one in effect.ops)
+                continue
             found = effect.changes(op)
             if found is None:
                 found = _current_values(tables, effect.ops)

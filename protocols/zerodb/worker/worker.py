@@ -68,7 +68,8 @@ def with_entry_position(outcome: Outcome, positions: dict[int, list[int]]) -> Ou
 
 
 class ApplyStep(NamedTuple):
-    """Entries that are applied as one, and changes of leases after them."""
+    """Entries that are applied as one, and changes of leases after them. An entry that builds rows
+    of a load, or commits one, is alone."""
 
     entries: list[TableEntry]  # Without entries about leases, which change no table.
     last: tuple[int, int]  # Index and term of the last entry, that of `lease_opened` included.
@@ -76,8 +77,8 @@ class ApplyStep(NamedTuple):
     lease_changes: list[ops.LeaseKeep | ops.LeaseEnd]
 
 
-def split_at_leases(entries: Sequence[TableEntry], last: tuple[int, int]) -> Iterator[ApplyStep]:
-    """Splits entries behind each one that opens a lease.
+def split_steps(entries: Sequence[TableEntry], last: tuple[int, int]) -> Iterator[ApplyStep]:
+    """Splits entries behind each one that opens a lease, and before and behind those of loads.
 
     last   index and term of the last entry in the log, of any worker
     """
@@ -94,9 +95,17 @@ def split_at_leases(entries: Sequence[TableEntry], last: tuple[int, int]) -> Ite
                 lease_changes += [
                     op for op in entry.ops if isinstance(op, ops.LeaseKeep | ops.LeaseEnd)
                 ]
-            case _:
+            case op:
+                alone = isinstance(op, ops.LoadBuild | ops.LoadCommit | ops.LoadDrop)
+                if alone and plain:
+                    yield ApplyStep(plain, plain[-1][:2], None, lease_changes)
+                    plain, lease_changes = [], []
                 plain.append(entry)
-    if reached < last[0]:
+                reached = entry.log_index
+                if alone:
+                    yield ApplyStep(plain, (reached, entry.term), None, lease_changes)
+                    plain, lease_changes = [], []
+    if plain or lease_changes or reached < last[0]:
         yield ApplyStep(plain, last, None, lease_changes)
 
 
@@ -210,7 +219,7 @@ class Applier:
                 entries.append(TableEntry(batch.first_index, batch.term, [known]))
             positions.update(found.positions)
             self.counts["malformed"] += found.malformed
-        for step in split_at_leases(entries, (batches[-1].last_index, batches[-1].term)):
+        for step in split_steps(entries, (batches[-1].last_index, batches[-1].term)):
             self._apply_step(step, positions, now_ms)
             if self._rows is not None:
                 self._rows.apply(self.applied[0])
@@ -271,6 +280,8 @@ class Applier:
 def _may_change_tables(op: ops.Op, known: Set[int]) -> bool:
     """Whether the operation may change which tables exist, their owners, or the
     kept snapshots."""
+    if isinstance(op, ops.LoadChunk | ops.LoadBuild):
+        return False  # Hidden ones.
     if isinstance(op, ops.Transaction):
         return any(_may_change_tables(step, known) for step in (*op.then, *op.otherwise))
     if op.table not in known or op.table in (OWNER_TABLE, SNAPSHOT_TABLE):

@@ -39,7 +39,7 @@ POLL_MS = 5  # How often progress is checked.
 CAUGHT_UP_ENTRIES = 1000
 REPLIES_MAX = 16  # Connections of the requesting client; the newest are answered.
 # What a peer must know for each ConfigEntry.operations from 0 on.
-OPERATIONS = (Feature.TABLES, Feature.SUMS, Feature.VERSIONS)
+OPERATIONS = (Feature.TABLES, Feature.SUMS, Feature.VERSIONS, Feature.LOADS)
 REQID_AHEAD_S_MAX = 15 * 60  # A request id from further ahead is refused.
 
 

@@ -75,6 +75,7 @@ class Feature(StrEnum):
     LEASE = "lease"
     SUMS = "sums"
     VERSIONS = "versions"
+    LOADS = "loads"
 
 
 def encode_uint(value: int) -> bytes:

@@ -14,6 +14,7 @@ from kelek.protocols.zerodb.wire.values import (
     REVERSE,
     WITH_INDEX,
 )
+from kelek.protocols.zerodb.wire.writes import operations_of
 from kelek.tests.clients.curve_gate import CurveGate
 from kelek.tests.clients.router_thread import RouterThread
 from kelek.tests.protocols.zerodb.wire import messages
@@ -287,7 +288,7 @@ class FakeTableServer:
         elif isinstance(request, requests.Session):
             answer = self._session(request)
         else:
-            for op in requests.operations(request, 0):
+            for op in operations_of(request, 0):
                 self.store.apply(op.then if isinstance(op, ops.Transaction) else [op])
             answer = answers.encode_ok(request)
         self.store.answers[reqid] = answer

@@ -18,6 +18,7 @@ from kelek.protocols.zerodb.wire.values import (
     decode_extension,
 )
 from kelek.protocols.zerodb.wire.worker_pipe import PIPE_HEADER
+from kelek.protocols.zerodb.wire.writes import operations_of
 from kelek.tests.protocols.zerodb.wire import messages
 
 ENTRY_MAX = 4000
@@ -64,7 +65,7 @@ def twin_transacts(frames: list[bytes]) -> bool:
 
 
 def twin_entry(request: requests.Request) -> bytes:
-    return ops.pack(requests.operations(request, 0))
+    return ops.pack(operations_of(request, 0))
 
 
 def check_row(row: native_requests.Row, frames: list[bytes]) -> None:
@@ -73,7 +74,7 @@ def check_row(row: native_requests.Row, frames: list[bytes]) -> None:
     if shape == OTHER:
         return
     if shape == TRANSACTION:
-        (only,) = requests.operations(decode_request(frames), 0)
+        (only,) = operations_of(decode_request(frames), 0)
         assert (row.type, row.table) == (values.TRANSACTION, only.table)
     else:
         assert (row.type, row.table) == peek(frames)

@@ -9,6 +9,7 @@ from kelek.protocols.zerodb.wire import ops, requests, values
 from kelek.protocols.zerodb.wire.requests import encode_request
 from kelek.protocols.zerodb.wire.values import PARTSYNC, Extension
 from kelek.protocols.zerodb.wire.worker_pipe import RESULT_QUERY, OperationResult
+from kelek.protocols.zerodb.wire.writes import operations_of
 from kelek.tests.protocols.zerodb.server.served import UNIX_MS, SessionHarness, entries, led
 from kelek.tests.storage.memory_tables import MemoryTables
 
@@ -105,7 +106,7 @@ def as_older_nodes_do(operations: Sequence[ops.Op]) -> list[ops.Op]:
 def test_older_nodes_hold_the_same_tables(
     request_: requests.Put | requests.Transaction, session: int
 ) -> None:
-    operations = requests.operations(request_, 1)
+    operations = operations_of(request_, 1)
     now, before = after(session, operations), after(session, as_older_nodes_do(operations))
     assert dict(now.scan(7)) == dict(before.scan(7))
     assert now.expires_ms == before.expires_ms

@@ -12,7 +12,7 @@ from kelek.protocols.record import Record, encode_block
 from kelek.protocols.zerodb.tables.tables import TableEntry, TablePartition, Tables
 from kelek.protocols.zerodb.wire import ops
 from kelek.protocols.zerodb.wire.values import shared_lease
-from kelek.protocols.zerodb.worker.worker import find_entries, split_at_leases
+from kelek.protocols.zerodb.worker.worker import find_entries, split_steps
 from kelek.storage.engine.families import Resources
 from kelek.storage.engine.rocks import open_tables
 from kelek.storage.errors import StorageError
@@ -70,7 +70,7 @@ class LeaseNode:
             entries = find_entries(
                 encode_block(applied + 1, 1, records), TablePartition(0, WORKERS)
             ).entries
-            for stage in split_at_leases(entries, (end, 1)):
+            for stage in split_steps(entries, (end, 1)):
                 self.directory.replicated.write(stage.entries)
                 self.lease_changes += stage.lease_changes
                 if stage.lease_opened is not None:

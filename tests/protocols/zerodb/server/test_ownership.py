@@ -10,6 +10,8 @@ from kelek.protocols.zerodb.wire import ops, requests
 from kelek.protocols.zerodb.wire.requests import Request, encode_request
 from kelek.protocols.zerodb.wire.values import (
     BROKER_TABLE,
+    CHUNK_TABLE,
+    LOADED_FIRST,
     OWNER_TABLE,
     PACKED,
     RESERVED_FIRST,
@@ -40,6 +42,7 @@ def writes(table: int, token: bytes = b"") -> list[Request]:
         requests.WriteTables([put], 2, tagged),
         requests.Transaction([], [put], [], 1, tagged),
         requests.Transaction([], [], [put], 1, tagged),
+        requests.BulkLoad(table, b"l" * 16, requests.LOAD_COMMIT, flags=1, extension=tagged),
     ]
 
 
@@ -60,7 +63,9 @@ def settings() -> dict[str, object]:
     return {"secret": SECRET, "reserved": frozenset({LOG_TABLE})}
 
 
-@pytest.mark.parametrize("table", [BROKER_TABLE, OWNER_TABLE, LOG_TABLE, FRESH])
+@pytest.mark.parametrize(
+    "table", [BROKER_TABLE, OWNER_TABLE, LOG_TABLE, FRESH, LOADED_FIRST, CHUNK_TABLE]
+)
 @pytest.mark.parametrize("token", [b"", WRONG])
 def test_only_the_owner_writes_a_reserved_table(table: int, token: bytes) -> None:
     harness = led(**settings())
@@ -72,6 +77,14 @@ def test_only_the_owner_writes_a_reserved_table(table: int, token: bytes) -> Non
         harness.session.on_one_way(arena, harness.now)
     harness.at(50, lambda: None)
     harness.run(lambda: harness.session.outbox.counters["dropped"] >= 10)
+    assert entries(harness) == []
+
+
+def test_no_client_comes_to_own_a_table_of_loads() -> None:
+    harness = led(**settings())
+    for table in (LOADED_FIRST, CHUNK_TABLE):
+        (text,) = each(harness, writes(table, TOKEN)[:1])
+        assert text.endswith(f"table {table} is reserved: it takes writes from its owner alone")
     assert entries(harness) == []
 
 

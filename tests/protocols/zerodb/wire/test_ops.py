@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kelek.protocols.zerodb.wire import ops
-from kelek.protocols.zerodb.wire.values import KEY_BYTES_MAX, TableOptions
+from kelek.protocols.zerodb.wire.values import CHUNK_BYTES_MAX, KEY_BYTES_MAX, TableOptions
 
 U32 = st.integers(0, 2**32 - 1)
 U64 = st.integers(0, 2**64 - 1)
@@ -59,8 +59,16 @@ OP = st.one_of(
 )
 TOLD = st.one_of(st.builds(ops.LeaseKeep, U32, U64), st.builds(ops.LeaseEnd, U32, U64))
 OPEN = st.builds(ops.LeaseOpen, U32, U64)
-# Of one entry: leases stand alone.
-OPS = st.one_of(st.lists(OP, max_size=4), st.lists(TOLD, max_size=4), OPEN.map(lambda op: [op]))
+LOAD_ID = st.binary(min_size=16, max_size=16)
+LOAD = st.one_of(
+    st.builds(ops.LoadChunk, U32, LOAD_ID, U64, U32, U64, st.binary(min_size=1, max_size=20)),
+    st.builds(ops.LoadBuild, U32, LOAD_ID, U64, st.integers(0, 99), st.integers(1, 64), U64),
+    st.builds(ops.LoadCommit, U32, LOAD_ID, st.booleans(), U64, U64),
+    st.builds(ops.LoadDrop, U32, LOAD_ID),
+)
+# Of one entry: leases and loads stand alone.
+ALONE = OPEN | LOAD
+OPS = st.one_of(st.lists(OP, max_size=4), st.lists(TOLD, max_size=4), ALONE.map(lambda op: [op]))
 
 
 @given(PAIRS, st.binary(max_size=3))
@@ -77,6 +85,29 @@ def test_unpack_gives_what_was_packed(batch: list[ops.Op]) -> None:
     packed = ops.pack(batch)
     assert ops.is_packed(packed)
     assert ops.unpack(packed) == batch
+
+
+@given(LOAD, st.lists(OP | LOAD, min_size=1, max_size=3), st.integers(0, 3))
+def test_an_operation_of_a_load_stands_alone(load: ops.Op, others: list[ops.Op], at: int) -> None:
+    others.insert(at, load)
+    with pytest.raises(ValueError, match="an operation of a load stands among others"):
+        ops.unpack(ops.pack(others))
+
+
+@pytest.mark.parametrize(
+    ("op", "problem"),
+    [
+        (ops.LoadChunk(7, b"x" * 15, 0, 0, 0, b"c"), "a load of 15 bytes"),
+        (ops.LoadChunk(7, b"x" * 16, 0, 0, 0, b""), "a chunk of 0 bytes"),
+        (ops.LoadChunk(7, b"x" * 16, 0, 0, 0, bytes(CHUNK_BYTES_MAX + 1)), "a chunk of 1044481"),
+        (ops.LoadBuild(7, b"x" * 16, 0, 0, 0, 0), "0 chunks"),
+        (ops.LoadBuild(7, b"x" * 16, 0, 0, 65, 0), "65 chunks"),
+        (ops.LoadBuild(7, b"x" * 16, 0, 2**32 - 1, 2, 0), "2 chunks from"),
+    ],
+)
+def test_limits_of_loads(op: ops.Op, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        ops.pack([op])
 
 
 @given(st.lists(st.one_of(OP, TOLD, OPEN), min_size=1, max_size=4))

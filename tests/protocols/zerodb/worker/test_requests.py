@@ -29,6 +29,7 @@ from kelek.protocols.zerodb.wire.ops import (
 )
 from kelek.protocols.zerodb.wire.requests import Request, encode_request, type_of
 from kelek.protocols.zerodb.wire.values import Extension, TableOptions
+from kelek.protocols.zerodb.wire.writes import operations_of
 from kelek.protocols.zerodb.worker import gets
 from kelek.protocols.zerodb.worker import reads as table_reads
 from kelek.protocols.zerodb.worker import requests as table_requests
@@ -453,13 +454,13 @@ def test_a_watch_reports_recorded_effects() -> None:
         transaction = requests.Transaction(
             [equal], [Delete(5, [b"a", b"b"])], [Put(5, [b"c"], [b"else"])], 0, with_id(7 + number)
         )
-        rig.apply(*requests.operations(transaction, UNIX_MS))
+        rig.apply(*operations_of(transaction, UNIX_MS))
     rig.apply(DeleteLimited(5, b"", 9))
     rig.apply(Put(5, [b"b"], [b"short"]), Expiry(5, UNIX_MS, [b"b"]))
     rig.apply(Expire(0, UNIX_MS + 1))
     rig.apply(SessionOpen(0, 1000, UNIX_MS))
     held = requests.Put(5, [b"c"], [b"held"], 0, with_id(9, lease=7))
-    rig.apply(*requests.operations(held, UNIX_MS))
+    rig.apply(*operations_of(held, UNIX_MS))
     rig.apply(SessionEnd(0, 7))
     rig.apply(Truncate(5))
     rig.watch(2)

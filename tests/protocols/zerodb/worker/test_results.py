@@ -7,6 +7,7 @@ import pytest
 from kelek.protocols.zerodb.tables.tables import TableEntry
 from kelek.protocols.zerodb.wire import requests, values
 from kelek.protocols.zerodb.wire.ops import Put
+from kelek.protocols.zerodb.wire.writes import operations_of
 from kelek.protocols.zerodb.worker.results import REFUSALS_MAX, Refusals
 from kelek.protocols.zerodb.worker.tickets import QueuedRequest
 from kelek.storage.errors import Damaged
@@ -28,7 +29,7 @@ def ask_result(rig: RequestRig, number: int, log_index: int = 0) -> None:
 def test_the_result_of_a_transaction_is_told_as_often_as_it_is_asked_for() -> None:
     rig = RequestRig()
     transaction = requests.Transaction([], [Put(5, [b"a"], [b"1"])], [], 0, with_id(7))
-    rig.tables.write([TableEntry(1, 1, requests.operations(transaction, UNIX_MS))])
+    rig.tables.write([TableEntry(1, 1, operations_of(transaction, UNIX_MS))])
     rig.refusals[with_id(9).reqid] = "not so"
     for number in (7, 8, 9, 7):
         ask_result(rig, number)
@@ -49,7 +50,7 @@ def test_a_result_waits_for_its_entry_but_not_for_ever() -> None:
     assert rig.run(2) == []
     assert rig.requests.is_waiting
     assert rig.requests.completed_ticket == 0
-    rig.tables.write([TableEntry(3, 1, requests.operations(transaction, UNIX_MS))])
+    rig.tables.write([TableEntry(3, 1, operations_of(transaction, UNIX_MS))])
     ((_, header, _),) = rig.run(3)
     assert header == HEADER
     assert rig.requests.deadline_ms == LIMITS.timeout_ms

@@ -4,9 +4,10 @@ import pytest
 
 from kelek.protocols.raft.messages import KIND_TABLES, EntryBatch
 from kelek.protocols.record import Record, encode_block
+from kelek.protocols.zerodb.tables import gate
 from kelek.protocols.zerodb.tables.tables import TableEntry
 from kelek.protocols.zerodb.wire import answers, requests, values
-from kelek.protocols.zerodb.wire.ops import Op, Put, pack
+from kelek.protocols.zerodb.wire.ops import LoadCommit, Op, Put, pack
 from kelek.protocols.zerodb.worker import requests as table_requests
 from kelek.protocols.zerodb.worker.requests import TableRequestLimits
 from kelek.protocols.zerodb.worker.watch import LogChanges
@@ -31,6 +32,26 @@ def test_the_watches_of_a_client_are_limited() -> None:
     watch = requests.Watch(5, b"b", b"d", 2, with_id(9))
     rig.ask(watch, b"c", client=3)
     assert [message[0] for message in rig.run_all(2)] == [b"c"], "the others have ended"
+
+
+def test_a_watch_ends_at_a_load_of_its_table() -> None:
+    """Neither the log nor a record has the rows: the client has to read the table again."""
+    rig = RequestRig()
+    gate.note_known(rig.tables, 0, 3)
+    rig.put(5, [(b"b", b"1")])
+    rig.put(6, [(b"b", b"2")])
+    rig.apply(LoadCommit(5, b"r" * 16, False, 0, 0))  # Refused: it has changed nothing.
+    rig.ask(requests.Watch(5, b"", b"", 2, with_id(1, deadline_ms=60_000)), b"a")
+    rig.ask(requests.Watch(6, b"", b"", 2, with_id(2)), b"b")
+    found = {message[0]: answers.decode_answer(message[1:]) for message in rig.run_all(3)}
+    assert {route: answer.failed for route, answer in found.items()} == {b"b": False}
+    rig.apply(LoadCommit(5, b"l" * 16, True, 0, 0))
+    rig.ask(requests.Watch(6, b"", b"", 2, with_id(3)), b"c")
+    rig.ask(requests.Watch(5, b"", b"", 5, with_id(4, deadline_ms=60_000)), b"d")
+    found = {message[0]: answers.decode_answer(message[1:]) for message in rig.run_all(4)}
+    assert {route: answer.code for route, answer in found.items()} == {
+        b"a": values.GONE, b"c": values.OK
+    }  # fmt: skip
 
 
 def test_watches_far_behind_take_turns() -> None:

@@ -9,7 +9,13 @@ import pytest
 from kelek.native.tables.row_cache import BYTES_MIN, RowCache
 from kelek.protocols.raft.messages import KIND_STATE, EntryBatch
 from kelek.protocols.record import Record, encode_block
-from kelek.protocols.zerodb.tables.tables import SYSTEM, LogPosition, Outcome, TablePartition
+from kelek.protocols.zerodb.tables.tables import (
+    SYSTEM,
+    LogPosition,
+    Outcome,
+    TableEntry,
+    TablePartition,
+)
 from kelek.protocols.zerodb.wire import ops
 from kelek.protocols.zerodb.wire.values import TableOptions
 from kelek.protocols.zerodb.wire.worker_pipe import ROWS
@@ -18,6 +24,7 @@ from kelek.protocols.zerodb.worker.worker import (
     Worker,
     WorkerParts,
     find_entries,
+    split_steps,
     with_entry_position,
 )
 from kelek.storage.errors import StorageError
@@ -102,6 +109,26 @@ def test_merged_entries_do_what_each_does_alone(seed: int) -> None:
         # Joined operations have no outcome: they cannot fail.
         assert outcomes == alone
         assert not any(isinstance(op, ops.Put | ops.Delete) for op in refused(log, alone))
+
+
+def test_loads_are_applied_alone() -> None:
+    """Between two steps the database writes what came before: rows of a load, which it stores at
+    once, must not be there before them."""
+    load = b"l" * 16
+    build, commit = ops.LoadBuild(2, load, 1, 0, 1, 9), ops.LoadCommit(2, load, True, 1, 9)
+    kinds: list[ops.Op] = [
+        ops.Put(2, [b"a"], [b"1"]), ops.Put(2, [b"b"], [b"1"]), build, build,
+        ops.LeaseKeep(0, 7), ops.Put(2, [b"c"], [b"1"]), commit, ops.LeaseEnd(0, 7),
+        ops.LoadChunk(2, load, 1, 0, 9, b"c"),
+    ]  # fmt: skip
+    entries = [TableEntry(index, 1, [op]) for index, op in enumerate(kinds, 1)]
+    steps = [*split_steps(entries, (12, 1))]
+    assert [[entry.log_index for entry in step.entries] for step in steps] == [
+        [1, 2], [3], [4], [6], [7], [9]
+    ]  # fmt: skip
+    assert [step.last[0] for step in steps] == [2, 3, 4, 6, 7, 12]
+    assert [len(step.lease_changes) for step in steps] == [0, 0, 0, 1, 0, 1]
+    assert [step.last for step in split_steps(entries[:4], (4, 1))] == [(2, 1), (3, 1), (4, 1)]
 
 
 def told_of(tables: MemoryTables, batch: EntryBatch) -> list[Outcome]:

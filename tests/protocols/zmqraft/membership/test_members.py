@@ -494,13 +494,14 @@ def test_an_id_of_another_time_is_expired(ring: PeerGroup, age_s: int) -> None:
 
 # The entries of tables.
 
+LATER = (Feature.SUMS, Feature.VERSIONS, Feature.LOADS)
 MARKED = b"kLT\x01\x04\7\0\0\0"  # Empties table 7.
 
 
 def be_without_tables(monkeypatch: pytest.MonkeyPatch, peer: Peer, *lacks: Feature) -> None:
     """A version of before the tables' own kind of entry, or without these features."""
     about = peer.own_hello
-    lacks = lacks or (Feature.TABLES, Feature.SUMS, Feature.VERSIONS)
+    lacks = lacks or (Feature.TABLES, *LATER)
     features = tuple(name for name in about().features if name not in lacks)
     monkeypatch.setattr(peer, "own_hello", lambda: about()._replace(features=features))
 
@@ -541,9 +542,7 @@ def test_tables_get_their_own_kind_once_all_members_know_it(
     assert kind_at(ring, 4) == KIND_TABLES
 
 
-@pytest.mark.parametrize(
-    ("lacks", "before"), [((Feature.SUMS, Feature.VERSIONS), 0), ((Feature.VERSIONS,), 1)]
-)
+@pytest.mark.parametrize(("lacks", "before"), [(LATER, 0), (LATER[1:], 1), (LATER[2:], 2)])
 def test_operations_are_known_once_all_members_know_them(
     ring: PeerGroup,
     monkeypatch: pytest.MonkeyPatch,
@@ -560,14 +559,14 @@ def test_operations_are_known_once_all_members_know_them(
     ring.run_until(lambda: all(p.core.commit_index == 2 for p in ring.peers.values()))
     monkeypatch.undo()
     hello_again(ring, "n3")
-    ring.run_until(lambda: all(p.directory.latest[2:] == (2, 2) for p in ring.peers.values()))
+    ring.run_until(lambda: all(p.directory.latest[2:] == (2, 3) for p in ring.peers.values()))
     ring.run_until(lambda: lead.core.commit_index == 3)
     assert lead.core.log.last_index == 3
     be_without_tables(monkeypatch, ring.start("n4", OLD), *lacks[-1:])
     ring.change(*OLD, "n4")
     answer = ring.answer()
     assert (answer.name, "n4" in answer.message) == ("Unversed", True)
-    assert lead.directory.latest.operations == 2
+    assert lead.directory.latest.operations == 3
 
 
 def test_from_then_on_clients_are_refused_what_is_for_tables(ring: PeerGroup) -> None:
