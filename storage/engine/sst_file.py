@@ -44,10 +44,8 @@ REQUIRED = INDEX_FORM | {
     b"rocksdb.num.range-deletions": b"\0",
     b"rocksdb.merge.operands": b"\0",
 }
-NEVER = (
-    b"rocksdb.external_sst_file.version",  # Its sequence numbers are those of its manifest.
-    b"rocksdb.user.defined.timestamps.persisted",
-)
+TAKEN_IN = b"rocksdb.external_sst_file.version"  # Its sequence numbers are those of its manifest.
+NEVER = (b"rocksdb.user.defined.timestamps.persisted",)
 FAMILY = b"rocksdb.column.family.name"
 USER_KEYS = b"rocksdb.index.key.is.user.key"
 
@@ -109,15 +107,19 @@ class SortedFile:
         self._properties = self._named_values()
         self._require(INDEX_FORM)
 
-    def index(self, family: str) -> Index:
+    def index(self, family: str, is_oldest: bool = False) -> Index:
         """The list of its blocks, for a scan without RocksDB. Raises Unsupported: the scan needs
         RocksDB; StorageError.
 
-        family   name of the column family
+        family      name of the column family
+        is_oldest   its entries have the sequence number 0, so that of a file that was taken in
+                    (ingest.py) is the one in the file, too. Such a file names no family
         """
         found = self._properties
-        self._require({**REQUIRED, FAMILY: family.encode()})
-        if any(name in found for name in NEVER) or found.get(USER_KEYS) not in (b"\0", b"\x01"):
+        is_taken_in = is_oldest and TAKEN_IN in found
+        self._require(REQUIRED if is_taken_in else {**REQUIRED, FAMILY: family.encode()})
+        never = NEVER if is_taken_in else (*NEVER, TAKEN_IN)
+        if any(name in found for name in never) or found.get(USER_KEYS) not in (b"\0", b"\x01"):
             raise Unsupported(self._path)
         if any(name != PROPERTIES and not name.startswith(FILTERS) for name in self._parts):
             raise Unsupported(f"{self._path}: {self._parts.keys()}")  # Such as range deletions.

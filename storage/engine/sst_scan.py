@@ -125,10 +125,11 @@ class FileScan:
         if not self._runs[run]:
             return None
         folder, family, *_ = self._query
-        path = os.path.join(folder, f"{self._runs[run].popleft().number:06}.sst")
+        file = self._runs[run].popleft()
+        path = os.path.join(folder, f"{file.number:06}.sst")
         self._paths[run] = path
         self._open[run] = fd = open_file(path)
-        index = SortedFile(OpenedFile(path, fd)).index(family)
+        index = SortedFile(OpenedFile(path, fd)).index(family, file.sequence == 0)
         try:
             return OpenFile(fd, wanted_blocks(index, self._query.bounds))
         except NativeError as error:

@@ -80,11 +80,12 @@ class TableFile(NamedTuple):
     size: int
     number: int  # Also its name.
     level: int  # Files of level 0 overlap; in other levels they ascend.
+    sequence: int = -1  # The largest one of its entries; -1: not told.
 
 
 _LEVEL = re.compile(r"^--- level (\d+) ---", re.M)
 _FILE = re.compile(
-    r"^ (\d+):(\d+)\[.*?\]\['([0-9A-F]*)' seq:\d+, type:\d+ \.\. '([0-9A-F]*)' ", re.M
+    r"^ (\d+):(\d+)\[\d+ \.\. (\d+)\]\['([0-9A-F]*)' seq:\d+, type:\d+ \.\. '([0-9A-F]*)' ", re.M
 )
 
 
@@ -94,9 +95,9 @@ def files_of(text: str) -> list[TableFile]:
     found = []
     for level, files in zip(parts[::2], parts[1::2], strict=True):
         for match in _FILE.finditer(files):
-            number, size, first, last = match.groups()
+            number, size, sequence, first, last = match.groups()
             bounds = bytes.fromhex(first), bytes.fromhex(last)
-            found.append(TableFile(*bounds, int(size), int(number), int(level)))
+            found.append(TableFile(*bounds, int(size), int(number), int(level), int(sequence)))
     return found
 
 

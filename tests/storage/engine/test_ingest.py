@@ -21,6 +21,7 @@ from kelek.protocols.zerodb.wire.values import LOADED_FIRST, TableOptions
 from kelek.storage.engine import ingest
 from kelek.storage.engine.families import Resources, Stalled
 from kelek.storage.engine.rocks import RocksTables, open_checkpoint, open_tables
+from kelek.storage.engine.sst_scan import TableScan
 from kelek.storage.errors import StorageError, StorageFull
 from kelek.tests.protocols.zerodb.tables.test_loads import LOAD, UNTIL, chunk
 
@@ -172,3 +173,30 @@ def test_an_emptied_table_keeps_nothing_of_a_load(rocks: RocksTables, shared: Re
     assert dict(again.scan(7)) == {b"k": b"v"}
     assert again.tables()[7] == TableOptions()
     again.close()
+
+
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_rows_of_a_load_are_scanned_in_c(
+    rocks: RocksTables, shared: Resources, tmp_path: Path, overlaps: bool
+) -> None:
+    """But for files with a sequence number that only RocksDB knows."""
+    entries: list[Op] = [OperationsKnown(0, 3)]
+    for run in range(4):
+        keys = range(run, 400, 4) if overlaps else range(100 * run, 100 * run + 100)
+        rows = {f"{key:03}": f"{run}" for key in keys}
+        entries.append(LoadChunk(7, LOAD, run, 0, UNTIL, chunk(**rows)))
+        entries.append(LoadBuild(7, LOAD, run, 0, 1, UNTIL))
+    entries += [LoadCommit(7, LOAD, False, 4, UNTIL), Put(7, [b"007", b"500"], [b"new", b"new"])]
+    for index, op in enumerate(entries, 1):
+        assert rocks.write([TableEntry(index, 1, [op])]) == []
+    rocks.checkpoint(str(tmp_path / "copy"))
+    reader = open_checkpoint(str(tmp_path / "copy"), shared, 7)
+    scan = reader.pieces(7)
+    assert isinstance(scan, TableScan)
+    found: list[bytes] = []
+    assert scan.read(1000, 1 << 20, found.extend).pairs == 401
+    assert list(zip(found[::2], found[1::2], strict=True)) == list(reader.scan(7))
+    assert (scan.engine_scan is not None) == overlaps
+    assert dict(reader.scan(7))[b"007"] == b"new"
+    assert reader.count_range(7, b"", b"") == 401
+    reader.close()
