@@ -110,6 +110,7 @@ from .clients.table.batch import Branch as Branch
 from .clients.table.changes import Change as Change
 from .clients.table.jobs import ClusterSnapshot as ClusterSnapshot
 from .clients.table.jobs import RangeJob as RangeJob
+from .clients.table.loads import LoadRun as LoadRun
 from .clients.table.operations import TableTuning as TableTuning
 from .clients.table.reads import KeyEntry as KeyEntry
 from .clients.table.reads import KeyVersion as KeyVersion

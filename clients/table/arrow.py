@@ -132,6 +132,41 @@ def packs_of(
             first = last
 
 
+def sorted_packs(
+    batches: Iterable[pyarrow.RecordBatch], run_bytes: int, bytes_max: int
+) -> Iterator[tuple[Column, Column, int]]:
+    """As packs_of(), with about run_bytes of batches sorted by key at once; of equal keys the last
+    one is left. The third part is how many rows a pack stands for."""
+    held: list[pyarrow.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        columns = [_binary(batch, name) for name in COLUMNS]
+        held.append(pyarrow.RecordBatch.from_arrays(columns, COLUMNS))
+        size += held[-1].nbytes
+        if size >= run_bytes:
+            yield from _sorted_packs(held, bytes_max)
+            held, size = [], 0
+    yield from _sorted_packs(held, bytes_max)
+
+
+def _sorted_packs(
+    batches: list[pyarrow.RecordBatch], bytes_max: int
+) -> Iterator[tuple[Column, Column, int]]:
+    if not sum(batch.num_rows for batch in batches):
+        return
+    rows = pyarrow.Table.from_batches(batches).combine_chunks()
+    keys = rows.column(0)
+    if pyarrow.compute.all(pyarrow.compute.less(keys[:-1], keys[1:])).as_py() not in (True, None):
+        rows = rows.take(pyarrow.compute.sort_indices(rows, [("key", "ascending")]))
+        keys = rows.column(0)
+        last = pyarrow.compute.not_equal(keys[:-1], keys[1:]).to_pylist()
+        rows = rows.filter(pyarrow.array([*last, True]))
+    doubled = sum(batch.num_rows for batch in batches) - rows.num_rows
+    for keys, data in packs_of(rows.to_batches(), bytes_max):
+        yield keys, data, len(keys) + doubled
+        doubled = 0
+
+
 class _Frames:
     """A column and the offsets of its items in memory."""
 
@@ -146,6 +181,16 @@ class _Frames:
 
 
 def _frames_of(batch: pyarrow.RecordBatch, name: str) -> _Frames:
+    array = _binary(batch, name)
+    if len(array):
+        sizes = pyarrow.compute.min_max(pyarrow.compute.binary_length(array)).as_py()
+        for size in sizes.values():
+            (check_key_size if name == "key" else check_value_size)(size)
+    return _Frames(array)
+
+
+def _binary(batch: pyarrow.RecordBatch, name: str) -> pyarrow.Array:
+    """A column of bytes or text, as bytes."""
     if name not in batch.schema.names:
         raise ValueError(f"no column {name}; there are: {', '.join(batch.schema.names)}")
     array = batch.column(name)
@@ -155,11 +200,7 @@ def _frames_of(batch: pyarrow.RecordBatch, name: str) -> _Frames:
         array = array.cast(pyarrow.binary())
     if array.type not in (pyarrow.binary(), pyarrow.string()):
         raise TypeError(f"column {name} is {array.type}; cast it to binary")
-    if len(array):
-        sizes = pyarrow.compute.min_max(pyarrow.compute.binary_length(array)).as_py()
-        for size in sizes.values():
-            (check_key_size if name == "key" else check_value_size)(size)
-    return _Frames(array)
+    return array.cast(pyarrow.binary())
 
 
 def _end_of_pack(keys: _Frames, found: _Frames, first: int, bytes_max: int) -> int:

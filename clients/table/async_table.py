@@ -23,6 +23,7 @@ from ..io.coalescer import RequestCoalescer, RequestLimits
 from ..io.operations import Operation
 from ..io.public import public
 from .arguments import Data, Pair, checked_key, checked_step, is_step
+from .loads import TableLoads
 from .table import PACK_BYTES, PACK_PAIRS, Puts, Table, TableWrites, columns_of
 from .updates import TableUpdates
 from .views.kept import AsOf, TableSnapshots
@@ -67,7 +68,7 @@ def combined(items: Iterable[Addition]) -> tuple[list[Addition], list[tuple[int,
 
 
 @public(like=Table)
-class AsyncTable(TableUpdates, TableWrites, TableSnapshots, AsyncDriver):
+class AsyncTable(TableUpdates, TableWrites, TableLoads, TableSnapshots, AsyncDriver):
     """kelek.Table for asyncio. Any number of tasks of one loop may share it.
 
     async with kelek.AsyncTable("tcp://127.0.0.1:7100", "users") as table:

@@ -26,6 +26,7 @@ from .arguments import (
     milliseconds,
 )
 from .batch import Batch, BatchResult
+from .loads import TableLoads
 from .operations import OPENING_MS, OPENING_POLL_MS, decoded
 from .pages import arrow, typed
 from .typed.operations import TypedTable
@@ -336,7 +337,7 @@ def columns_of(pairs: Sequence[Pair]) -> Columns:
 
 
 @public()
-class Table(TableUpdates, TableWrites, TableSnapshots, BlockingDriver):
+class Table(TableUpdates, TableWrites, TableLoads, TableSnapshots, BlockingDriver):
     """A client of one table of a cluster. It has no thread of its own.
 
         with kelek.Table("tcp://127.0.0.1:7100", "users", codec="json") as t:
@@ -362,6 +363,7 @@ class Table(TableUpdates, TableWrites, TableSnapshots, BlockingDriver):
     lives    truncate set_ttl lifetime open_session keep_session end_session
     rows     declare schema rows get_row put_rows delete_row
     Arrow    put_arrow to_arrow chunks_arrow snapshot_chunks_arrow
+    bulk     load load_arrow begin_load load_run commit_load drop_load
     jobs     copy_into map_into jobs job_status wait_job end_job chunks
     views    snapshot open_snapshot snapshot_chunks renew release range_job
     past     keep_snapshot snapshots find_snapshot release_snapshot

@@ -71,6 +71,10 @@ class TableLoadRequest(NamedTuple):
     encoding: str = ENCODING
     limit: int | None = option("--limit", type=click.IntRange(min=1), metavar="N",
                                help="At most N rows.")  # fmt: skip
+    bulk: bool = option("--bulk", is_flag=True,
+                        help="Fills an empty table in one step.")  # fmt: skip
+    replace: bool = option("--replace", is_flag=True,
+                           help="Replaces all rows in one step; a bulk load, too.")  # fmt: skip
     file: str = argument(type=click.Path(allow_dash=True))
 
 
@@ -80,16 +84,23 @@ def load(options: LoadOptions, request: TableLoadRequest, number: int | str = TA
 
     \b
     kelek table load 7 flights.csv --key carrier --key time_hour
+
+    With --bulk or --replace readers see none of the rows, or all of them.
     """
     name = request.file
     form = request.form or form_of_name(name)
+    bulk = request.bulk or request.replace
     began = time.monotonic()
     with (
         open_rows(name, form) as (file, rows),
-        reporting_progress(file, "rows", stored_line) as note,
+        reporting_progress(file, "rows", sent_line if bulk else stored_line) as note,
         open_table(number, options, creates=True) as table,
     ):
-        count = table.put_many(read_pairs(file, rows, request), progress=note)
+        pairs = read_pairs(file, rows, request)
+        if bulk:
+            count = table.load(pairs, replace=request.replace, progress=note)
+        else:
+            count = table.put_many(pairs, progress=note)
     show_rate("loaded", count, time.monotonic() - began, options.output)
 
 
@@ -101,6 +112,10 @@ def show_rate(verb: str, count: int, seconds: float, output: str) -> None:
 
 def stored_line(error: object, count: int) -> str:
     return f"{error}; the first {count:,} rows are stored: you can load the file again"
+
+
+def sent_line(error: object, count: int) -> str:
+    return f"{error}; {count:,} rows were sent: the table shows all rows of the file, or none"
 
 
 def form_of_name(name: str) -> str:

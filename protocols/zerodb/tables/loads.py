@@ -114,6 +114,8 @@ def build(state: TableState, op: LoadBuild) -> list[bytes]:
     """Makes rows of some chunks, once. Returns the keys in LOAD_TABLE that get the lifetime of the
     operation. Raises LoadRefused."""
     name = _check(state, op)
+    if is_done(state, name):
+        return []
     head = _head(state, name)
     if head is None:
         raise LoadRefused(ENDED)

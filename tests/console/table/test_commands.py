@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import kelek
 from kelek.console import cli_errors
 from kelek.console.kelek_cli import main
 from kelek.console.table.shell import Shell
@@ -348,6 +349,29 @@ def test_a_load_that_fails_reports_its_progress(cluster: TableServers) -> None:
     assert code == cli_errors.FAILED
     assert "f.jsonl:20001: not JSON" in line
     assert "rows are stored: you can load the file again" in line
+
+
+def test_a_bulk_load(
+    kelek_cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = [json.dumps({"key": f"{n:04}", "value": f"{n}"}) for n in range(999, -1, -1)]
+    Path("f.jsonl").write_text("\n".join(lines))
+    Path("bad.jsonl").write_text("\n".join([*lines[:5], "nonsense"]))
+    where = ["--url", kelek_cluster.table_urls[0]]
+    monkeypatch.setattr("kelek.clients.table.loads.RUN_BYTES", 32)
+    with kelek.Table(kelek_cluster.table_urls, "bulk", timeout_ms=60_000) as table:
+        _, line = fails("table", "load", "bulk", "bad.jsonl", "--bulk", *where)
+        assert "bad.jsonl:6: not JSON" in line
+        assert "the table shows all rows of the file, or none" in line
+        assert table.count() == 0
+        figures = json.loads(ok("table", "load", "bulk", "f.jsonl", "--bulk", *where, "-o", "json"))
+        assert figures["rows"] == 1000
+        assert [*table.scan()] == [(b"%04d" % n, b"%d" % n) for n in range(1000)]
+        _, line = fails("table", "load", "bulk", "f.jsonl", "--bulk", *where)
+        assert "has rows: a load fills an empty table" in line
+        ok("table", "load", "bulk", "f.jsonl", "--replace", "--limit", "3", *where)
+        assert table.count() == 3
 
 
 def test_an_export_without_a_server_keeps_no_file(cluster: TableServers) -> None:

@@ -113,7 +113,8 @@ def test_a_repeated_operation_changes_nothing(log: LoadLog) -> None:
     assert log.write(LoadCommit(7, LOAD, False, 2, UNTIL)) == []
     assert log.rows() == {b"a": b"1", b"b": b"2", b"c": b"3"}
     assert log.problem(LoadChunk(7, LOAD, 9, 0, UNTIL, chunk(z="1"))) == loads.ENDED
-    assert log.problem(LoadBuild(7, LOAD, 5, 0, 1, UNTIL)) == loads.ENDED
+    assert log.write(LoadBuild(7, LOAD, 5, 0, 1, UNTIL)) == []
+    assert set(log.tables.tables()) == {7, LOAD_TABLE}
 
 
 def test_a_run_that_is_not_built_does_not_count(log: LoadLog) -> None:
