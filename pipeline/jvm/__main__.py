@@ -13,6 +13,7 @@ from .deltas import do_commit_delta, do_delta, do_plan_delta
 from .messages import REPORTED, Channel, error_of, own_channel
 from .overwrites import (
     do_abort_overwrite,
+    do_bulk,
     do_commit_overwrite,
     do_plan_overwrite,
     do_rows,
@@ -47,6 +48,7 @@ OPERATIONS: Mapping[str, Callable[[Channel, Any], None]] = {
     "commit_delta": do_commit_delta,
     "plan_overwrite": do_plan_overwrite,
     "rows": do_rows,
+    "bulk": do_bulk,
     "commit_overwrite": do_commit_overwrite,
     "abort_overwrite": do_abort_overwrite,
     "push": do_push,

@@ -10,6 +10,8 @@ from ..errors import OptionError, PipelineError
 from ..options import TEXT, one_of, option, parse_options, whole
 from ..table.connection import connected_table
 from ..table.options import (
+    OFF,
+    ON,
     ReadTuning,
     ServerOptions,
     TableOptions,
@@ -20,8 +22,7 @@ from ..table.options import (
 
 Options = TypeVar("Options", bound=TableOptions)
 OF_BYTES = TableSchema("key binary, value binary", ["key"])  # Of a table without a schema.
-ON, OFF = "on", "off"
-TRANSACTION, EXCHANGE = "transaction", "exchange"
+TRANSACTION, EXCHANGE, BULK = "transaction", "exchange", "bulk"
 OF_PAST = frozenset(("asofindex", "asoftimestamp"))
 OF_SPARKS_PAST = frozenset(("versionasof", "timestampasof"))
 OF_NODES = frozenset(("urls", "keyfile", "serverkeys", "python"))
@@ -38,9 +39,10 @@ class CatalogueOptions(ReadTuning, WriteTuning):
         ON,
     )
     overwrite: str = option(
-        one_of(TRANSACTION, EXCHANGE),
-        "how rows replace others in one step. `transaction`: at most 8192 rows. `exchange`: any "
-        "number; another table gets the name, and clients must open it again",
+        one_of(TRANSACTION, EXCHANGE, BULK),
+        "how rows replace others in one step. `transaction`: at most 8192 rows. `bulk`: any "
+        "number, by a [bulk load](tables.md#bulk-loads). `exchange`: any number; another table "
+        "gets the name, and clients must open it again",
         TRANSACTION,
     )
     keep_old_s: int = option(

@@ -27,14 +27,15 @@ from ...clients.table.arguments import Range
 from ...clients.table.typed.schema import TableSchema
 from ..errors import OptionError, PipelineError
 from ..options import parse_options
+from ..table.bulk import abort_bulk, begin_bulk, commit_bulk, send_rows
 from ..table.connection import connected_table
 from ..table.options import TableWriteOptions
 from ..table.read import WantedKeys
-from ..table.write import check_schema
+from ..table.write import check_schema, paced_puts
 from .deltas import BYTES_MAX, ROWS_MAX, key_value_pairs
 from .filters import push
 from .messages import REPORTED, Channel, error_of, packed, unpacked
-from .options import EXCHANGE, CatalogueOptions, TableHandle, current, table_options
+from .options import BULK, EXCHANGE, CatalogueOptions, TableHandle, current, table_options
 
 if TYPE_CHECKING:
     from ...clients.table.table import Table
@@ -51,6 +52,13 @@ class OverwritePlan(NamedTuple):
     handle: TableHandle
     options: TableWriteOptions
     wanted: WantedKeys  # The rows that are replaced.
+
+
+class BulkPlan(NamedTuple):
+    """A bulk load that replaces all rows."""
+
+    options: TableWriteOptions
+    load: bytes
 
 
 class Publish(Enum):
@@ -89,7 +97,14 @@ def do_plan_overwrite(channel: Channel, request: Any) -> None:
         raise OptionError("overwrite() takes conditions on the first key columns alone")
     arrow = to_arrow_schema(columns, timezone="UTC").serialize().to_pybytes()
     response = {"arrow": base64.b64encode(arrow).decode()}
-    if handle.parsed(request["write"]).overwrite != EXCHANGE:
+    how = handle.parsed(request["write"]).overwrite
+    if how == BULK:
+        if found.wanted != WantedKeys([Range()]):
+            raise OptionError("option overwrite=bulk replaces all rows; leave the condition out")
+        plan = packed(BulkPlan(options, begin_bulk(options, overwrite=True)))
+        channel.send({**response, "op": "bulk", "writer": plan, "commit": plan})
+        return
+    if how != EXCHANGE:
         plan = packed(OverwritePlan(handle, options, found.wanted))
         channel.send({**response, "op": "rows", "writer": plan, "commit": plan})
         return
@@ -125,25 +140,44 @@ def do_rows(channel: Channel, request: Any) -> None:
     channel.send({"text": base64.b64encode(data).decode()})
 
 
+def do_bulk(channel: Channel, request: Any) -> None:
+    """Sends the rows of a task, from the stream behind the request, to a bulk load."""
+    plan: BulkPlan = unpacked(request["writer"])
+    batches = pa.ipc.open_stream(channel.pipe)
+    try:
+        sent = send_rows(plan.options, plan.load, paced_puts(plan.options, iter(batches)))
+    except REPORTED as error:
+        channel.send(error_of(error))
+        for _ in batches:
+            pass  # The JVM sees the error once what it sends now is read.
+        return
+    channel.send({"text": packed(sent.run)})
+
+
 def is_too_large(rows: dict[bytes, bytes], size: int) -> bool:
     return len(rows) > ROWS_MAX or size > BYTES_MAX
 
 
 def do_commit_overwrite(channel: Channel, request: Any) -> None:
     """Replaces rows, after all tasks have succeeded. It may be repeated."""
-    plan: OverwritePlan | Staging = unpacked(request["commit"])
+    plan: OverwritePlan | BulkPlan | Staging = unpacked(request["commit"])
     if isinstance(plan, Staging):
         commit_staging(plan)
+    elif isinstance(plan, BulkPlan):
+        runs = [unpacked(text) for text in request["texts"]]
+        commit_bulk(plan.options, plan.load, runs, True)
     else:
         replace_rows(plan, request["texts"])
     channel.send({})
 
 
 def do_abort_overwrite(channel: Channel, request: Any) -> None:
-    """Drops a staging table after a failure."""
-    plan: OverwritePlan | Staging = unpacked(request["commit"])
+    """Drops a staging table or a bulk load after a failure."""
+    plan: OverwritePlan | BulkPlan | Staging = unpacked(request["commit"])
     if isinstance(plan, Staging):
         abort_staging(plan)
+    elif isinstance(plan, BulkPlan):
+        abort_bulk(plan.options, plan.load)
     channel.send({})
 
 

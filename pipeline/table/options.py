@@ -25,6 +25,7 @@ from ..options import (
 
 PER_QUERY, PER_FRAME = "query", "frame"
 ALL, KEY = "all", "key"
+ON, OFF = "on", "off"
 LOCAL_AUTO, LOCAL_OFF = "auto", "off"
 FRAMING_AUTO, FRAMING_TEXT = "auto", "text"
 PERMISSIVE, DROP, FAIL = "PERMISSIVE", "DROPMALFORMED", "FAILFAST"
@@ -260,6 +261,12 @@ class TableWriteOptions(TableOptions, WriteTuning):
         TEXTS,
         "the table gets a schema with the columns of the rows, and these as its key, unless it has "
         "one",
+    )
+    bulk: str = option(
+        one_of(ON, OFF),
+        "`on`: a [bulk load](#bulk-loads) fills the table, or with mode `overwrite` replaces all "
+        "its rows, in one step",
+        OFF,
     )
     owner: bytes = b""  # Token of a staging table's owner.
 

@@ -31,8 +31,9 @@ from ...protocols.zerodb.wire.values import FRESH_LAST, OWNER_BYTES, RESERVED_FI
 from ..column_types import check_type
 from ..errors import PipelineError, SchemaError
 from ..formats import Column, encode
+from .bulk import Loaded, abort_bulk, begin_bulk, check_bulk, commit_bulk, send_rows
 from .connection import connected_table, open_table
-from .options import TableWriteOptions
+from .options import ON, TableWriteOptions
 from .typed import pairs_of
 
 if TYPE_CHECKING:
@@ -57,10 +58,15 @@ class TableWriter(DataSourceArrowWriter):
 
     def __init__(self, options: TableWriteOptions, schema: StructType, overwrite: bool) -> None:
         check_schema(options, schema)
-        if not overwrite:
-            make_table(options)
+        check_bulk(options)
         self.options = options
         self.overwrite = overwrite
+        self.load = b""  # The id of a bulk load.
+        if options.bulk == ON:
+            self.load = begin_bulk(options, overwrite)
+            return
+        if not overwrite:
+            make_table(options)
         self.filled = options  # Options of the table that the tasks write.
         if overwrite:
             if options.delete_column is not None:
@@ -75,17 +81,24 @@ class TableWriter(DataSourceArrowWriter):
             )
             sys.stderr.flush()
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        if self.load:
+            return send_rows(self.options, self.load, paced_puts(self.options, iterator))
         return write_rows(self.filled, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Finishes the write in the driver after all tasks have succeeded."""
-        if self.overwrite:
+        if self.load:
+            runs = [done.run for done in messages if isinstance(done, Loaded)]
+            commit_bulk(self.options, self.load, runs, self.overwrite)
+        elif self.overwrite:
             switch(self.options, self.filled)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Undoes the write in the driver after a task has failed."""
-        if self.overwrite:
+        if self.load:
+            abort_bulk(self.options, self.load)
+        elif self.overwrite:
             with open_table(self.filled) as table:
                 table.truncate()
 
@@ -95,6 +108,7 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: TableWriteOptions, schema: StructType, overwrite: bool) -> None:
         check_schema(options, schema)
+        check_bulk(options, streams=True)
         if overwrite:
             raise PipelineError(
                 'a table takes outputMode("append"): with "complete" it would be emptied before '
@@ -211,6 +225,17 @@ def write_rows(options: TableWriteOptions, batches: Iterator[pa.RecordBatch]) ->
     with open_table(options) as table:
         written = table.put_arrow(puts(table), bytes_max=options.batch_bytes)
     return Written(written, deletes)
+
+
+def paced_puts(
+    options: TableWriteOptions, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a task without deletes. Raises SchemaError."""
+    pace = Pace(options)
+    for batch in batches:
+        puts = changes_of(options, pairs_of(options, batch) if options.typed else batch).puts
+        for part in pace.parts(puts.num_rows, puts.get_total_buffer_size()):
+            yield puts[part]
 
 
 class Pace:

@@ -120,7 +120,7 @@ def test_a_failed_exchange_leaves_the_table(
     assert staging(node) == []
 
 
-@pytest.mark.parametrize("how", ["transaction", "exchange"])
+@pytest.mark.parametrize("how", ["transaction", "exchange", "bulk"])
 def test_processes_are_killed(
     catalogue: Any, node: str, name: str, table: str, tmp_path: Path, how: str
 ) -> None:
@@ -142,12 +142,15 @@ def killing(function, after):
 overwrites.drop = killing(overwrites.drop, False)
 overwrites.publish = killing(overwrites.publish, True)
 overwrites.replace_rows = killing(overwrites.replace_rows, True)
+overwrites.commit_bulk = killing(overwrites.commit_bulk, True)
 hooked = commit
 """
     add_hooks(catalogue, name, node, hooks, tmp_path)
     catalogue.conf.set(f"spark.sql.catalog.{name}.overwrite", how)
     catalogue.conf.set(f"spark.sql.catalog.{name}.keepOldS", "0")
-    kills = ["replace_rows"] if how == "transaction" else ["publish", "drop"]
+    kills = {
+        "transaction": ["replace_rows"], "exchange": ["publish", "drop"], "bulk": ["commit_bulk"]
+    }[how]  # fmt: skip
     for place, where in enumerate(kills):
         (tmp_path / where).touch()
         frame = catalogue.range(5).selectExpr(f"id + {place} AS n", "'new' AS v")
@@ -155,6 +158,51 @@ hooked = commit
         assert not (tmp_path / where).exists()
         assert rows(catalogue, table) == dict.fromkeys(range(place, 5 + place), "new")
     assert staging(node) == []
+
+
+def test_a_bulk_load_replaces_all_rows(
+    catalogue: Any, node: str, name: str, table: str, tmp_path: Path
+) -> None:
+    """The table stays the same one, so clients that have it open see the new rows. A process that
+    is killed in a task has its rows sent again."""
+    hooks = f"""
+from kelek.pipeline.jvm import overwrites
+send = overwrites.send_rows
+
+def send_rows(options, load, batches):
+    def killed():
+        for batch in batches:
+            yield batch
+            with contextlib.suppress(FileNotFoundError):
+                pathlib.Path({str(tmp_path)!r}, "kill").unlink()
+                os.kill(os.getpid(), signal.SIGKILL)
+    return send(options, load, killed())
+
+overwrites.send_rows = send_rows
+hooked = commit
+"""
+    add_hooks(catalogue, name, node, hooks, tmp_path)
+    with kelek.Table(node, name, timeout_ms=60_000) as client:
+        number = client.locate()
+        (tmp_path / "kill").touch()
+        write = new_rows(catalogue, MANY).writeTo(f"{name}.{name}").option("overwrite", "bulk")
+        write.overwritePartitions()
+        assert not (tmp_path / "kill").exists()
+        assert rows(catalogue, table) == dict.fromkeys(range(0, 2 * MANY, 2), "new")
+        assert client.count() == MANY
+        assert client.locate() == number
+        bad = catalogue.range(9).selectExpr("id AS n", "IF(id > 7, raise_error('no'), 'x') AS v")
+        with pytest.raises(Exception, match="no"):
+            bad.writeTo(table).option("overwrite", "bulk").overwritePartitions()
+        with pytest.raises(Exception, match="overwrite=bulk replaces all rows"):
+            new_rows(catalogue, 1).writeTo(table).option("overwrite", "bulk").overwrite(col_n() < 5)
+        assert client.count() == MANY
+
+
+def col_n() -> Any:
+    from pyspark.sql.functions import col
+
+    return col("n")
 
 
 def test_tables_are_replaced(catalogue: Any, node: str, name: str, table: str) -> None:
