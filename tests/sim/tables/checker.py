@@ -17,7 +17,7 @@ from kelek.tests.sim.simulation import Simulation
 from kelek.tests.sim.tables.replay import Replay, apply_change
 from kelek.tests.sim.tables.store import SimTables
 
-REGISTERS, COUNTERS, STREAMS, SESSIONS, SCRATCH = 6, 7, 8, 9, 11  # Tables.
+REGISTERS, COUNTERS, STREAMS, SESSIONS, SCRATCH, LOADED = 6, 7, 8, 9, 11, 16  # Tables.
 
 
 class CountedCall(NamedTuple):

@@ -9,6 +9,7 @@ from kelek.protocols.reqids import make_reqids
 from kelek.protocols.zerodb.client.client import Exchange, TableClientMachine, TableClientSetup
 from kelek.protocols.zerodb.wire import answers, ops, requests, values
 from kelek.protocols.zerodb.wire.answers import Answer, AnswerLayout
+from kelek.protocols.zerodb.wire.chunks import SortedRows, encode_chunk
 from kelek.protocols.zerodb.wire.requests import Request
 from kelek.protocols.zerodb.wire.values import FULLSYNC, PARTSYNC, Extension
 from kelek.tests.crash.histories.linear import COMPARE, NEVER, PUT, READ, SWAP, Call
@@ -18,6 +19,7 @@ from kelek.tests.sim.network import Network
 from kelek.tests.sim.simulation import US_PER_MS
 from kelek.tests.sim.tables.checker import (
     COUNTERS,
+    LOADED,
     REGISTERS,
     SCRATCH,
     SESSIONS,
@@ -47,7 +49,8 @@ LARGE_BYTES = 1000
 Script = Generator[Request | int, Answer | None, None]
 
 
-_WRITES = requests.Put | requests.Delete | requests.Transaction  # They are one entry each.
+# They are one entry each.
+_WRITES = requests.Put | requests.Delete | requests.Transaction | requests.BulkLoad
 
 
 class MachineClient(SimClient):
@@ -421,6 +424,52 @@ def bulk(client: TableClient) -> Script:
         yield client.rest()
 
 
+def loads(client: TableClient) -> Script:
+    """Loads a table again and again. The rows of a failed run do not count, and a reader finds the
+    rows of one load, which is not older than the last acknowledged one."""
+    random, least = client.random, 0
+    keys = [b"%d" % key for key in range(6)]
+    while True:
+        number = next(client.numbers)
+        for request in _load(number, keys, random.random() < 0.3):
+            answer = yield request
+            if answer is None or answer.failed:
+                break
+            if request.action == requests.LOAD_COMMIT:
+                least = number
+                client.simulation.counters["loads"] += 1
+        found = _value(answers.VALUES, (yield requests.Read(LOADED, keys)))
+        if found is not None:
+            is_whole = len({*found}) == 1 and (found[0] is None or int(found[0]) <= number)
+            client.checker.expect(is_whole, client.name, "finds a mix of loads", found)
+            client.checker.expect(int(found[0] or 0) >= least, client.name, "lost a load", least)
+        yield client.rest()
+
+
+def _load(number: int, keys: list[bytes], fails: bool) -> list[requests.BulkLoad]:
+    """The requests of a load."""
+    load, value = b"%016d" % number, b"%d" % number
+
+    def chunk(run: int, at: int, some: list[bytes], rows: bytes = value) -> requests.BulkLoad:
+        data = encode_chunk(SortedRows(some, [rows] * len(some)))
+        return requests.BulkLoad(
+            LOADED, load, requests.LOAD_CHUNK, run, at, data=data, flags=PARTSYNC
+        )
+
+    def step(action: int, chunks: int = 0, run: int = 0) -> requests.BulkLoad:
+        return requests.BulkLoad(
+            LOADED, load, action, run, chunks=chunks, replaces=True, flags=PARTSYNC
+        )
+
+    asked = [chunk(1, 0, keys[:2]), chunk(1, 1, keys[2:4])]
+    if fails:
+        asked += [chunk(2, 0, keys[4:], b"-1"), step(requests.LOAD_DROP)][: 1 + number % 2]
+        if number % 2:
+            return asked
+    asked += [step(requests.LOAD_BUILD, 2, 1), chunk(3, 0, keys[4:])]
+    return [*asked, step(requests.LOAD_BUILD, 1, 3), step(requests.LOAD_COMMIT, 3)]
+
+
 def probe(client: TableClient) -> Script:
     """Writes and reads once. The client is served when it has succeeded."""
     key, value = b"probe " + client.name.encode(), b"%d" % next(client.numbers)
@@ -475,3 +524,4 @@ SCRIPTS = (
     watcher(REGISTERS),
     watcher(SESSIONS),
 )
+LOAD_SCRIPTS = (loads, watcher(LOADED))

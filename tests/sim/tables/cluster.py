@@ -11,12 +11,20 @@ from kelek.tests.sim.log.node import SimNode
 from kelek.tests.sim.log.reader import ReaderProcess
 from kelek.tests.sim.simulation import US_PER_MS
 from kelek.tests.sim.tables.checker import TableChecker
-from kelek.tests.sim.tables.client import SCRIPTS, FillingClient, PipelineClient, TableClient, probe
+from kelek.tests.sim.tables.client import (
+    LOAD_SCRIPTS,
+    SCRIPTS,
+    FillingClient,
+    PipelineClient,
+    TableClient,
+    probe,
+)
 from kelek.tests.sim.tables.node import SERVER, RunSettings, ServerProcess, TableNode
 
 SERVED_WITHIN_MS = 3_000
 EXPIRED_WITHIN_MS = 20_000  # Clocks that were moved, and times to live.
 FILLING_CLIENTS = 4
+LOADED_SEEDS = 90  # Of a hundred, the runs from this one on have bulk loads.
 
 
 class TableCluster(SimCluster):
@@ -75,9 +83,12 @@ class TableCluster(SimCluster):
                 for number in range(1, FILLING_CLIENTS + 1)
             ]
             return [*self.filling], []
+        # The first seeds of planted bugs are those of runs without loads.
+        loads = self.simulation.seed % 100 >= LOADED_SEEDS
+        scripts = SCRIPTS + LOAD_SCRIPTS * loads
         clients: list[SimClient] = [
             TableClient(self.network, self.checker, servers, number, script)
-            for number, script in enumerate(SCRIPTS, 1)
+            for number, script in enumerate(scripts, 1)
         ]
         number = len(clients) + 1
         clients.append(PipelineClient(self.network, self.checker, servers, number))

@@ -101,6 +101,13 @@ class SimTables(MemoryTables):
         self.delete(table, list(self.data[table]))
         super().drop(table)
 
+    def rename(self, table: int, number: int) -> None:
+        options, pairs = self.table_options[table], dict(self.data[table])
+        for one in {table, number} & self.table_options.keys():
+            self.drop(one)
+        self.create(number, options)
+        self.put(number, [*pairs], [*pairs.values()])
+
     def put(self, table: int, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
         for key, value in zip(keys, values, strict=True):
             self._change(table, key, value)
