@@ -117,9 +117,11 @@ def entries_of(part: EntryRun) -> pyarrow.RecordBatch:
 
 
 def packs_of(
-    batches: Iterable[pyarrow.RecordBatch], bytes_max: int
+    batches: Iterable[pyarrow.RecordBatch], bytes_max: int, row_bytes: int = 0
 ) -> Iterator[tuple[Column, Column]]:
     """Keys and values for one put each, of about bytes_max, from the columns key and value.
+
+    row_bytes   that a row counts besides
 
     Raises TypeError, ValueError and TableTooLarge.
     """
@@ -127,13 +129,13 @@ def packs_of(
         keys, found = (_frames_of(batch, name) for name in COLUMNS)
         first = 0
         while first < len(keys):
-            last = _end_of_pack(keys, found, first, bytes_max)
+            last = _end_of_pack((keys, found), first, bytes_max, row_bytes)
             yield _cut(keys, first, last), _cut(found, first, last)
             first = last
 
 
 def sorted_packs(
-    batches: Iterable[pyarrow.RecordBatch], run_bytes: int, bytes_max: int
+    batches: Iterable[pyarrow.RecordBatch], run_bytes: int, bytes_max: int, row_bytes: int
 ) -> Iterator[tuple[Column, Column, int]]:
     """As packs_of(), with about run_bytes of batches sorted by key at once; of equal keys the last
     one is left. The third part is how many rows a pack stands for."""
@@ -144,13 +146,13 @@ def sorted_packs(
         held.append(pyarrow.RecordBatch.from_arrays(columns, COLUMNS))
         size += held[-1].nbytes
         if size >= run_bytes:
-            yield from _sorted_packs(held, bytes_max)
+            yield from _sorted_packs(held, bytes_max, row_bytes)
             held, size = [], 0
-    yield from _sorted_packs(held, bytes_max)
+    yield from _sorted_packs(held, bytes_max, row_bytes)
 
 
 def _sorted_packs(
-    batches: list[pyarrow.RecordBatch], bytes_max: int
+    batches: list[pyarrow.RecordBatch], bytes_max: int, row_bytes: int
 ) -> Iterator[tuple[Column, Column, int]]:
     if not sum(batch.num_rows for batch in batches):
         return
@@ -162,7 +164,7 @@ def _sorted_packs(
         last = pyarrow.compute.not_equal(keys[:-1], keys[1:]).to_pylist()
         rows = rows.filter(pyarrow.array([*last, True]))
     doubled = sum(batch.num_rows for batch in batches) - rows.num_rows
-    for keys, data in packs_of(rows.to_batches(), bytes_max):
+    for keys, data in packs_of(rows.to_batches(), bytes_max, row_bytes):
         yield keys, data, len(keys) + doubled
         doubled = 0
 
@@ -203,11 +205,14 @@ def _binary(batch: pyarrow.RecordBatch, name: str) -> pyarrow.Array:
     return array.cast(pyarrow.binary())
 
 
-def _end_of_pack(keys: _Frames, found: _Frames, first: int, bytes_max: int) -> int:
+def _end_of_pack(
+    columns: tuple[_Frames, _Frames], first: int, bytes_max: int, row_bytes: int
+) -> int:
     """The end of the items that fit, at least one."""
+    keys, found = columns
 
     def size(last: int) -> int:
-        return int(keys.offsets[last] + found.offsets[last])
+        return int(keys.offsets[last] + found.offsets[last]) + row_bytes * last
 
     places = range(first + 2, len(keys) + 1)
     return first + 1 + bisect_right(places, size(first) + bytes_max, key=size)

@@ -26,6 +26,7 @@ from ..wire.values import (
 from .tables import SYSTEM, TableState
 
 BUILD_BYTES_MAX = 4 * CHUNK_ROWS_BYTES_MAX  # Of the rows of one step.
+BUILD_ROWS_MAX = 1 << 20  # A node needs about a second for them.
 CHUNK_OPTIONS = TableOptions(compression=False)  # Chunks are compressed.
 
 _LOADED = b"l"  # In SYSTEM, before the number of a hidden table: the name of its load.
@@ -135,7 +136,8 @@ def build(state: TableState, op: LoadBuild) -> list[bytes]:
 
 
 def _rows_of(state: TableState, name: bytes, op: LoadBuild) -> list[SortedRows]:
-    runs, size = [], 0
+    runs: list[SortedRows] = []
+    size = rows = 0
     for number in range(op.first, op.first + op.chunks):
         chunk = state.get(CHUNK_TABLE, [name + _CHUNK.pack(op.run, number)])[0]
         if chunk is None:
@@ -147,6 +149,9 @@ def _rows_of(state: TableState, name: bytes, op: LoadBuild) -> list[SortedRows]:
             runs.append(decode_chunk(chunk))
         except ValueError as error:
             raise LoadRefused(f"chunk {number} of run {op.run}: {error}") from None
+        rows += len(runs[-1].keys)
+        if rows > BUILD_ROWS_MAX:
+            raise LoadRefused(f"the chunks have more than {BUILD_ROWS_MAX} rows; name fewer")
     return runs
 
 

@@ -49,6 +49,8 @@ REQUESTS: list[Request] = [
     requests.WriteTables([PUT]),
     requests.Transaction([], [PUT], []),
     requests.Session(requests.SESSION_OPEN, 0, 1000),
+    requests.BulkLoad(TABLE, bytes(16), requests.LOAD_CHUNK, data=b"\0"),
+    requests.BulkLoad(TABLE, bytes(16), requests.LOAD_COMMIT, replaces=True),
     requests.SplitPoints(TABLE, 2),
     requests.TableInfo(TABLE),
     requests.TableInfo(),

@@ -9,8 +9,14 @@ import pytest
 
 import kelek
 from kelek.clients.table import loads
+from kelek.protocols.zerodb.tables.loads import BUILD_BYTES_MAX, BUILD_ROWS_MAX
 from kelek.protocols.zerodb.wire.chunks import decode_chunk
-from kelek.protocols.zerodb.wire.values import FEATURE_LOADS, FEATURES
+from kelek.protocols.zerodb.wire.values import (
+    BUILD_CHUNKS_MAX,
+    CHUNK_BYTES_MAX,
+    FEATURE_LOADS,
+    FEATURES,
+)
 from kelek.testing import LocalCluster
 from kelek.testing.fixtures import kelek_cluster as kelek_cluster
 from kelek.tests.clients.table.table_servers import TableServers
@@ -148,3 +154,27 @@ def test_chunks_are_of_a_limited_size() -> None:
     sizes = [sum(map(len, (*one.keys, *one.values))) for one in found]
     assert max(sizes) <= 2 << 10
     assert [key for one in found for key in one.keys] == [key for key, _ in rows]
+
+
+def test_chunks_of_small_rows_that_nothing_compresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their offsets count, too."""
+    pyarrow = pytest.importorskip("pyarrow")
+    monkeypatch.undo()
+    monkeypatch.setattr(loads, "snappy", lambda: None)
+    dice = Random(1)
+    keys = [dice.randbytes(8) for _ in range(200_000)]
+    batch = pyarrow.record_batch({"key": keys, "value": [b""] * len(keys)})
+    chunks = [*loads.packed_batches([batch])]
+    assert sum(count for _, count in chunks) == len(keys)
+    assert max(len(chunk) for chunk, _ in chunks) <= CHUNK_BYTES_MAX
+    assert len(chunks) < 7
+    found = [decode_chunk(chunk) for chunk, _ in chunks]
+    assert [key for one in found for key in one.keys] == sorted(keys)
+
+
+def test_a_step_of_the_smallest_rows_is_within_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    most = loads.CHUNK_ROWS_BYTES // (loads.ROW_BYTES + 1)
+    assert most * loads.BUILD_CHUNKS <= BUILD_ROWS_MAX
+    assert loads.CHUNK_ROWS_BYTES * loads.BUILD_CHUNKS <= BUILD_BYTES_MAX
+    assert loads.BUILD_CHUNKS <= BUILD_CHUNKS_MAX

@@ -197,6 +197,10 @@ def test_refused(log: LoadLog, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "more than 60 bytes" in log.problem(LoadChunk(7, LOAD, 1, 1, UNTIL, chunk(b="1" * 40)))
     monkeypatch.setattr(loads, "BUILD_BYTES_MAX", 10)
     log.write(LoadChunk(7, OTHER, 1, 0, UNTIL, chunk(b="1")))
+    with monkeypatch.context() as patch:
+        patch.setattr(loads, "BUILD_BYTES_MAX", 1 << 20)
+        patch.setattr(loads, "BUILD_ROWS_MAX", 0)
+        assert "more than 0 rows; name fewer" in log.problem(LoadBuild(7, OTHER, 1, 0, 1, UNTIL))
     assert "more than 10 bytes; name fewer" in log.problem(LoadBuild(7, OTHER, 1, 0, 1, UNTIL))
 
 
