@@ -1,12 +1,18 @@
 """Bulk loads by Spark: all rows or none, and none twice, also when tasks are killed."""
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import kelek
+from kelek.tests.conftest import ROOT
 from kelek.tests.pipeline.table.test_write import content, given
+from kelek.tests.waiting import wait_until
 
 pytest.importorskip("pyspark")
 FORMS = {"keyFormat": "be64", "valueFormat": "utf8", "bulk": "on"}
@@ -106,3 +112,47 @@ def test_a_row_that_fails_leaves_the_table(spark: Any, node: str, number: int) -
     with pytest.raises(Exception, match="a value can't be written: it is null"):
         rows.write.format("kelek").mode("overwrite").options(**options).save()
     assert content(node, number) == []
+
+
+DRIVER = """\
+import sys
+import kelek.pipeline
+
+url, number, started = sys.argv[1:]
+settings = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1", "spark.driver.memory": "512m"}
+spark = kelek.pipeline.session(master="local[2]", config=settings)
+spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
+
+def note(batches):
+    for place, batch in enumerate(batches):
+        if place == 3:
+            open(started, "a").close()
+        yield batch
+
+rows = spark.range(0, 50_000, 1, 2).selectExpr("id AS key", "'new' AS value")
+rows.mapInArrow(note, rows.schema).write.format("kelek").mode("overwrite").options(
+    kind="table", urls=url, table=number, keyFormat="be64", valueFormat="utf8", bulk="on",
+    rowsPerSecond="500",
+).save()
+"""
+
+
+def test_a_driver_is_killed(spark: Any, node: str, number: int, tmp_path: Path) -> None:
+    """With its JVM, while the tasks send: the table stays, and the next write is not disturbed."""
+    with kelek.Table(node, number) as table:
+        table.put_many([(key, b"old") for key, _ in expected(7)])
+    started = tmp_path / "started"
+    command = [sys.executable, "-c", DRIVER, node, str(number), str(started)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT / ".build")}
+    with subprocess.Popen(command, env=env, cwd=tmp_path, start_new_session=True) as driver:
+        try:
+            wait_until(lambda: started.exists() or driver.poll() is not None, deadline_s=240)
+        finally:
+            os.killpg(driver.pid, signal.SIGKILL)
+    assert started.exists()
+    assert content(node, number) == expected(7, "old")
+    rows = spark.range(100).selectExpr("id AS key", "string(id) AS value")
+    options = given(node, number, **FORMS)
+    rows.write.format("kelek").mode("overwrite").options(**options).save()
+    assert content(node, number) == expected(100)
