@@ -110,6 +110,25 @@ def test_tasks_of_several_processes(kelek_cluster: LocalCluster) -> None:
             table.drop_load(b"short")
 
 
+def test_rows_that_servers_keep_are_replaced(kelek_cluster: LocalCluster) -> None:
+    """Each server has answered reads of the old rows before."""
+    tables = [
+        kelek.Table(url, "kept", codec="text", timeout_ms=60_000)
+        for url in kelek_cluster.table_urls
+    ]
+    try:
+        for number in range(5):
+            rows = [(f"{key}", f"{number}") for key in range(number, 10)]
+            tables[number % 3].load(rows, replace=True)
+            for table in tables:
+                for _ in range(3):
+                    found = [table.get(f"{key}") for key in range(10)]
+                    assert found == [None] * number + [f"{number}"] * (10 - number)
+    finally:
+        for table in tables:
+            table.close()
+
+
 def test_an_error_of_the_rows_leaves_nothing(kelek_cluster: LocalCluster) -> None:
     def rows() -> Iterator[tuple[str, str]]:
         yield from PAIRS

@@ -3,6 +3,7 @@
 import os
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -200,3 +201,15 @@ def test_rows_of_a_load_are_scanned_in_c(
     assert dict(reader.scan(7))[b"007"] == b"new"
     assert reader.count_range(7, b"", b"") == 401
     reader.close()
+
+
+def test_rows_that_are_kept_elsewhere_are_forgotten(rocks: RocksTables) -> None:
+    """A load names no keys: whoever keeps rows has to drop all."""
+    rows = Mock()
+    rocks.rows = rows
+    for entry in ENTRIES:
+        rows.reset_mock()
+        rocks.write([entry])
+        is_load = isinstance(entry.ops[0], LoadBuild | LoadCommit)
+        assert rows.clear.called >= is_load
+    rocks.rows = None
