@@ -59,22 +59,25 @@ class Hosts:
         """What a command is put behind to see the traffic of all hosts."""
         return self._enter(self._switch)
 
-    def kill(self, number: int) -> int:
-        """Ends all processes of a host at once, as a power failure does. Returns their number."""
-        processes = [*self._processes(self._hosts[number])]
+    def kill(self, number: int, command: bytes = b"") -> int:
+        """Ends all processes of a host at once, as a power failure does, or those whose command
+        line has these words. Returns their number."""
+        processes = [*self._processes(self._hosts[number], command)]
         for process in processes:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(process, signal.SIGKILL)
             os.close(process)
         return len(processes)
 
-    def _processes(self, holder: int) -> Iterator[int]:
-        """A pidfd of each process in the namespace that a process holds."""
+    def _processes(self, holder: int, command: bytes) -> Iterator[int]:
+        """A pidfd of each such process in the namespace that a process holds."""
         namespace = os.readlink(f"/proc/{holder}/ns/net")
         for path in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 pid = int(path.name)
-                if pid != holder and os.readlink(path / "ns/net") == namespace:
+                if pid == holder or os.readlink(path / "ns/net") != namespace:
+                    continue
+                if command in (path / "cmdline").read_bytes().replace(b"\0", b" "):
                     process = os.pidfd_open(pid)
                     if os.readlink(path / "ns/net") == namespace:  # Not a new one of this id.
                         yield process

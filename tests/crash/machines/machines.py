@@ -1,4 +1,4 @@
-"""Three nodes on machines of their own, one for the operator, and one of an attacker.
+"""Three nodes on machines of their own, one for the operator, and others, such as an attacker's.
 
 A machine is a network namespace with a folder, a secret key and a supervisor of its own.
 docs/security.md says how to set the nodes up; Machines does what that page says.
@@ -25,17 +25,17 @@ from kelek.tests.test_docs import ROOT, THREE_MACHINES, Block, commands, section
 NETWORK = "10.0.0"  # Of that page.
 NODES = ("n1", "n2", "n3")
 ADMIN, ATTACKER = "admin", "attacker"
-NAMES = (*NODES, ADMIN, ATTACKER)
 SHOWN = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
 class Program:
-    """A Python module of this folder on a machine. It reads and writes lines."""
+    """A Python module on a machine, by its name or that of one in this folder. It reads and
+    writes lines."""
 
     def __init__(self, within: Sequence[str], shell: Shell, module: str, *words: object) -> None:
+        name = module if "." in module else f"{__package__}.{module}"
         self.process = subprocess.Popen(
-            [*within, str(shell.folder / "bin/python"), "-m", f"{__package__}.{module}",
-             *map(str, words)],
+            [*within, str(shell.folder / "bin/python"), "-m", name, *map(str, words)],
             cwd=shell.folder, env=shell.environment, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
@@ -77,6 +77,7 @@ class Machines:
         flags: str = "",
         change: Callable[[str], str] = str,
         ipv6: bool = False,
+        others: Sequence[str] = (ATTACKER,),
     ) -> None:
         """Raises HostsMissing.
 
@@ -84,16 +85,18 @@ class Machines:
         flags    of `supervisor start`
         change   what the test changes in the page's topology
         ipv6     whether the nodes have IPv6 addresses, not those of the page
+        others   the machines besides the nodes' and the operator's
         """
+        self.names = (*NODES, ADMIN, *others)
         self._more, self._flags, self._change, self._ipv6 = more, flags, change, ipv6
         with ExitStack() as stack:
-            self.hosts = stack.enter_context(Hosts(len(NAMES), NETWORK))
+            self.hosts = stack.enter_context(Hosts(len(self.names), NETWORK))
             if ipv6:
                 self.hosts.add_v6()
             self.folder = Path(tempfile.mkdtemp(prefix="k", dir="/tmp"))
             stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
             self.shells = {}
-            for number, name in enumerate(NAMES):
+            for number, name in enumerate(self.names):
                 folder, run_dir = self.folder / name, self.folder / f"{name}.run"
                 folder.mkdir()
                 run_dir.mkdir()
@@ -169,19 +172,20 @@ class Machines:
         """Writes all frames of the network to a file. It says `up` when it begins."""
         return Program(self.hosts.on_bridge(), self.shells[ADMIN], "capture", file)
 
-    def kill(self, name: str) -> int:
-        """SIGKILL to all processes of a machine; returns their number."""
-        return self.hosts.kill(NAMES.index(name))
+    def kill(self, name: str, command: str = "") -> int:
+        """SIGKILL to all processes of a machine, or those whose command line has these words;
+        returns their number."""
+        return self.hosts.kill(self.names.index(name), command.encode())
 
     def kill_process(self, node: str, role: str) -> None:
         """SIGKILL to one process, which its supervisor starts again."""
         os.kill(self.status(node, role)["pid"], signal.SIGKILL)
 
     def cut(self, name: str) -> None:
-        self.hosts.cut(NAMES.index(name))
+        self.hosts.cut(self.names.index(name))
 
     def heal(self, name: str) -> None:
-        self.hosts.heal(NAMES.index(name))
+        self.hosts.heal(self.names.index(name))
 
     def start(self, *nodes: str) -> None:
         self.run_on(*((it, f"supervisor start {self._flags} --node {it} --detach") for it in nodes))
@@ -203,7 +207,7 @@ class Machines:
                          for path in files)  # fmt: skip
 
     def _kill_all(self) -> None:
-        for name in NAMES:
+        for name in self.names:
             self.kill(name)
 
     def close(self) -> None:
