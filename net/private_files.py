@@ -8,11 +8,12 @@ from pathlib import Path
 
 from .errors import OperatorError
 
-OTHERS = 0o077
+OTHERS = 0o066  # Reads and writes of others. Spark's --files have 0711 on executors.
 
 
 def read_private_file(path: str | os.PathLike[str], bytes_max: int, place: str = "") -> str:
-    """The text of a file that belongs to this user, or to root, and that no other user can read.
+    """The text of a file that belongs to this user, or to root, and that no other user can read
+    or write.
 
     place   where a topology names the file, for the error
 

@@ -8,7 +8,6 @@ Spark passes each option as text. Its name is in lower case or as you wrote it.
 
 import difflib
 import json
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -241,9 +240,9 @@ def addresses(what: str, check: Callable[[str], object]) -> OptionType:
 URLS = addresses("the nodes' urls", check_url)
 
 
-def _parse_key_file(value: str) -> str:
-    if not os.path.isabs(value):
-        raise ValueError(f"an absolute path, which is the same on each executor, not {value!r}")
+def _parse_path(value: str) -> str:
+    if not value:
+        raise ValueError(f"the path of a file, not {value!r}")
     return value
 
 
@@ -268,7 +267,7 @@ def _server_keys(value: str) -> "ServerKeys":
     return found
 
 
-KEY_PATH = OptionType(_parse_key_file, "absolute path")
+KEY_PATH = OptionType(_parse_path, "path")
 SERVER_KEYS = OptionType(_parse_server_keys, '40 characters, `{"URL": "KEY"}`, `["KEY"]`')
 
 
@@ -322,7 +321,7 @@ class Secured(Addressed):
         "secretkey": "a secret does not belong into options; keyFile is the path of its file",
     }
     key_file: str | None = option(
-        KEY_PATH, "the file of this job's key on the driver and each executor"
+        KEY_PATH, "the file of this job's key: a path on the driver and each executor"
     )
     server_keys: str | None = option(SERVER_KEYS, "the nodes' public keys")
 

@@ -27,12 +27,19 @@ def test_a_failed_replacement_leaves_the_old_file_and_nothing_else(tmp_path: Pat
     assert os.listdir(tmp_path) == ["secret"]
 
 
-@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o601])
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602])
 def test_files_that_others_can_use_are_refused(tmp_path: Path, mode: int) -> None:
     path = tmp_path / "secret"
     replace_file(path, "text", mode)
     with pytest.raises(OperatorError, match=f"mode {mode:04o}.*chmod 600"):
         read_private_file(path, 100)
+
+
+def test_a_file_that_others_could_only_execute_is_accepted(tmp_path: Path) -> None:
+    """Spark gives its --files the mode 0711 on each executor."""
+    path = tmp_path / "secret"
+    replace_file(path, "text", 0o711)
+    assert read_private_file(path, 100) == "text"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")

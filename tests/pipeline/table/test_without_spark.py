@@ -407,7 +407,8 @@ def test_keys_that_cannot_be_used_end_the_plan(secured: dict[str, str]) -> None:
 
     assert "serverKeys is a public key of 40 characters" in problem(serverKeys="short")
     assert "serverKeys is a public key of 40 characters" in problem(serverKeys='{"tcp://h:1": 1}')
-    assert "keyFile is an absolute path" in problem(keyFile="spark.key_secret")
+    assert "keyFile is the path of a file, not ''" in problem(keyFile="")
+    assert "No such file" in problem(keyFile="spark.key_secret")
     assert "No such file" in problem(keyFile="/none/spark.key_secret")
     assert "no key of this server is known" in problem(serverKeys="{}")
     assert "unknown option 'key': a secret does not belong" in problem(key="secret")
