@@ -6,7 +6,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -107,8 +107,14 @@ def _add_catalogue(spark: "SparkSession", folder: str) -> None:
 
     folder   of the driver's renewal, for the processes that plan
     """
-    state = spark._jsparkSession.sessionState()
-    state.resourceLoader().addJar(loadable(JAR))
+    from py4j.protocol import Py4JError
+
+    state, jar = spark._jsparkSession.sessionState(), loadable(JAR)
+    # The session's loader is not that of the driver's threads which receive the results of tasks.
+    with suppress(Py4JError):  # Only loaders of URLs can have another jar.
+        loader = spark._jvm.Thread.currentThread().getContextClassLoader()
+        loader.addURL(spark._jvm.java.io.File(jar).toURI().toURL())
+    state.resourceLoader().addJar(jar)
     spark._jvm.System.setProperty(SNAPSHOTS, folder)
     is_named = spark.conf.get(CATALOGUE, None) is not None
     if not is_named and any(name.startswith(f"{CATALOGUE}.") for name in spark.conf.getAll):
