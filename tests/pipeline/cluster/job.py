@@ -12,7 +12,7 @@ from typing import Any
 
 ROWS, PARTS = 20_000, 4
 MERGED, ADDED, DELETED = 4_000, 1_000, 3_000
-BATCHES_BEFORE = 2  # A task waits at the gate when it has handed so many batches on.
+BATCHES_BEFORE = 1  # A task waits at the gate when it has handed so many batches on.
 CATALOGUE = "spark.sql.catalog.kelek"
 RECORDS, TRIGGER, PART = 6_000, 2_000, 1_000
 
