@@ -225,6 +225,19 @@ def test_tables_are_replaced(catalogue: Any, node: str, name: str, table: str) -
     assert len(staging(node)) == 2  # Rows of the two tables that were replaced.
 
 
+def test_a_table_is_replaced_by_more_rows_than_a_transaction_holds(
+    catalogue: Any, table: str
+) -> None:
+    properties = "TBLPROPERTIES ('key' = 'id')"
+    query = f"{properties} AS SELECT id FROM range({MANY})"
+    for command in ("CREATE OR REPLACE", "REPLACE"):
+        catalogue.sql(f"{command} TABLE {table} {query}")
+        assert catalogue.table(table).count() == MANY
+    catalogue.sql(f"CREATE TABLE {table}_more {query}")
+    assert catalogue.table(f"{table}_more").count() == MANY
+    catalogue.sql(f"DROP TABLE {table}_more")
+
+
 def test_what_dead_drivers_have_left_is_dropped(node: str) -> None:
     now = time.time()
     kept = [overwrites.own_name(overwrites.STAGING, now - 60)]

@@ -31,7 +31,8 @@ final class KelekWrite
 
     @Override
     public WriteBuilder overwrite(Predicate[] predicates) {
-        overwritten = predicates;
+        // Spark asks for that also when it fills a staged table, which is empty.
+        if (!(table instanceof KelekStagedTable)) overwritten = predicates;
         return this;
     }
 
