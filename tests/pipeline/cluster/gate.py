@@ -27,8 +27,8 @@ class Task(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         line = self.rfile.readline(200).decode().strip()
         place = line.split()[0]
-        print(f"{line} {self.client_address[0]}", flush=True)
-        with changed:
+        with changed:  # Threads that print at once mix their lines.
+            print(f"{line} {self.client_address[0]}", flush=True)
             if not changed.wait_for(lambda: may_pass(place), HELD_S):
                 return
             left = free.get(place)

@@ -14,6 +14,7 @@ ROWS, PARTS = 20_000, 4
 MERGED, ADDED, DELETED = 4_000, 1_000, 3_000
 BATCHES_BEFORE = 1  # A task waits at the gate when it has handed so many batches on.
 CATALOGUE = "spark.sql.catalog.kelek"
+KEPT_S = 7200.0
 RECORDS, TRIGGER, PART = 6_000, 2_000, 1_000
 
 
@@ -63,9 +64,22 @@ class Steps:
     def write(self) -> None:
         self.held(self.range(0, ROWS, "name")).writeTo(f"kelek.{self.table}").append()
 
-    def scan(self) -> list[object]:
+    def keep(self) -> None:
+        """Keeps the rows as they are now."""
+        import kelek
+
+        urls, keys = self.options["urls"].split(","), json.loads(self.options["serverKeys"])
+        key = self.options["keyFile"]
+        with kelek.Table(urls, self.table, key=key, server_keys=keys) as table:
+            table.keep_snapshot(name=f"kept{self.run}", ttl_s=KEPT_S)
+
+    def scan_kept(self) -> list[object]:
+        """As scan(), of the rows that were kept."""
+        return self.scan(versionAsOf=f"kept{self.run}")
+
+    def scan(self, **options: str) -> list[object]:
         """Of all rows behind a pushed filter: how many, and a digest of them in order."""
-        reader = self.spark.read.option("partitions", PARTS).option("batchRows", 500)
+        reader = self.spark.read.options(partitions=PARTS, batchRows=500, **options)
         found = self.held(reader.table(f"kelek.{self.table}").where("id >= 1000")).collect()
         lines = sorted(json.dumps([*row]) for row in found)
         return [len(lines), hashlib.sha256("\n".join(lines).encode()).hexdigest()]
