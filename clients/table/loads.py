@@ -58,12 +58,13 @@ class TableLoads(TableOperations):
         replace    the table may have rows, which go
         progress   is called with the number of pairs that were sent so far
 
-        It is faster than put_many(), most of all if the pairs come in the order
-        of their keys. A key and its value have 1 MiB at most together; the
-        table keeps no versions; watch() ends at the load. Raises TableRefused
-        when the table has rows, TableUnsupported when not all nodes know bulk
-        loads. After an error nothing was changed, but for TableTimeout:
-        commit_load() may still happen then.
+        It takes about as long as put_many(), less if the rows can be compressed
+        (with pyarrow) and come in the order of their keys. A key and its value
+        have 1 MiB at most together; the table keeps no versions; watch() ends
+        at the load. Raises TableRefused when the table has rows,
+        TableUnsupported when not all nodes know bulk loads. After an error
+        nothing was changed, but for TableTimeout: commit_load() may still
+        happen then.
         """
         checked = ((checked_key(key), self._stored(value)) for key, value in pairs)
         return self._load(packed_pairs(checked), replace, progress)
