@@ -7,6 +7,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -23,6 +24,7 @@ from kelek.tests.pipeline.cluster.spark_machines import (
     SparkMachines,
 )
 from kelek.tests.test_docs import commands, section
+from kelek.tests.waiting import wait_until
 
 pytest.importorskip("pyspark", reason="the extra kelek[spark] is not installed")
 pytestmark = pytest.mark.spark
@@ -67,6 +69,10 @@ def ports(cluster: SparkMachines, name: str) -> set[int]:
     return found - {GATE_PORT}
 
 
+def reaches(cluster: SparkMachines, name: str, wanted: set[int]) -> bool:
+    return wanted <= ports(cluster, name)
+
+
 def run_the_page(cluster: SparkMachines) -> None:
     """Its key and its job. What starts the cluster are its commands, too."""
     [keys] = [block for block in section(*PAGE) if "kelek keys new" in block.text]
@@ -101,8 +107,9 @@ def test_an_executor_a_leader_and_a_workers_machine_are_killed(cluster: SparkMac
         assert cluster.content("rows", "orders") == written
 
         job.wait_for(lambda: gate.arrived("scan"))
-        for name in (DRIVER, *WORKERS):  # The page's table.
-            assert {7077, 7078} <= ports(cluster, name) <= {7076, 7077, 7078, 7079, 7204}
+        for name in (DRIVER, *WORKERS):  # The page's table, once the next executor is there.
+            wait_until(partial(reaches, cluster, name, {7077, 7078}))
+            assert ports(cluster, name) <= {7076, 7077, 7078, 7079, 7204}
         assert 7204 in set.union(*(ports(cluster, name) for name in WORKERS))
         leader = cluster.machines.leader()
         assert cluster.machines.kill(leader) > 0
