@@ -180,14 +180,15 @@ def test_an_emptied_table_keeps_nothing_of_a_load(rocks: RocksTables, shared: Re
 def test_rows_of_a_load_are_scanned_in_c(
     rocks: RocksTables, shared: Resources, tmp_path: Path, overlaps: bool
 ) -> None:
-    """But for files with a sequence number that only RocksDB knows."""
+    """But for files with a sequence number that only RocksDB knows, until it compacts them: not yet
+    with two."""
     entries: list[Op] = [OperationsKnown(0, 3)]
-    for run in range(4):
-        keys = range(run, 400, 4) if overlaps else range(100 * run, 100 * run + 100)
+    for run in range(2):
+        keys = range(run, 400, 2) if overlaps else range(200 * run, 200 * run + 200)
         rows = {f"{key:03}": f"{run}" for key in keys}
         entries.append(LoadChunk(7, LOAD, run, 0, UNTIL, chunk(**rows)))
         entries.append(LoadBuild(7, LOAD, run, 0, 1, UNTIL))
-    entries += [LoadCommit(7, LOAD, False, 4, UNTIL), Put(7, [b"007", b"500"], [b"new", b"new"])]
+    entries += [LoadCommit(7, LOAD, False, 2, UNTIL), Put(7, [b"007", b"500"], [b"new", b"new"])]
     for index, op in enumerate(entries, 1):
         assert rocks.write([TableEntry(index, 1, [op])]) == []
     rocks.checkpoint(str(tmp_path / "copy"))
