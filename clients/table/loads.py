@@ -1,7 +1,7 @@
 """Bulk loads of kelek.Table and kelek.AsyncTable: sorted rows that fill a table, or replace its
 rows, in one step."""
 
-import secrets
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
@@ -91,7 +91,7 @@ class TableLoads(TableOperations):
 
         A load that does not end within a day of its last rows is removed.
         """
-        load = secrets.token_bytes(values.LOAD_ID_BYTES)
+        load = os.urandom(values.LOAD_ID_BYTES)
         yield from self._ensure()
         until_ms = monotonic_ms() + OPENING_MS
         while True:
@@ -181,7 +181,7 @@ class TableLoads(TableOperations):
         self, load: bytes, chunks: Iterable[Packed], progress: Progress | None
     ) -> Operation[LoadRun]:
         self._flush()
-        run, number, rows = secrets.randbits(64), 0, 0
+        run, number, rows = int.from_bytes(os.urandom(8)), 0, 0
         with closing(Steps(self)) as steps:
             for data, count in chunks:
                 if len(data) > values.CHUNK_BYTES_MAX:
