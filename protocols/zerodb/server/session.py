@@ -61,7 +61,7 @@ class Session:
         self.outbox = self._context.outbox
         self.clients = self._context.clients
         self.audit = TableAudit(self.clients.trail)
-        self.writes = WriteRequests(self._context, new_reqids, self.take_back)
+        self.writes = WriteRequests(self._context, new_reqids, self._take_back_writes)
         self.plain = PlainWrites(
             client.setup.cluster,
             self.writes.proposals.latency,
@@ -134,8 +134,11 @@ class Session:
     def take_back(self, now: Now | None = None) -> None:
         """Takes over what C has not finished: before other writes follow, and before the log client
         learns anything about the leader."""
+        self._take_back_reads(self._context.now if now is None else now)
+        self._take_back_writes(now)
+
+    def _take_back_writes(self, now: Now | None = None) -> None:
         now = self._context.now if now is None else now
-        self._take_back_reads(now)
         if self.plain.is_empty:
             return
         packs, rest = self.plain.take_back()
@@ -187,6 +190,7 @@ class Session:
 
     def on_one_way(self, arena: Arena, now: Now) -> None:
         """Handles messages of PULL and SUB: [request frames ..]. They are not answered."""
+        self.take_back(now)  # Not in the middle of these.
         rows = self._start_receive(arena, now, routed=False)
         for position, row in enumerate(rows.rows):
             if row.shape != WRITE or not self.writes.add_row(position, row, False):

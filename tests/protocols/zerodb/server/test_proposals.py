@@ -279,6 +279,18 @@ def test_rows_that_had_no_room_in_c_follow_its_packs() -> None:
     ]
 
 
+def test_one_way_writes_follow_rows_that_had_no_room_in_c() -> None:
+    harness = in_c()
+    puts = [(b"c%d" % at, b"k", bytes(BYTES_MAX - 100)) for at in range(PACKS + 2)]
+    plain(harness, *puts)
+    assert harness.session.plain.is_stalled
+    writes = [[b"\x31\x01\x20", TABLE, b"last", b"%d" % at] for at in range(2)]
+    harness.session.on_one_way(Arena.from_messages(writes), harness.now)
+    harness.run(lambda: len(harness.log.records) == PACKS + 4)
+    written = [op for (op,) in entries(harness) if isinstance(op, ops.Put)]
+    assert [op.keys for op in written] == [[b"k"]] * (PACKS + 2) + [[b"last"]] * 2
+
+
 def test_reads_among_rows_that_had_no_room_are_not_forwarded_again() -> None:
     """C has forwarded them before it takes the writes."""
     harness = in_c()

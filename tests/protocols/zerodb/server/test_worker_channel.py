@@ -3,6 +3,7 @@
 from kelek.native.net.messages import Arena
 from kelek.native.tables.row_cache import BYTES_MIN, RowCache
 from kelek.protocols.zerodb.server.worker_channel import HELLO_MS, SERVER_WAITS_MS, WorkerChannel
+from kelek.protocols.zerodb.wire import ops
 from kelek.protocols.zerodb.wire.worker_pipe import (
     ONE_WAY,
     PIPE_HEADER,
@@ -11,7 +12,7 @@ from kelek.protocols.zerodb.wire.worker_pipe import (
     ROWS,
     TABLES,
 )
-from kelek.tests.protocols.zerodb.server.served import TABLE, SessionHarness, led
+from kelek.tests.protocols.zerodb.server.served import TABLE, SessionHarness, entries, led
 
 READ = b"\x31\x01\x10"
 PUT = b"\x31\x01\x20"
@@ -304,3 +305,20 @@ def test_rows_of_a_worker_are_read_where_it_says_they_are() -> None:
     head = PIPE_HEADER.unpack(PIPE_HEADER.pack(ROWS, 0, 0, 0, 0, 1))
     harness.session.on_report(head, [b"place"], harness.now_ms, 0)
     assert asked == ["place"]
+
+
+def test_one_way_writes_come_behind_reads_that_c_has_asked_for() -> None:
+    """They are taken back before the rows of the writes are begun."""
+    harness = led(local=frozenset({9}))
+    session, worker = harness.session, harness.workers[0]
+    session.plain.set_tables([7])
+    reads = Arena.from_messages([[b"a", READ, TABLE, b"key"]])
+    session.plain.read(reads)
+    assert session.rounds.add(reads, session.plain, 1000 * harness.now_ms)
+    session.rounds.ask()
+    writes = [[PUT, TABLE, b"key", b"%d" % number] for number in range(3)]
+    session.on_one_way(Arena.from_messages(writes), harness.now)
+    harness.run(lambda: len(worker.taken) == 1 and len(harness.log.records) == 3)
+    assert worker.taken[0][5] == b"a"
+    written = [op for (op,) in entries(harness)]
+    assert [op.values for op in written if isinstance(op, ops.Put)] == [[b"0"], [b"1"], [b"2"]]
