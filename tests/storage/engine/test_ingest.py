@@ -205,7 +205,7 @@ def test_rows_of_a_load_are_scanned_in_c(
 
 
 def test_rows_that_are_kept_elsewhere_are_forgotten(rocks: RocksTables) -> None:
-    """A load names no keys: whoever keeps rows has to drop all."""
+    """A load names no keys, so all kept rows are dropped."""
     rows = Mock()
     rocks.rows = rows
     for entry in ENTRIES:
