@@ -85,11 +85,14 @@ class RowReaders:
         self.map_memory: Callable[[str], Any] = map_shared
         self._structs = ffi.new("struct klk_row_reader[]", workers)
         self._held: list[Any] = [None] * workers
+        self._answered = 0  # From memory that is no longer read.
         self.answers = Frames(_ANSWERS_BYTES, _ANSWERS_FRAMES)  # Until the next receive.
 
     def open(self, number: int, place: str) -> None:
         """Reads the rows of a worker from now on; none if its memory cannot be had."""
-        self._structs[number].cache = ffi.NULL
+        reader = self._structs[number]
+        self._answered += int(reader.answered)
+        reader.cache, reader.answered = ffi.NULL, 0
         self._held[number] = None
         with suppress(OSError, ValueError):
             memory = self.map_memory(place)
@@ -101,7 +104,7 @@ class RowReaders:
     @property
     def answered(self) -> int:
         """Reads, ever."""
-        return sum(reader.answered for reader in self._structs)
+        return self._answered + sum(int(reader.answered) for reader in self._structs)
 
     def answer(
         self, channels: ReadChannels, rows: Any, arena: Arena, index: int, now_us: int

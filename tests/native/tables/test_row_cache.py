@@ -216,8 +216,12 @@ def test_another_process_finds_shared_rows() -> None:
     played.open()
     request = [b"c", *encode_request(Read(3, [b"key"]))]
     assert played.ask([request], 0)[0][0][2:] == [b"value"]
+    assert played.readers.answered == 1
+    played.open()  # As for a worker that has been started again.
+    assert played.readers.answered == 1
     played.readers.open(0, "/proc/self/fd/no-such-file")
     assert played.ask([request], 0)[0] == []
+    assert played.readers.answered == 1
     assert shared_rows(BYTES_MIN - 1) is None
 
 
