@@ -5,7 +5,7 @@
 
 #include "bytes.h"
 
-enum { FORGOTTEN = 32 }; /* keys whose buckets are fetched together */
+enum { TOGETHER = 32 }; /* rows whose buckets are fetched together */
 enum { SLOTS = 8, ROW_HEAD = 24, ALIGNED = 8, RING_BYTES_A_SLOT = 32 };
 #define ABSENT UINT32_MAX
 static const uint64_t MAGIC = 0x3153574f524b4c6bu; /* "kLKROWS1" */
@@ -61,27 +61,40 @@ void klk_row_cache_make(struct klk_row_cache *cache, uint64_t size, uint64_t see
     __atomic_store_n(&cache->magic, MAGIC, __ATOMIC_RELEASE);
 }
 
-static int is_row(const struct klk_row_cache *cache, uint64_t slot, uint64_t hash, uint32_t table,
-                  const uint8_t *key, uint32_t size) {
-    uint64_t position = position_of(slot);
-    if (!slot || slot_make(position, hash) != slot || position < cache->first) return 0;
-    const uint8_t *at = ring_of(cache, cache->buckets) + position % cache->ring;
-    struct row row;
-    memcpy(&row, at, sizeof row);
-    return row.hash == hash && row.table == table && row.key_size == size &&
-           !memcmp(at + ROW_HEAD, key, size);
+/* A row to be written. */
+struct new_row {
+    uint64_t hash;
+    const uint8_t *key, *value;
+    uint32_t table, key_size, value_size;
+};
+
+/* Whether a row is here, in the newer half of the ring. */
+static int is_kept(const struct klk_row_cache *cache, const struct new_row *row) {
+    for (int i = 0; i < 2 * SLOTS; i++) {
+        uint64_t slot = bucket_of(cache, cache->buckets, row->hash, i / SLOTS)[i % SLOTS];
+        uint64_t position = position_of(slot);
+        if (slot_make(position, row->hash) != slot || position < cache->first) continue;
+        const uint8_t *at = ring_of(cache, cache->buckets) + position % cache->ring;
+        struct row found;
+        memcpy(&found, at, sizeof found);
+        if (found.hash == row->hash && found.table == row->table &&
+            found.key_size == row->key_size && !memcmp(at + ROW_HEAD, row->key, row->key_size))
+            return cache->head - position <= cache->ring / 2;
+    }
+    return 0;
 }
 
-/* The slot of a row, or the one to use for it: a free one of the bucket that has more of them, or
- * that of the oldest row. */
-static uint64_t *slot_for(const struct klk_row_cache *cache, uint64_t hash, uint32_t table,
-                          const uint8_t *key, uint32_t size) {
+/* The slot to use for a row: a free one of the bucket that has more of them, or that of the oldest
+ * row. What the row was is forgotten, and so is another one with the same 16 bits of its hash: to
+ * compare them would take longer than to read that one again. */
+static uint64_t *slot_for(const struct klk_row_cache *cache, uint64_t hash) {
     uint64_t *oldest = NULL, *found = NULL;
     for (int choice = 0, most = 0; choice < 2; choice++) {
         uint64_t *bucket = bucket_of(cache, cache->buckets, hash, choice), *free_slot = NULL;
         int count = 0;
         for (int i = 0; i < SLOTS; i++) {
-            if (is_row(cache, bucket[i], hash, table, key, size)) return &bucket[i];
+            if (slot_make(position_of(bucket[i]), hash) == bucket[i])
+                __atomic_store_n(&bucket[i], 0, __ATOMIC_RELAXED);
             if (!oldest || bucket[i] < *oldest) oldest = &bucket[i];
             if (position_of(bucket[i]) >= cache->first) continue;
             free_slot = &bucket[i];
@@ -94,95 +107,84 @@ static uint64_t *slot_for(const struct klk_row_cache *cache, uint64_t hash, uint
     return found ? found : oldest;
 }
 
-/* Whether the slot has this row already, in the newer half of the ring. */
-static int is_kept(const struct klk_row_cache *cache, uint64_t slot, uint64_t hash, uint32_t table,
-                   const uint8_t *key, uint32_t size) {
-    return is_row(cache, slot, hash, table, key, size) &&
-           cache->head - position_of(slot) <= cache->ring / 2;
-}
-
-static void row_keep(struct klk_row_cache *cache, uint32_t table, const uint8_t *key,
-                     uint32_t key_size, const uint8_t *value, uint32_t value_size) {
-    uint64_t bytes = row_bytes(key_size, value_size);
+static void row_write(struct klk_row_cache *cache, const struct new_row *row) {
+    uint64_t bytes = row_bytes(row->key_size, row->value_size), position = cache->head;
+    uint64_t *slot = slot_for(cache, row->hash);
     if (bytes > KLK_ROW_CACHE_ROW_MAX || bytes > cache->ring / 4) return;
-    uint64_t hash = hash_of(cache->seed, table, key, key_size), position = cache->head;
-    uint64_t *slot = slot_for(cache, hash, table, key, key_size);
-    if (is_kept(cache, *slot, hash, table, key, key_size)) return;
     uint64_t left = cache->ring - position % cache->ring;
     if (left < bytes) position += left; /* A row does not wrap. */
-    struct row row = {.hash = hash, .table = table, .key_size = key_size, .value_size = value_size};
+    struct row head = {.hash = row->hash, .table = row->table, .key_size = row->key_size,
+                       .value_size = row->value_size};
     if (position + bytes - cache->first > cache->ring)
         __atomic_store_n(&cache->first, position + bytes - cache->ring, __ATOMIC_RELAXED);
     __atomic_store_n(slot, 0, __ATOMIC_RELAXED);
     __atomic_thread_fence(__ATOMIC_RELEASE); /* Readers see both before any byte of the row. */
     uint8_t *at = ring_of(cache, cache->buckets) + position % cache->ring;
-    memcpy(at, &row, sizeof row);
-    memcpy(at + ROW_HEAD, key, key_size);
-    if (value_size != ABSENT && value_size) memcpy(at + ROW_HEAD + key_size, value, value_size);
+    memcpy(at, &head, sizeof head);
+    memcpy(at + ROW_HEAD, row->key, row->key_size);
+    if (row->value_size != ABSENT && row->value_size)
+        memcpy(at + ROW_HEAD + row->key_size, row->value, row->value_size);
     cache->head = position + bytes;
-    __atomic_store_n(slot, slot_make(position, hash), __ATOMIC_RELEASE);
+    __atomic_store_n(slot, slot_make(position, row->hash), __ATOMIC_RELEASE);
+}
+
+/* Computes the hash of a row, and fetches its buckets. */
+static void row_prepare(const struct klk_row_cache *cache, struct new_row *row) {
+    row->hash = hash_of(cache->seed, row->table, row->key, row->key_size);
+    __builtin_prefetch(bucket_of(cache, cache->buckets, row->hash, 0));
+    __builtin_prefetch(bucket_of(cache, cache->buckets, row->hash, 1));
 }
 
 void klk_row_cache_keep(struct klk_row_cache *cache, const struct klk_messages *arena,
                         const struct klk_gets *gets, const uint32_t *places,
                         const uint32_t *sizes, const uint8_t *values) {
+    struct new_row row = {.value = values, .table = gets->table};
     for (uint32_t i = 0; i < gets->keys; i++) {
-        const uint32_t *place = places + 2 * (size_t)i;
-        row_keep(cache, gets->table, arena->bytes + place[0], place[1], values, sizes[i]);
-        if (sizes[i] != ABSENT) values += sizes[i];
+        row.key = arena->bytes + places[2 * (size_t)i];
+        row.key_size = places[2 * (size_t)i + 1];
+        row.value_size = sizes[i];
+        row_prepare(cache, &row);
+        if (!is_kept(cache, &row)) row_write(cache, &row);
+        if (sizes[i] != ABSENT) row.value += sizes[i];
     }
 }
 
-static uint64_t change_begin(struct klk_row_cache *cache) {
-    uint64_t changing = cache->generation | 1;
-    __atomic_store_n(&cache->generation, changing, __ATOMIC_RELAXED);
+void klk_row_cache_begin(struct klk_row_cache *cache) {
+    __atomic_store_n(&cache->generation, cache->generation | 1, __ATOMIC_RELAXED);
     __atomic_thread_fence(__ATOMIC_RELEASE);
-    return changing;
 }
 
-static void change_end(struct klk_row_cache *cache, uint64_t changing) {
-    __atomic_store_n(&cache->generation, changing + 1, __ATOMIC_RELEASE);
+void klk_row_cache_end(struct klk_row_cache *cache) {
+    __atomic_store_n(&cache->generation, (cache->generation | 1) + 1, __ATOMIC_RELEASE);
 }
 
-static void row_forget(struct klk_row_cache *cache, uint64_t hash, uint32_t table,
-                       const uint8_t *key, uint32_t size) {
-    for (int i = 0; i < 2 * SLOTS; i++) {
-        uint64_t *slot = bucket_of(cache, cache->buckets, hash, i / SLOTS) + i % SLOTS;
-        if (is_row(cache, *slot, hash, table, key, size))
-            __atomic_store_n(slot, 0, __ATOMIC_RELAXED);
-    }
-}
-
-void klk_row_cache_forget(struct klk_row_cache *cache, uint32_t table, const uint8_t *keys,
-                          const uint32_t *sizes, uint32_t count) {
-    uint64_t changing = change_begin(cache), hashes[FORGOTTEN];
-    for (uint32_t some; count; count -= some, sizes += some) {
-        const uint8_t *key = keys;
-        some = count < FORGOTTEN ? count : FORGOTTEN;
-        for (uint32_t i = 0; i < some; key += sizes[i++]) {
-            hashes[i] = hash_of(cache->seed, table, key, sizes[i]);
-            __builtin_prefetch(bucket_of(cache, cache->buckets, hashes[i], 0));
-            __builtin_prefetch(bucket_of(cache, cache->buckets, hashes[i], 1));
+void klk_row_cache_put(struct klk_row_cache *cache, uint32_t table, const uint8_t *keys,
+                       const uint32_t *key_sizes, const uint8_t *values,
+                       const uint32_t *value_sizes, uint32_t count) {
+    struct new_row rows[TOGETHER];
+    for (uint32_t done = 0, some; done < count; done += some) {
+        some = count - done < TOGETHER ? count - done : TOGETHER;
+        for (uint32_t i = 0; i < some; i++) {
+            rows[i] = (struct new_row){.key = keys, .value = values, .table = table,
+                                       .key_size = key_sizes[done + i],
+                                       .value_size = value_sizes[done + i]};
+            row_prepare(cache, &rows[i]);
+            keys += rows[i].key_size;
+            if (rows[i].value_size != ABSENT) values += rows[i].value_size;
         }
-        for (uint32_t i = 0; i < some; keys += sizes[i++])
-            row_forget(cache, hashes[i], table, keys, sizes[i]);
+        for (uint32_t i = 0; i < some; i++) row_write(cache, &rows[i]);
     }
-    change_end(cache, changing);
 }
 
 void klk_row_cache_clear(struct klk_row_cache *cache) {
-    uint64_t changing = change_begin(cache);
+    klk_row_cache_begin(cache);
     __atomic_store_n(&cache->applied, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&cache->first, cache->head, __ATOMIC_RELAXED); /* All rows are before it. */
-    change_end(cache, changing);
+    klk_row_cache_end(cache);
 }
 
 void klk_row_cache_apply(struct klk_row_cache *cache, uint64_t index) {
     __atomic_store_n(&cache->applied, index, __ATOMIC_RELEASE);
-}
-
-int klk_row_cache_is_empty(const struct klk_row_cache *cache) {
-    return cache->first == cache->head;
 }
 
 /* ---- readers ---- */

@@ -2,7 +2,7 @@
  * answers reads from it: a part of api.h. The worker writes, others only read, without a lock.
  *
  * The rows are those of the state up to `applied`, or of a later one. So the order of a write is:
- * the database takes it, klk_row_cache_forget() its keys, klk_row_cache_apply() its index. */
+ * the database takes it, klk_row_cache_put() its rows, klk_row_cache_apply() its index. */
 #ifndef KLK_ROW_CACHE_H
 #define KLK_ROW_CACHE_H
 #include "gets.h"
@@ -22,7 +22,7 @@ struct klk_row_cache {
     uint64_t buckets;    /* a power of two */
     uint64_t ring;       /* bytes */
     uint64_t seed;       /* of the hashes of keys */
-    uint64_t generation; /* changes when rows are forgotten; odd: they are being forgotten */
+    uint64_t generation; /* changes with each write; odd: it is being made */
     uint64_t applied;    /* all entries up to this index are in the rows */
     uint64_t head;       /* where the next row may begin */
     uint64_t first;      /* rows before it are overwritten */
@@ -49,19 +49,25 @@ void klk_row_cache_keep(struct klk_row_cache *cache, const struct klk_messages *
                         const struct klk_gets *gets, const uint32_t *places,
                         const uint32_t *sizes, const uint8_t *values);
 
-/* Forgets keys of a table, joined: all that a write has changed. */
-void klk_row_cache_forget(struct klk_row_cache *cache, uint32_t table, const uint8_t *keys,
-                          const uint32_t *sizes, uint32_t count);
+/* A write has changed rows: between begin and end readers take none. */
+void klk_row_cache_begin(struct klk_row_cache *cache);
+void klk_row_cache_end(struct klk_row_cache *cache);
+
+/* Keeps rows of a table as a write has left them, in its order, between begin and end. Of those of
+ * more than KLK_ROW_CACHE_ROW_MAX bytes it only forgets what they were.
+ *
+ *   keys, values   joined
+ *   value_sizes    UINT32_MAX: the key was deleted */
+void klk_row_cache_put(struct klk_row_cache *cache, uint32_t table, const uint8_t *keys,
+                       const uint32_t *key_sizes, const uint8_t *values,
+                       const uint32_t *value_sizes, uint32_t count);
 
 /* Forgets all rows, and what was applied: the database is another one, or a range of keys was
  * removed. */
 void klk_row_cache_clear(struct klk_row_cache *cache);
 
-/* All entries up to this index are applied, and their keys forgotten. */
+/* All entries up to this index are applied, and their rows put. */
 void klk_row_cache_apply(struct klk_row_cache *cache, uint64_t index);
-
-/* Whether it never had a row since it was cleared. */
-int klk_row_cache_is_empty(const struct klk_row_cache *cache);
 
 /* Begins to read a cache in memory of `size` bytes. Returns 1; 0: there is none. */
 int klk_row_reader_open(struct klk_row_reader *reader, const struct klk_row_cache *cache,

@@ -9,9 +9,7 @@ from collections.abc import Sequence
 from ..._native import ffi, lib
 from ..errors import uncleared
 from ..net.messages import Arena, Frames
-from .row_cache import RowCache
-
-ABSENT = 2**32 - 1  # The size of the value of a key that is not there.
+from .row_cache import ABSENT, RowCache
 
 
 class AnswerPlace:
@@ -88,6 +86,5 @@ class Gets:
         )
         out.fill(lib.klk_gets_answer, *asked, values, gets, out._struct)
         if rows is not None:
-            kept = self._arena._struct, gets, self._places, asked[-1], values
-            lib.klk_row_cache_keep(rows.cache, *kept)
+            rows.keep(gets.table, self._arena._struct, gets, self._places, asked[-1], values)
         place.ticket, place.position = gets.ticket, gets.position

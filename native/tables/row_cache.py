@@ -9,7 +9,7 @@ import mmap
 import os
 import sys
 from array import array
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -19,8 +19,13 @@ from .channels import ReadChannels
 
 BYTES_MIN: int = lib.KLK_ROW_CACHE_BYTES_MIN
 ROW_BYTES_MAX: int = lib.KLK_ROW_CACHE_ROW_MAX
+ABSENT = 2**32 - 1  # The size of the value of a key that is not there.
 _PAGE = mmap.PAGESIZE
 _ANSWERS_BYTES, _ANSWERS_FRAMES = 1 << 18, 1 << 13  # Of one receive.
+
+
+# A table, keys, and their new values; None: the key, or all of them, was deleted.
+RowChange = tuple[int, Collection[bytes], Collection[bytes | None] | None]
 
 
 class RowCache:
@@ -34,23 +39,45 @@ class RowCache:
         self._bytes = ffi.from_buffer(memory, require_writable=True)
         self.cache = ffi.cast("struct klk_row_cache *", self._bytes)
         lib.klk_row_cache_make(self.cache, len(memory) // 8 * 8, seed)
+        self._read_tables: set[int] = set()
 
-    def forget(self, table: int, keys: Collection[bytes]) -> None:
-        """These keys of a table were written: all that one write has changed there."""
-        if lib.klk_row_cache_is_empty(self.cache):
+    def keep(self, table: int, *read: Any) -> None:
+        """Keeps rows that were read.
+
+        read   as klk_row_cache_keep() takes it
+        """
+        self._read_tables.add(table)
+        lib.klk_row_cache_keep(self.cache, *read)
+
+    def write(self, changes: Iterable[RowChange]) -> None:
+        """All that a write has changed, in its order. Rows of tables that were read since clear()
+        are kept as they are now."""
+        read = [each for each in changes if each[0] in self._read_tables]
+        if not read:
             return
-        sizes = array("I", map(len, keys))
-        lib.klk_row_cache_forget(
-            self.cache, table, b"".join(keys), ffi.from_buffer("uint32_t[]", sizes), len(sizes)
-        )
+        lib.klk_row_cache_begin(self.cache)
+        for table, keys, values in read:
+            new = _joined([None] * len(keys) if values is None else values)
+            lib.klk_row_cache_put(self.cache, table, *_joined(keys), *new, len(keys))
+        lib.klk_row_cache_end(self.cache)
 
     def clear(self) -> None:
         """The database is another one, or more has changed than keys. Call apply() afterwards."""
+        self._read_tables.clear()
         lib.klk_row_cache_clear(self.cache)
 
     def apply(self, index: int) -> None:
-        """All entries up to this index are applied, and their keys forgotten."""
+        """All entries up to this index are applied, and their rows written."""
         lib.klk_row_cache_apply(self.cache, index)
+
+
+def _joined(items: Collection[bytes | None]) -> tuple[bytes, Any]:
+    """Bytes in a row, and their sizes."""
+    try:
+        sizes = array("I", map(len, items))  # type: ignore[arg-type]
+    except TypeError:
+        sizes = array("I", [ABSENT if item is None else len(item) for item in items])
+    return b"".join(filter(None, items)), ffi.from_buffer("uint32_t[]", sizes)
 
 
 def shared_rows(size: int) -> RowCache | None:

@@ -1,13 +1,14 @@
 """A batch for the database, and reads that see its changes before it is written."""
 
 import struct
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
 from operator import itemgetter
 from typing import Protocol
 
 import rocksdict
 
+from ...native.tables.row_cache import RowChange
 from ...protocols.zerodb.tables.operations import TIMES
 from ...protocols.zerodb.tables.tables import SYSTEM, Pair
 from ...protocols.zerodb.wire.chunks import SortedRows
@@ -225,17 +226,13 @@ class PendingWrites:
             self._batch.put(APPLIED, AT.pack(*at), self.families[SYSTEM].handle)
         return self._batch
 
-    def changed_keys(self) -> Iterator[tuple[int, Collection[bytes]]]:
-        """The keys of each table but SYSTEM that were put or deleted; not those of ranges."""
+    def changed_rows(self) -> Iterator[RowChange]:
+        """What was put or deleted in each table but SYSTEM, in order; no ranges."""
         for table in {*self._changes, *self._overlays} - {SYSTEM}:
-            changes, overlay = self._changes.get(table, ()), self._overlays.get(table)
-            if len(changes) == 1 and overlay is None:
-                yield table, changes[0][0]
-                continue
-            keys = dict.fromkeys(() if overlay is None else overlay.values)
-            for changed, _ in changes:
-                keys.update(dict.fromkeys(changed))
-            yield table, keys
+            if (overlay := self._overlays.get(table)) is not None:
+                yield table, overlay.values.keys(), overlay.values.values()
+            for keys, values in self._changes.get(table, ()):
+                yield table, keys, values
 
     def _behind_last(self, table: int) -> bytes:
         """A key above all existing ones: the database has no open range."""

@@ -490,7 +490,10 @@ class RocksTables:
         with self._guard:
             self.database().write(made, self._write_options[sync])
         if self.rows is not None:
-            _tell(self.rows, batch)
+            if batch.changes_ranges:
+                self.rows.clear()
+            else:
+                self.rows.write(batch.changed_rows())
         if sync:
             self._note_durable()
         self.families, self.versioned_tables = batch.families, batch.versioned_tables
@@ -715,14 +718,6 @@ class RocksTables:
         if self._durable is not None:
             self._durable.close()
         self.families, self.spare_families, self._unused_families = {}, {}, []
-
-
-def _tell(rows: CachedRows, batch: PendingWrites) -> None:
-    if batch.changes_ranges:
-        rows.clear()
-        return
-    for table, keys in batch.changed_keys():
-        rows.forget(table, keys)
 
 
 def _write_options(replicated: bool, sync: bool) -> rocksdict.WriteOptions:

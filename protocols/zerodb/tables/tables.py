@@ -4,9 +4,10 @@ storage/engine/rocks.py implements it on disk, tests/storage/memory_tables.py in
 missing table find nothing; a put makes it. One process writes.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from ....native.tables.row_cache import RowChange
 from ..wire.ops import Expire, LeaseEnd, LeaseKeep, Op, SessionEnd, SessionKeep, SessionOpen
 from ..wire.values import TableOptions
 
@@ -80,11 +81,11 @@ class SizedKeys(NamedTuple):
 class CachedRows(Protocol):
     """Rows that are kept somewhere else, too (native/tables/row_cache.py)."""
 
-    def forget(self, table: int, keys: Collection[bytes]) -> None:
-        """These keys were written: all that one write has changed in the table."""
+    def write(self, changes: Iterable[RowChange]) -> None:
+        """All that a write has changed, in its order."""
 
     def clear(self) -> None:
-        """A write has changed more."""
+        """A write has changed more than keys."""
 
 
 class Tables(Protocol):

@@ -47,7 +47,12 @@ static void rows_keep(struct klk_row_cache *cache, const struct klk_messages *ar
         struct klk_gets gets = {.table = f % 3, .keys = 1};
         klk_row_cache_keep(cache, arena, &gets, place, &value,
                            arena->bytes + arena->offsets[f + 1]);
-        if (f % 5 == 4) klk_row_cache_forget(cache, f % 3, arena->bytes + start, &size, 1);
+        uint32_t sizes[] = {size, 0}, written[] = {f % 2 ? UINT32_MAX : value, 0};
+        if (f % 5 != 4) continue;
+        klk_row_cache_begin(cache);
+        klk_row_cache_put(cache, f % 3, arena->bytes + start, sizes,
+                          arena->bytes + arena->offsets[f + 1], written, 2);
+        klk_row_cache_end(cache);
     }
     klk_row_cache_apply(cache, INDEX);
 }
@@ -91,7 +96,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     for (uint32_t i = 0; i < WORKERS; i++) (void)klk_row_reader_open(&readers[i], cache, MEMORY);
     if (!(kind & 4)) {
         klk_row_cache_clear(cache);
-        REQUIRE(answers(readers, &arena) <= found && klk_row_cache_is_empty(cache));
+        REQUIRE(answers(readers, &arena) <= found);
         uint32_t none;
         uint8_t out[8];
         REQUIRE(!klk_row_reader_get(&readers[0], 1, (const uint8_t *)"key", 3, out, 8, &none));

@@ -16,6 +16,7 @@ from kelek.native.tables.row_cache import (
     BYTES_MIN,
     ROW_BYTES_MAX,
     RowCache,
+    RowChange,
     RowReaders,
     map_shared,
     shared_rows,
@@ -25,6 +26,7 @@ from kelek.protocols.zerodb.wire.values import PACKED, Extension
 from kelek.protocols.zerodb.wire.worker_pipe import ANSWER_TAG, PIPE_HEADER
 
 TABLES = (3, 4, 8)
+MANY = (1, 1, 2, 3, 50)  # Keys of a write.
 WORKERS, EPOCH = 1, 7
 EXTENDED = Extension(reqid=b"r" * 12)
 Message = list[bytes]
@@ -76,7 +78,7 @@ class RowHistory:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.played = Played(self.rng.choice([BYTES_MIN, 1 << 16]))
-        self.data: dict[tuple[int, bytes], bytes] = {}
+        self.data: dict[tuple[int, bytes], bytes | None] = {}
         self.applied = 0
         self.answered = self.left = 0
         self.played.open()
@@ -99,18 +101,23 @@ class RowHistory:
         return [self.data.get((request.table, key)) for key in request.keys]
 
     def write(self) -> None:
-        """An entry is applied: the database has it, its keys are forgotten, its index told."""
-        table, keys = self.rng.choice(TABLES), [self.key() for _ in range(self.rng.randint(1, 3))]
-        for key in keys:
-            if self.rng.random() < 0.7:
-                self.data[table, key] = self.value()
-            else:
-                self.data.pop((table, key), None)
+        """Entries are applied: the database has them, their rows are written, their index told."""
+        changes: list[RowChange] = []
+        for _ in range(self.rng.randint(1, 2)):
+            table, keys = (
+                self.rng.choice(TABLES),
+                [self.key() for _ in range(self.rng.choice(MANY))],
+            )
+            values = [self.value() if self.rng.random() < 0.7 else None for _ in keys]
+            if self.rng.random() < 0.1:
+                values = [None] * len(keys)
+            changes.append((table, keys, None if values == [None] * len(keys) else values))
+            self.data.update({(table, key): it for key, it in zip(keys, values, strict=True)})
         if self.rng.random() < 0.03:
             self.data.clear()
             self.played.rows.clear()
         else:
-            self.played.rows.forget(table, keys)
+            self.played.rows.write(changes)
         self.applied += 1
         self.played.rows.apply(self.applied)
 
@@ -253,7 +260,10 @@ def test_a_reader_beside_the_writer_sees_one_state(size: int) -> None:
     reader.start()
     for number in range(6000):
         value = b"%08d" % number * (1 + number % 9)
-        played.rows.forget(3, asked.keys)
+        if number % 3:  # As a write of several operations.
+            played.rows.write([(3, [key], [value]) for key in asked.keys])
+        elif number:
+            played.rows.write([(3, asked.keys, [b"%020000d" % number] * 3)])  # None is kept.
         played.keep(asked, [value] * 3)
     is_over.set()
     reader.join()

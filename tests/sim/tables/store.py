@@ -21,7 +21,6 @@ from kelek.protocols.zerodb.tables.operations import (
 )
 from kelek.protocols.zerodb.tables.tables import (
     SYSTEM,
-    CachedRows,
     LogPosition,
     Outcome,
     Pair,
@@ -172,19 +171,12 @@ class WorkerTables(SimTables):
             raise
         outcomes = super().write(entries, sync)
         if self.rows is not None:
-            self._tell(self.rows)
+            self.rows.write((table, [key], [value]) for table, key, value in self.changes)
         self.changes.clear()
         self._disk.on_written(self)
         if self._disk.random.random() < FLUSHES:
             self.flush()
         return outcomes
-
-    def _tell(self, rows: CachedRows) -> None:
-        keys: dict[int, dict[bytes, None]] = {}
-        for table, key, _ in self.changes:
-            keys.setdefault(table, {})[key] = None
-        for table, changed in keys.items():
-            rows.forget(table, changed)
 
     def flush(self) -> None:
         self._disk.check_room()

@@ -4,7 +4,7 @@ restarts, crashes, checkpoints and all kinds of entries."""
 import shutil
 import struct
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from kelek.native.tables.row_cache import RowChange
 from kelek.protocols.zerodb.tables.tables import SYSTEM, Outcome, TableEntry
 from kelek.protocols.zerodb.tables.versions import VERSION
 from kelek.protocols.zerodb.wire.ops import (
@@ -242,14 +243,13 @@ class ToldRows:
     """What a table has told of its changes."""
 
     def __init__(self) -> None:
-        self.keys: set[tuple[int, bytes]] = set()
+        self.values: dict[tuple[int, bytes], bytes | None] = {}
         self.is_cleared = False
 
-    def forget(self, table: int, keys: Collection[bytes]) -> None:
-        told = {(table, key) for key in keys}
-        assert len(told) == len(keys), "a key twice"
-        assert not told & self.keys, "a table twice"
-        self.keys |= told
+    def write(self, changes: Iterable[RowChange]) -> None:
+        for table, keys, values in changes:
+            for key, value in zip(keys, values or [None] * len(keys), strict=True):
+                self.values[table, key] = value
 
     def clear(self) -> None:
         self.is_cleared = True
@@ -277,8 +277,11 @@ class History(RuleBasedStateMachine):
         outcomes = self.rocks.write(batch)
         assert outcomes == self.memory.write(batch)
         after = self.memory.pairs()
-        changed = {one for one in before | after if before.get(one) != after.get(one)}
-        assert rows.is_cleared or changed <= rows.keys
+        changed = {
+            one: after.get(one) for one in before | after if before.get(one) != after.get(one)
+        }
+        assert rows.is_cleared or changed.items() <= rows.values.items()
+        assert rows.is_cleared or all(after.get(one) == value for one, value in rows.values.items())
         for entry in batch:
             if gate_of(entry.ops) > self.model.level:
                 continue
