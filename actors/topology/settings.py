@@ -177,7 +177,7 @@ class TableSettings(Section):
     """a data job ends and frees its snapshot if no client asks for a chunk for this time"""
     cache_bytes: int = key(size(MIB, 1024 * GIB), 256 * MIB)
     """the memory for reads that all tables of a node share: three quarters for blocks of the
-    database, a quarter for rows that gets have read"""
+    database, a quarter for rows that gets have read, and later writes of their tables"""
     write_buffer_bytes: int = key(size(MIB, 1024 * GIB), 256 * MIB)
     """the memory tables of all tables of a node together"""
     open_on_the_fly: bool = key(BOOLEAN, True)
