@@ -227,8 +227,8 @@ class PendingWrites:
         return self._batch
 
     def changed_rows(self) -> Iterator[RowChange]:
-        """What was put or deleted in each table but SYSTEM, in order; no ranges."""
-        for table in {*self._changes, *self._overlays} - {SYSTEM}:
+        """What was put or deleted in each table, in order; no ranges."""
+        for table in {*self._changes, *self._overlays}:
             if (overlay := self._overlays.get(table)) is not None:
                 yield table, overlay.values.keys(), overlay.values.values()
             for keys, values in self._changes.get(table, ()):

@@ -71,6 +71,7 @@ from .families import (
 )
 from .ingest import ingest, remove_left
 from .log_check import DurableMark, check_logs
+from .notes import Notes
 from .sst_file import Unsupported
 from .sst_scan import FileScan, SstQuery, TableScan, sampled_pieces
 from .walk import Row, TableFile, Walk, file_pieces, files_of, share_within
@@ -154,6 +155,7 @@ class RocksTables:
         self._stuck_since: float | None = None
         self._expires_ms: int | None = None  # None: not known.
         self._guard = Guard(path)
+        self._notes = Notes()
         # By whether the write must be durable: the log makes replicated writes durable.
         self._write_options = [
             _write_options(replicated, sync and not replicated) for sync in (False, True)
@@ -233,6 +235,7 @@ class RocksTables:
     def _load(self, families: dict[str, Family]) -> None:
         """Assigns column families to tables. Others were dropped or not used yet when the process
         ended."""
+        self._notes = Notes()
         self.families = {SYSTEM: families.pop("system")}
         for key, value in self.scan(SYSTEM, TABLES, TABLES + b"\xff" * 5):
             table, name = NUMBER.unpack(key[1:])[0], value.decode()
@@ -312,9 +315,13 @@ class RocksTables:
         family = self._family_of(table)
         if family is None:
             return [None] * len(keys)
+        if table == SYSTEM and (noted := self._notes.found(keys)) is not None:
+            return noted
         with self._guard:
             found: list[bytes | None] = family.data.get(list(keys))  # type: ignore[assignment]
-            return found
+        if table == SYSTEM:
+            self._notes.keep(keys, found)
+        return found
 
     def exists(self, table: int, keys: Sequence[bytes]) -> list[bool]:
         family = self._family_of(table)
@@ -489,11 +496,13 @@ class RocksTables:
         sync = sync or bool(batch.dropped)
         with self._guard:
             self.database().write(made, self._write_options[sync])
+        changes = [*batch.changed_rows()]
+        self._notes.write(changes)
         if self.rows is not None:
             if batch.changes_ranges:
                 self.rows.clear()
             else:
-                self.rows.write(batch.changed_rows())
+                self.rows.write(changes)
         if sync:
             self._note_durable()
         self.families, self.versioned_tables = batch.families, batch.versioned_tables

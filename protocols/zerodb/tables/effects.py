@@ -41,7 +41,7 @@ RECORD_BYTES_MAX = 64 << 10  # A larger record stores keys without values.
 TRIM_RECORDS = 64  # Records that are deleted at once when there are too many.
 
 _RECORD = b"w"  # Index, number within the entry: kind, packed operations.
-_COUNT = b"x"  # Number of records, and a key before the oldest record.
+RECORDS_COUNT = b"x"  # Number of records, and a key before the oldest record.
 _RECORD_NAME = struct.Struct(">QI")
 _NUMBER = struct.Struct(">Q")
 # First byte of a record. Older versions read all but the second as the first.
@@ -96,7 +96,7 @@ def store_record(state: TableState, name: tuple[int, int], ops: list[Op], short:
     if len(data) > RECORD_BYTES_MAX and any(isinstance(op, Put) for op in ops):
         keys = [Delete(op.table, op.keys) if isinstance(op, Put) else op for op in ops]
         data = short + pack(keys)
-    before = state.get(SYSTEM, [_COUNT])[0] or bytes(8)
+    before = state.get(SYSTEM, [RECORDS_COUNT])[0] or bytes(8)
     count, oldest = _NUMBER.unpack_from(before)[0] + 1, before[8:] or _RECORD
     if count > RECORDS_MAX:
         # Searches from the oldest record on: scans are slowed by keys that were deleted and not yet
@@ -106,7 +106,7 @@ def store_record(state: TableState, name: tuple[int, int], ops: list[Op], short:
         state.delete(SYSTEM, gone)
         count -= len(gone)
         oldest = gone[-1] if gone else oldest
-    names = [_RECORD + _RECORD_NAME.pack(*name), _COUNT]
+    names = [_RECORD + _RECORD_NAME.pack(*name), RECORDS_COUNT]
     state.put(SYSTEM, names, [data, _NUMBER.pack(count) + oldest])
 
 

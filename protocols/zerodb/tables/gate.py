@@ -18,7 +18,8 @@ from ..wire.values import LOADS_UNKNOWN, SUMS_UNKNOWN, VERSIONS_UNKNOWN
 from .tables import SYSTEM, TableReader, TableState
 
 # In SYSTEM: index of the entry from which on all members know the operations.
-KNOWN_FROM = {SUMS_LEVEL: b"n", VERSIONS_LEVEL: b"n2", LOADS_LEVEL: b"n3"}
+KNOWN = b"n"
+KNOWN_FROM = {SUMS_LEVEL: KNOWN, VERSIONS_LEVEL: KNOWN + b"2", LOADS_LEVEL: KNOWN + b"3"}
 _TEXTS = {
     SUMS_LEVEL: SUMS_UNKNOWN,
     VERSIONS_LEVEL: VERSIONS_UNKNOWN,

@@ -249,7 +249,8 @@ class ToldRows:
     def write(self, changes: Iterable[RowChange]) -> None:
         for table, keys, values in changes:
             for key, value in zip(keys, values or [None] * len(keys), strict=True):
-                self.values[table, key] = value
+                if table != SYSTEM:
+                    self.values[table, key] = value
 
     def clear(self) -> None:
         self.is_cleared = True
