@@ -26,6 +26,7 @@ SCAN_BYTES = 1 << 20  # In a slice; the row that reaches it ends the slice.
 CHUNK_ROWS = 64  # Read at once before the size of rows is known.
 ANSWER_ROWS_MAX = 1 << 20  # In an answer: small rows need memory, too.
 COUNT_ROWS = 16_384
+COUNTED_BYTES_MAX = 256 << 10  # Up to this size of a table its keys are counted: a few ms.
 COMPACT_BYTES = 32 << 20
 
 
@@ -182,9 +183,10 @@ def table_info(
         info = database.info(number)
         if info is None:
             continue
+        yield None
         found[number] = {
             "options": info.options._asdict(),
-            "keys": info.keys,
+            "keys": info.keys if info.size > COUNTED_BYTES_MAX else database.count(number),
             "bytes": info.size,
             "worker": worker,
             "replicated": not local,

@@ -2,12 +2,13 @@
 
 import json
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from kelek.protocols.raft.messages import KIND_STATE, EntryBatch
 from kelek.protocols.record import Record, encode_block
-from kelek.protocols.zerodb.tables.tables import TableEntry, TablePartition
+from kelek.protocols.zerodb.tables.tables import TableEntry, TableInfo, TablePartition
 from kelek.protocols.zerodb.wire import answers, requests, values
 from kelek.protocols.zerodb.wire.ops import (
     EQUAL,
@@ -381,6 +382,17 @@ def test_table_info_counts_a_range() -> None:
     rig.ask(requests.TableInfo(5))
     ((*_, info),) = rig.run_all()
     assert "range_keys" not in json.loads(info)
+
+
+@pytest.mark.parametrize(("size", "keys"), [(table_reads.COUNTED_BYTES_MAX, 2), (1 << 20, 9)])
+def test_keys_of_small_tables_are_counted(size: int, keys: int) -> None:
+    """The database's estimate counts each write of a key."""
+    rig = RequestRig()
+    rig.put(5, [(b"a", b""), (b"b", b"")])
+    rig.ask(requests.TableInfo(5))
+    with patch.object(rig.tables, "info", return_value=TableInfo(TableOptions(), 9, size)):
+        ((*_, info),) = rig.run_all()
+    assert json.loads(info)["keys"] == keys
 
 
 def test_malformed_requests_are_answered_and_counted() -> None:
