@@ -9,7 +9,7 @@ import mmap
 import os
 import sys
 from array import array
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Set
 from contextlib import suppress
 from typing import Any
 
@@ -49,9 +49,14 @@ class RowCache:
         self._read_tables.add(table)
         lib.klk_row_cache_keep(self.cache, *read)
 
-    def write(self, changes: Iterable[RowChange]) -> None:
+    def write(self, changes: Iterable[RowChange], reshaped: Set[int] = frozenset()) -> None:
         """All that a write has changed, in its order. Rows of tables that were read since clear()
-        are kept as they are now."""
+        are kept as they are now.
+
+        reshaped   tables of which it has changed more
+        """
+        if not reshaped.isdisjoint(self._read_tables):
+            self.clear()
         read = [each for each in changes if each[0] in self._read_tables]
         if not read:
             return
@@ -62,7 +67,7 @@ class RowCache:
         lib.klk_row_cache_end(self.cache)
 
     def clear(self) -> None:
-        """The database is another one, or more has changed than keys. Call apply() afterwards."""
+        """Forgets all rows: the database is another one. Call apply() afterwards."""
         self._read_tables.clear()
         lib.klk_row_cache_clear(self.cache)
 

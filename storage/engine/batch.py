@@ -107,7 +107,7 @@ class PendingWrites:
         self.dropped: list[Family] = []
         self.filled: set[str] = set()  # Names of families that have got rows already.
         self.changes_times = False  # When the first key or session ends may have changed.
-        self.changes_ranges = False  # Not only keys.
+        self.reshaped: set[int] = set()  # Tables of which more than keys has changed.
 
     # ---- TableState ----
 
@@ -128,12 +128,12 @@ class PendingWrites:
         self._batch.delete(TABLES + NUMBER.pack(table), self.families[SYSTEM].handle)
         self._overlays[table] = Overlay()
         self._overlays[table].delete_range(b"", b"")
-        self.changes_ranges = True
+        self.reshaped.add(table)
         self._changes.pop(table, None)
 
     def rename(self, table: int, number: int) -> None:
         assert not {table, number} & {*self._overlays, *self._changes}, "no changes of this batch"
-        self.changes_ranges = True
+        self.reshaped |= {table, number}
         families = self._changed_families()
         if number in families:
             self.dropped.append(families[number])
@@ -145,7 +145,7 @@ class PendingWrites:
     def load(self, table: int, runs: Sequence[SortedRows]) -> None:
         family = self.families[table]
         self.filled.add(family.name)
-        self.changes_ranges = True
+        self.reshaped.add(table)
         self._tables.ingest(family, runs)
 
     def _changed_families(self) -> dict[int, Family]:
@@ -213,7 +213,7 @@ class PendingWrites:
         family = self.families[table]
         last = end or self._behind_last(table)
         if start < last:
-            self.changes_ranges = True
+            self.reshaped.add(table)
             self._batch.delete_range(start, last, family.handle)
             overlay = self._overlay(table) or self._overlays.setdefault(table, Overlay())
             overlay.delete_range(start, end)

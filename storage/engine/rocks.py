@@ -499,10 +499,7 @@ class RocksTables:
         changes = [*batch.changed_rows()]
         self._notes.write(changes)
         if self.rows is not None:
-            if batch.changes_ranges:
-                self.rows.clear()
-            else:
-                self.rows.write(changes)
+            self.rows.write(changes, batch.reshaped)
         if sync:
             self._note_durable()
         self.families, self.versioned_tables = batch.families, batch.versioned_tables

@@ -4,7 +4,7 @@ storage/engine/rocks.py implements it on disk, tests/storage/memory_tables.py in
 missing table find nothing; a put makes it. One process writes.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ....native.tables.row_cache import RowChange
@@ -81,11 +81,11 @@ class SizedKeys(NamedTuple):
 class CachedRows(Protocol):
     """Rows that are kept somewhere else, too (native/tables/row_cache.py)."""
 
-    def write(self, changes: Iterable[RowChange]) -> None:
-        """All that a write has changed, in its order."""
+    def write(self, changes: Iterable[RowChange], reshaped: Set[int]) -> None:
+        """All that a write has changed, in its order.
 
-    def clear(self) -> None:
-        """A write has changed more than keys."""
+        reshaped   tables of which it has changed more
+        """
 
 
 class Tables(Protocol):

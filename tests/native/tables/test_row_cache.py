@@ -113,11 +113,16 @@ class RowHistory:
                 values = [None] * len(keys)
             changes.append((table, keys, None if values == [None] * len(keys) else values))
             self.data.update({(table, key): it for key, it in zip(keys, values, strict=True)})
-        if self.rng.random() < 0.03:
+        rows, is_cut = self.played.rows, self.rng.random() < 0.03
+        if is_cut:
+            (table,) = self.rng.sample(TABLES, 1)
+            self.data = {one: value for one, value in self.data.items() if one[0] != table}
+            rows.write([change for change in changes if change[0] != table], {table})
+        elif self.rng.random() < 0.02:
             self.data.clear()
-            self.played.rows.clear()
+            rows.clear()
         else:
-            self.played.rows.write(changes)
+            rows.write(changes)
         self.applied += 1
         self.played.rows.apply(self.applied)
 
@@ -258,7 +263,7 @@ def test_a_reader_beside_the_writer_sees_one_state(size: int) -> None:
 
     reader = threading.Thread(target=read)
     reader.start()
-    for number in range(6000):
+    for number in range(2500):
         value = b"%08d" % number * (1 + number % 9)
         if number % 3:  # As a write of several operations.
             played.rows.write([(3, [key], [value]) for key in asked.keys])

@@ -171,7 +171,8 @@ class WorkerTables(SimTables):
             raise
         outcomes = super().write(entries, sync)
         if self.rows is not None:
-            self.rows.write((table, [key], [value]) for table, key, value in self.changes)
+            changes = ((table, [key], [value]) for table, key, value in self.changes)
+            self.rows.write(changes, set())
         self.changes.clear()
         self._disk.on_written(self)
         if self._disk.random.random() < FLUSHES:
