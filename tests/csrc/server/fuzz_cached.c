@@ -47,10 +47,10 @@ static void rows_keep(struct klk_row_cache *cache, const struct klk_messages *ar
         struct klk_gets gets = {.table = f % 3, .keys = 1};
         klk_row_cache_keep(cache, arena, &gets, place, &value,
                            arena->bytes + arena->offsets[f + 1]);
-        uint32_t sizes[] = {size, 0}, written[] = {f % 2 ? UINT32_MAX : value, 0};
+        uint32_t key_sizes[] = {size, 0}, written[] = {f % 2 ? UINT32_MAX : value, 0};
         if (f % 5 != 4) continue;
         klk_row_cache_begin(cache);
-        klk_row_cache_put(cache, f % 3, arena->bytes + start, sizes,
+        klk_row_cache_put(cache, f % 3, arena->bytes + start, key_sizes,
                           arena->bytes + arena->offsets[f + 1], written, 2);
         klk_row_cache_end(cache);
     }
