@@ -232,7 +232,7 @@ class SparkMachines:
 
     def log(self) -> str:
         """The ends of the logs of Spark's processes and of the nodes."""
-        patterns = "*/spark.log", "w?/**/std*"
+        patterns = "*/spark.log", "w?/*/app-*/*/std*"
         files = [path for pattern in patterns for path in self.machines.folder.glob(pattern)]
         ends = (f"{path}: {path.read_text(errors='replace')[-3000:]}" for path in sorted(files))
         return "\n".join([*ends, self.machines.log()])
