@@ -632,6 +632,9 @@ klk_mark_write|klk_zeros native/log/test_segments.py::test_marks_and_zeros_are_t
 klk_xxh3 storage/engine/test_sst_scan.py::test_hash_equals_its_twin
 klk_snappy_(size|decode) storage/engine/test_sst_scan.py::test_snappy_equals_its_twin
 klk_sst_blocks_check storage/engine/test_file_check.py::test_blocks_are_checked_as_the_twin_does
+klk_snappy_encode storage/engine/test_sst_write.py::test_what_is_encoded_is_decoded
+klk_sst_(write|block_seal) storage/engine/test_sst_write.py::test_a_file_has_its_rows
+klk_sst_rows_check storage/engine/test_sst_write.py::test_hostile_rows_are_refused
 klk_sst_(block_check|index|merge) storage/engine/test_sst_scan.py::test_merge_equals_its_twin
 klk_segment_(scan|judge) native/log/test_segments.py::test_scan_and_judge_are_their_twins
 klk_segment_(find|blocks) native/log/test_segments.py::test_find_and_blocks_are_their_twins

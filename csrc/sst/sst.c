@@ -8,11 +8,19 @@
 /* The checksum excludes the byte behind the block, which is mixed in separately. */
 #define LAST_BYTE_PRIME 0x6b9083d9u
 
+static uint32_t checksum(const uint8_t *stored, size_t size, uint8_t kind) {
+    return (uint32_t)klk_xxh3(stored, size) ^ kind * LAST_BYTE_PRIME;
+}
+
 int klk_sst_block_check(const uint8_t *stored, size_t size) {
     uint8_t kind = stored[size];
-    uint32_t checksum = (uint32_t)klk_xxh3(stored, size) ^ kind * LAST_BYTE_PRIME;
-    if (checksum != klk_get_u32(stored + size + 1)) return KLK_ECORRUPT;
+    if (checksum(stored, size, kind) != klk_get_u32(stored + size + 1)) return KLK_ECORRUPT;
     return kind == KLK_SST_PLAIN || kind == KLK_SST_SNAPPY ? kind : KLK_EUNKNOWN;
+}
+
+void klk_sst_block_seal(uint8_t *stored, size_t size, uint8_t kind) {
+    stored[size] = kind;
+    klk_put_u32(stored + size + 1, checksum(stored, size, kind));
 }
 
 /* Reads a handle: offset and size of a block. Returns the position behind it, or NULL. */

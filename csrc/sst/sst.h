@@ -23,6 +23,13 @@ ssize_t klk_snappy_size(const uint8_t *data, size_t size);
  * Returns KLK_OK, KLK_ESPACE if out_max is less, KLK_ECORRUPT (the output is then undefined). */
 int klk_snappy_decode(const uint8_t *data, size_t size, uint8_t *out, size_t out_max);
 
+/* ---- snappy_encode.c ---- */
+
+/* Encodes data by Snappy. out has room for size + size / 6 + KLK_SNAPPY_OVERHEAD bytes. Returns how
+ * many are written. */
+enum klk_snappy_limit { KLK_SNAPPY_OVERHEAD = 32 };
+size_t klk_snappy_encode(const uint8_t *data, size_t size, uint8_t *out);
+
 /* ---- sst.c: blocks ---- */
 
 enum klk_sst_limit {
@@ -37,6 +44,9 @@ enum klk_sst_limit {
  * Returns KLK_SST_PLAIN or KLK_SST_SNAPPY, KLK_ECORRUPT for a wrong checksum, KLK_EUNKNOWN for
  * another compression. */
 int klk_sst_block_check(const uint8_t *stored, size_t size);
+
+/* Writes the trailer of a stored block of size bytes behind it. */
+void klk_sst_block_seal(uint8_t *stored, size_t size, uint8_t kind);
 
 /* The blocks that an index lists. */
 struct klk_sst_blocks {
@@ -150,5 +160,52 @@ struct klk_sst_merge {
  * columns. Errors: KLK_ECORRUPT, KLK_EUNKNOWN (an entry of another kind), KLK_EOS, KLK_ETORN (the
  * file has become shorter): the pairs so far are valid, and the merge ends. */
 int klk_sst_merge(struct klk_sst_merge *merge);
+
+/* ---- sst_write.c: rows of a bulk load become blocks ---- */
+
+/* Sorted rows, as columns. */
+struct klk_sst_rows {
+    const uint8_t *key_offsets;   /* u32 little endian, unaligned, count + 1; the first is 0 */
+    const uint8_t *value_offsets; /* the same */
+    const uint8_t *keys;
+    const uint8_t *values;
+    size_t keys_size;
+    size_t values_size;
+    uint32_t count;
+};
+
+/* Checks rows, at least one, by klk_offsets_format's rules for columns.
+ *
+ * Returns KLK_OK; KLK_ECORRUPT for malformed offsets or a value over KLK_VALUE_BYTES_MAX;
+ * KLK_EINVAL if keys do not ascend or the first is empty; KLK_ESPACE if one is larger than
+ * KLK_KEY_BYTES_MAX. */
+int klk_sst_rows_check(const struct klk_sst_rows *rows);
+
+/* A file of rows that is written: its blocks, and the entries of its index. */
+struct klk_sst_writer {
+    uint8_t *out;       /* out_max: blocks with their trailers */
+    uint8_t *block;     /* block_max: the current block */
+    uint8_t *index;     /* index_max: entries of the index */
+    uint32_t *restarts; /* blocks_max: the offset of each entry in the whole index */
+    size_t out_max;
+    size_t out_size; /* out */
+    size_t block_max;
+    size_t index_max;
+    size_t index_size;   /* out */
+    uint64_t offset;     /* of out in the file */
+    uint32_t index_base; /* of index in the whole index */
+    uint32_t block_bytes; /* a block ends before it is larger, unless it has one row */
+    uint32_t blocks_max;
+    uint32_t blocks; /* out */
+    int compresses;  /* by Snappy, blocks that become an eighth smaller */
+};
+
+/* Writes checked rows into blocks of their own. A row needs at most KLK_SST_ROW_MAX bytes besides
+ * its key and value in a block, and as many besides its key in the index. out has room for a sixth
+ * more than that and KLK_SNAPPY_OVERHEAD.
+ *
+ * Returns KLK_OK, an error of klk_sst_rows_check(), or KLK_ESPACE if a buffer is too small. */
+enum klk_sst_write_limit { KLK_SST_ROW_MAX = 48 };
+int klk_sst_write(struct klk_sst_writer *writer, const struct klk_sst_rows *rows);
 
 #endif

@@ -109,6 +109,10 @@ def _clamp(value: int, low: int, high: int) -> int:
     return max(low, min(value, high))
 
 
+def block_bytes(options: TableOptions) -> int:
+    return _clamp(options.block_bytes, 256, 64 << 20)
+
+
 def family_options(
     options: TableOptions, shared: Resources, replicated: bool
 ) -> tuple[rocksdict.Options, rocksdict.Cache | None]:
@@ -124,7 +128,7 @@ def family_options(
         blocks.set_block_cache(own or shared.cache)
         blocks.set_cache_index_and_filter_blocks(True)  # This bounds their memory, too.
         blocks.set_pin_l0_filter_and_index_blocks_in_cache(True)
-    blocks.set_block_size(_clamp(options.block_bytes, 256, 64 << 20))
+    blocks.set_block_size(block_bytes(options))
     blocks.set_format_version(5)
     if options.bloom_bits:
         blocks.set_bloom_filter(_clamp(options.bloom_bits, 1, 64), False)

@@ -7,8 +7,11 @@ from contextlib import suppress
 import rocksdict
 
 from ...protocols.zerodb.wire.chunks import SortedRows
+from ...protocols.zerodb.wire.columns import Column
+from ...protocols.zerodb.wire.values import TableOptions
 from ..errors import SystemCall
-from .families import Family, Guard, Stalled
+from .families import Family, Guard, Stalled, block_bytes
+from .sst_write import write_file
 
 _PREFIX = "load."  # Of the files, before they are taken in.
 FILES_OVERLAP_MAX = 24  # Files that are not compacted yet; with 36 RocksDB stops all writes.
@@ -32,7 +35,7 @@ def ingest(
     try:
         for number, rows in enumerate(_ascending(runs)):
             made.append(os.path.join(path, f"{_PREFIX}{number}"))
-            _write(made[-1], options, rows)
+            _write(made[-1], family.options, options, rows)
         taken = rocksdict.IngestExternalFileOptions()
         taken.set_move_files(True)
         with Guard(path):
@@ -45,15 +48,28 @@ def _ascending(runs: Sequence[SortedRows]) -> Iterator[list[SortedRows]]:
     """Groups of runs whose keys ascend, for one file each."""
     group: list[SortedRows] = []
     for rows in runs:
-        if group and rows.keys[0] <= group[-1].keys[-1]:
+        if group and _ends(rows.keys)[0] <= _ends(group[-1].keys)[1]:
             yield group
             group = []
         group.append(rows)
     yield group
 
 
-def _write(path: str, options: rocksdict.Options, group: Sequence[SortedRows]) -> None:
-    with Guard(path):
+def _ends(keys: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """The first and the last one."""
+    if not isinstance(keys, Column):
+        return keys[0], keys[-1]
+    first, last = (int.from_bytes(keys.offsets[at : at + 4], "little") for at in (4, -8))
+    return keys.data[:first], keys.data[last:]
+
+
+def _write(
+    path: str, asked: TableOptions, options: rocksdict.Options, group: Sequence[SortedRows]
+) -> None:
+    if not asked.bloom_bits:
+        write_file(path, group, block_bytes(asked), asked.compression)
+        return
+    with Guard(path):  # Only RocksDB writes filters.
         writer = rocksdict.SstFileWriter(options)
         writer.open(path)
         put = writer.__setitem__

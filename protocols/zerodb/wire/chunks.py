@@ -11,14 +11,12 @@ bytes    of the values
 import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import islice
-from operator import lt
 from typing import NamedTuple
 
-from ....native.errors import NativeError
-from ....native.tables.ops import cut_column
+from ....native.errors import ECORRUPT, EINVAL, NativeError
 from ....native.tables.sst import snappy_decode, snappy_size
-from .columns import OFFSET_BYTES, join
+from ....native.tables.sst_write import PackedRows
+from .columns import OFFSET_BYTES, Column, join
 from .values import CHUNK_ROWS_BYTES_MAX, KEY_BYTES_MAX
 
 PLAIN, SNAPPY = b"\0", b"\1"
@@ -54,8 +52,8 @@ def chunk_size(chunk: bytes) -> int:
 
 
 def decode_chunk(chunk: bytes) -> SortedRows:
-    """The rows of a chunk. Raises ValueError: it is malformed, larger than CHUNK_ROWS_BYTES_MAX, or
-    its keys do not ascend."""
+    """The rows of a chunk, which are cut on first access. Raises ValueError: it is malformed,
+    larger than CHUNK_ROWS_BYTES_MAX, or its keys do not ascend."""
     form, data = chunk[:1], chunk[1:]
     try:
         if form == SNAPPY:
@@ -79,10 +77,14 @@ def _rows(data: bytes) -> SortedRows:
     behind = first + int.from_bytes(offsets[width - OFFSET_BYTES : width], "little")
     if behind > len(data):
         raise ValueError(f"the keys of a chunk end at {behind} of {len(data)} bytes")
-    keys = cut_column(offsets[:width], data[first:behind])
-    values = cut_column(offsets[width:], data[behind:])
-    if not keys[0] or not all(map(lt, keys, islice(keys, 1, None))):
-        raise ValueError("the keys of a chunk do not ascend")
-    if max(map(len, keys)) > KEY_BYTES_MAX:
-        raise ValueError(f"a key of a chunk has more than {KEY_BYTES_MAX} bytes")
+    keys = Column(offsets[:width], data[first:behind])
+    values = Column(offsets[width:], data[behind:])
+    try:
+        PackedRows(keys.offsets, keys.data, values.offsets, values.data).check()
+    except NativeError as error:
+        if error.code == EINVAL:
+            raise ValueError("the keys of a chunk do not ascend") from None
+        if error.code == ECORRUPT:
+            raise
+        raise ValueError(f"a key of a chunk has more than {KEY_BYTES_MAX} bytes") from None
     return SortedRows(keys, values)
