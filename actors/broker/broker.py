@@ -192,7 +192,7 @@ class BrokerActor(Actor):
         ]
         messages.clear()
         self.counters["answers_dropped"] += len(dropped)
-        self._machine.on_dropped(dropped)
+        self._machine.on_dropped(dropped, now_ms)
         self._machine.on_clients_gone(gone, now_ms)
 
     def _send_workers(self, now_ms: int) -> None:

@@ -26,6 +26,7 @@ from ..errors import ProtocolError, RemoteProtocolError
 from . import codec, values
 from .durable import Durable
 from .ledger import CLIENT_FULL, KEY_BYTES_SHARE, KEY_SHARE, DurableSetup
+from .owed import OwedErrors
 from .records import Sender
 from .values import Framing, Headers
 
@@ -92,6 +93,7 @@ class BrokerMachine:
         self._workers: dict[bytes, _Worker] = {}
         self._mdp_workers: set[bytes] = set()  # They get HEARTBEATs.
         self._silenced: OrderedDict[tuple[int, bytes], None] = OrderedDict()  # Key, routing id.
+        self._owed = OwedErrors()
         self._heartbeat_ms = now_ms + setup.heartbeat_interval_ms
         self._probe_ms = now_ms + PROBE_MS  # When to probe waiting clients.
 
@@ -164,12 +166,13 @@ class BrokerMachine:
         removed."""
         for routing_id in routing_ids:
             self.exchange.remove_client(routing_id, now_ms)
+            self._owed.remove_client(routing_id)
 
-    def on_dropped(self, heads: list[list[bytes]]) -> None:
+    def on_dropped(self, heads: list[list[bytes]], now_ms: int) -> None:
         """Messages to clients were dropped, because these left too much unread; `heads` has the
         first HEAD_FRAMES of each, and all later messages to the client were dropped, too. An answer
-        with a missing part, or a dropped error, ends with the error of that, which is tried once.
-        MDP has no errors, so there it never ends."""
+        with a missing part, or a dropped error, ends with the error of that, which is sent until
+        the client has room. MDP has no errors, so there it never ends."""
         for routing_id, header, *rest in heads:
             if header == values.MDPC02 and rest[0] == values.CLIENT_PARTIAL:
                 self.exchange.drop_mdp_part(routing_id)
@@ -181,7 +184,10 @@ class BrokerMachine:
                 goes_on |= self.durable.ledger.detach_client(routing_id, request_id)
             is_last = command in (values.CLIENT_FINAL, values.CLIENT_END)
             failure = codec.encode_failure(_DROPPED)
-            if body != failure and (is_last or goes_on):
+            if body == failure:
+                if not self._owed.add([routing_id, header, *rest], now_ms):
+                    self.counters["errors_lost"] += 1
+            elif is_last or goes_on:
                 error = codec.Final(service, request_id, failure)
                 self.clients.add([routing_id, *codec.encode(error, headers=self.setup.headers)])
 
@@ -442,6 +448,8 @@ class BrokerMachine:
             for exchange in self._exchanges:
                 exchange.heartbeat(now_ms - self.setup.heartbeat_interval_ms, now_ms)
             self._heartbeat_ms = now_ms + self.setup.heartbeat_interval_ms
+        for error in self._owed.pop_due(now_ms):
+            self.clients.add(error)
         if now_ms >= self._probe_ms:
             self.exchange.probe_clients(now_ms)
             self._probe_ms = now_ms + PROBE_MS
@@ -452,6 +460,8 @@ class BrokerMachine:
         times = [self._heartbeat_ms] if self._mdp_workers else []
         if self._workers:
             times.append(self._probe_ms)
+        if self._owed.deadline_ms is not None:
+            times.append(self._owed.deadline_ms)
         for exchange in self._exchanges:
             if (last_seen_ms := exchange.last_seen_ms) is not None:
                 times.append(last_seen_ms + self._silence_ms + 1)

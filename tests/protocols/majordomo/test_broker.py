@@ -11,6 +11,7 @@ from kelek.protocols.majordomo import broker as machine
 from kelek.protocols.majordomo import codec, values
 from kelek.protocols.majordomo.broker import HEAD_FRAMES, BrokerMachine, BrokerSetup
 from kelek.protocols.majordomo.codec import decode_failure
+from kelek.protocols.majordomo.owed import RETRY_MS
 
 Message = list[bytes]
 SETUP = BrokerSetup(heartbeat_interval_ms=100, liveness=3, request_ttl_ms=2000, inflight_max=3)
@@ -49,6 +50,9 @@ class ServiceTable:
     def later(self, ms: int) -> None:
         self.now_ms += ms
         self.broker.ready(self.now_ms)
+
+    def dropped(self, heads: list[Message]) -> None:
+        self.broker.on_dropped(heads, self.now_ms)
 
     @property
     def to_clients(self) -> list[Message]:
@@ -533,7 +537,7 @@ def test_an_answer_ends_with_an_error_when_a_part_of_it_was_dropped(table: Servi
     one, two = map(work_of, table.to_workers)
     table.worker([b"w", W, b"\3", *one, b"1"], [b"w", W, b"\3", *two, b"1"])
     heads = [message[:6] for message in table.to_clients]
-    table.broker.on_dropped([*heads, *heads])
+    table.dropped([*heads, *heads])
     assert table.to_workers == [[b"w", W, b"\x08", *one], [b"w", W, b"\x08", *two]]
     (error,) = table.to_clients
     assert error[:5] == [b"c", C, b"\3", b"echo", b"1"]
@@ -541,12 +545,14 @@ def test_an_answer_ends_with_an_error_when_a_part_of_it_was_dropped(table: Servi
     for work in (one, two):
         table.worker([b"w", W, b"\3", *work, b"2"], [b"w", W, b"\4", *work, b"end"])
     assert not table.to_clients, "MDP has no word for it"
-    table.broker.on_dropped([error[:HEAD_FRAMES]])
-    assert not table.to_clients, "it is tried once"
-    # The end that was behind the part, or is a small answer of another request.
-    table.broker.on_dropped([[b"c", C, b"\2", b"echo", b"1", b"2"], final := [*error[:5], b"end"]])
+    table.dropped([error[:HEAD_FRAMES]])
+    assert not table.to_clients, "it is sent again later"
+    table.later(RETRY_MS)
     assert table.to_clients == [error]
-    table.broker.on_dropped([final])
+    # The end that was behind the part, or is a small answer of another request.
+    table.dropped([[b"c", C, b"\2", b"echo", b"1", b"2"], final := [*error[:5], b"end"]])
+    assert table.to_clients == [error]
+    table.dropped([final])
     assert table.to_clients == [error]
 
 
@@ -558,10 +564,32 @@ def test_an_error_that_was_dropped_behind_a_large_answer_ends_its_request(
     one, two = map(work_of, table.to_workers)
     refusal = codec.encode_failure(codec.Failure(500, "no"))
     table.worker([b"w", W, b"\4", *one, b"large"], [b"w", W, b"\4", *two, *refusal])
-    table.broker.on_dropped([message[:HEAD_FRAMES] for message in table.to_clients])
+    table.dropped([message[:HEAD_FRAMES] for message in table.to_clients])
     errors = table.to_clients
     assert [error[4] for error in errors] == [b"1", b"2"]
     assert {failure(error)[0] for error in errors} == {507}
+
+
+def test_an_error_is_sent_until_its_client_has_room_or_is_gone(table: ServiceTable) -> None:
+    table.worker([b"w", *READY])
+    for client in (b"c", b"d"):
+        table.client([client, *REQUEST, b"1", b"x"])
+        table.worker([b"w", W, b"\4", *work_of(table.to_workers[0]), b"large"])
+    table.dropped(table.to_clients)
+    errors = table.to_clients
+    for _ in range(3):
+        table.dropped(errors)
+        assert table.broker.deadline_ms == table.now_ms + RETRY_MS
+        table.later(RETRY_MS - 1)
+        assert not table.to_clients
+        table.later(1)
+        assert table.to_clients == errors
+    table.dropped(errors)
+    table.broker.on_clients_gone([b"c"], table.now_ms)
+    table.later(RETRY_MS)
+    assert table.to_clients == errors[1:]
+    table.later(RETRY_MS)
+    assert not table.to_clients, "it was sent"
 
 
 def test_ready_with_credit_may_be_followed_by_the_one_for_older_brokers(

@@ -51,6 +51,7 @@ class BrokerProcess(Process):
         self.random = Random(f"{self.simulation.seed} {self.name} {node.new_epoch()}")
         self.is_stopping = False
         self.slow: dict[bytes, None] = {}  # Clients that read nothing now.
+        self._slow_count = 0
         self._routes: dict[str, dict[bytes, Connection]] = {"clients": {}, "workers": {}}
         settings, now_ms = node.broker_settings, node.now_ms
         durable = DurableSetup(
@@ -110,6 +111,7 @@ class BrokerProcess(Process):
     def slow_down(self) -> None:
         """Its clients read slowly from now on."""
         self.slow.update(dict.fromkeys(self._routes["clients"]))
+        self._slow_count += 1
 
     # ---- the loop ----
 
@@ -180,12 +182,15 @@ class BrokerProcess(Process):
             else:
                 connection.answer(frames)
         self.simulation.counters["answers dropped"] += len(dropped)
-        self.machine.on_dropped(dropped)
+        self.machine.on_dropped(dropped, now_ms)
         self.machine.on_clients_gone(list(gone), now_ms)
 
     def _is_over(self, frames: Frames) -> bool:
-        """Whether a slow client has no room; small messages as errors find some."""
-        return values.ERROR_MARK not in frames and self.random.random() < 0.5
+        """Whether a slow client has no room; small messages as errors find some, except at a full
+        pipe, every other time."""
+        if values.ERROR_MARK in frames:
+            return self._slow_count % 2 == 0
+        return self.random.random() < 0.5
 
     def _send_workers(self, now_ms: int) -> None:
         gone: dict[bytes, None] = {}
