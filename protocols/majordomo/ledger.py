@@ -32,7 +32,9 @@ STORE_FULL = Failure(values.BUSY, "the store of durable requests is full")
 CLIENT_FULL = Failure(values.BUSY, "this client has too many requests in work")
 TOO_LARGE = Failure(values.TOO_LARGE, f"more than {records.RECORD_BYTES_MAX} bytes are not kept")
 
-REPLY_TTL_MS = 60_000  # Of answers of services that are no longer durable, and of titanic.close.
+# Of answers of services that are no longer durable, and of titanic.close, whose end stays at least
+# as long as the answer that it closes.
+REPLY_TTL_MS = 60_000
 JUNK_KEYS_MAX = 4096  # Bad segments are counted and logged once; so many are remembered.
 
 UNWANTED = -(1 << 62)  # The credit of a client that wants no parts.
@@ -497,10 +499,21 @@ class Ledger:
             if any(record.request_segments for record in segment_of_ends.records):
                 postponed.append((unix_ms + RECHECK_MS, due[1]))
                 continue
+            if any(self._closes_an_answer(record) for record in segment_of_ends.records):
+                postponed.append((unix_ms + REPLY_TTL_MS, due[1]))
+                continue
             found.append(due[1])
         for due in postponed:
             heapq.heappush(self._expiries, due)
         return found
+
+    def _closes_an_answer(self, record: DurableRequest) -> bool:
+        """Whether it is a titanic.close, and what it closes still exists."""
+        if record.service != records.CLOSE or not record.body:
+            return False
+        closed = self._requests.get((TITANIC_CLIENT, record.body[0]))
+        key = records.key_of(record.name[0])
+        return closed is not None and records.key_of(self._client_of(closed)) == key
 
     def on_delete_refused(self, keys: Iterable[bytes]) -> None:
         """They were not deleted, because this broker no longer owns the store."""

@@ -319,6 +319,131 @@ def test_what_has_ended_is_deleted(seed: int) -> None:
     assert [(ledger.count, ledger.size) for ledger in ledgers] == [(0, 0)] * 3
 
 
+# ---- titanic ----
+
+
+class TitanicNode(DurableNode):
+    """Also asks for the index of the store's last change."""
+
+    def do_order(self, dice: Random) -> None:
+        if not isinstance(order := self.orders[0], StoreIndex):
+            super().do_order(dice)
+            return
+        self.orders.popleft()
+        durable, ticket = self.durable, order.ticket
+        if dice.random() < 0.05:
+            self.results.append(lambda: durable.on_failed(ticket, self.network.now_ms))
+        else:
+            last = len(self.network.store.entries)
+            self.results.append(lambda: durable.on_index(ticket, last))
+
+
+class TitanicBrokers(DurableBrokers):
+    """Each client asks for a request that it has left, and closes it at any broker."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.nodes = [TitanicNode(self, number) for number in range(len(self.nodes))]
+        self.left: dict[bytes, bytes] = {}  # By uuid: the body of its request.
+        self.asked_to_close: set[bytes] = set()
+        self.closed: set[bytes] = set()
+        self.behind = 0  # Closes that were sent to a broker that had not seen all changes.
+        self.checked: dict[bytes, Message] = {}  # By uuid: the last answer to titanic.reply.
+
+    def kill(self, place: int) -> None:
+        super().kill(place)
+        self.nodes[place] = TitanicNode(self, place)
+
+    def ask(self) -> None:
+        client, nodes = self.dice.choice(self.clients), self.awake()
+        if not nodes:
+            return
+        self.asked += 1
+        number, node = b"%d" % self.asked, self.dice.choice(nodes)
+        uuid = self.dice.choice([b"", *self.left])
+        if not uuid:
+            frames = [b"titanic.request", number, b"work", number]
+        elif uuid not in self.asked_to_close and self.dice.random() < 0.3:
+            frames = [b"titanic.close", b"c" + uuid, uuid]
+            self.asked_to_close.add(uuid)
+            node = max(nodes, key=self.missing)
+            self.behind += self.missing(node) > 0
+        else:
+            frames = [b"titanic.reply", b"%s %s" % (number, uuid), uuid]
+        client.open[frames[1]] = frames
+        self.send(client, frames[1], node)
+
+    def _on_final(
+        self, client: DurableClient, service: bytes, request_id: bytes, body: Message
+    ) -> None:
+        code, *frames = body
+        asked = client.open.pop(request_id, None)
+        if service == b"titanic.request":
+            assert code == b"200"
+            if asked is not None:
+                self.left[frames[0]] = asked[3]
+        elif service == b"titanic.close":
+            assert body == [b"200"]
+            if asked is not None:
+                self.closed.add(asked[2])
+        else:
+            uuid = request_id.split()[1]
+            assert code in (b"200", b"300", b"400", b"500")
+            self.checked[uuid] = body
+            if code == b"200":
+                assert frames[0].split()[0] == self.left[uuid], "another answer"
+            if code == b"400":
+                assert uuid in self.asked_to_close, "unknown, but not closed"
+
+    def replies(self, place: int) -> dict[bytes, bytes]:
+        """The codes of a broker's answers to titanic.reply for all that was left."""
+        return {uuid: self.reply(place, uuid) for uuid in self.left}
+
+    def reply(self, place: int, uuid: bytes) -> bytes:
+        client, tries = self.clients[0], 0
+        self.checked.pop(uuid, None)
+        while (code := self.checked.pop(uuid, [b"500"])[0]) in (b"500", b"300"):
+            tries += 1
+            assert tries < 1000, "no answer"
+            request_id = b"%d-%d %s" % (self.now_ms, tries, uuid)
+            client.open[request_id] = [b"titanic.reply", request_id, uuid]
+            self.send(client, request_id, self.nodes[place])
+            self.step(calm=True)
+            while uuid not in self.checked and self.dice.random() < 0.95:
+                self.step(calm=True)
+        return code
+
+    def catch_up(self) -> None:
+        """Until each broker has seen all changes."""
+        for _ in range(20_000):
+            self.step(calm=True)
+            if not any(map(self.missing, self.nodes)):
+                return
+        raise AssertionError("a broker stays behind")
+
+    def missing(self, node: DurableNode) -> int:
+        """The segments that only one of store and broker has."""
+        stored = {key for key in self.store.table if key[:1] in (b"r", b"f")}
+        return len(stored ^ node.durable.ledger.written_keys().keys())
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_close_holds_at_every_broker_as_long_as_the_answer_is_stored(seed: int) -> None:
+    network = TitanicBrokers(seed)
+    for _ in range(1000):
+        network.step()
+    network.calm_down()
+    assert network.behind, "no broker was behind"
+    assert network.closed == network.asked_to_close
+    assert network.closed != network.left.keys(), "an answer is not closed"
+    wanted = {uuid: b"400" if uuid in network.closed else b"200" for uuid in network.left}
+    for minute in range(3):
+        network.catch_up()
+        for place in range(len(network.nodes)):
+            assert network.replies(place) == wanted, f"minute {minute}"
+        network.now_ms += 60_000
+
+
 # ---- whatever the store holds ----
 
 SCALARS = (
