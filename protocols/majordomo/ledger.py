@@ -435,6 +435,8 @@ class Ledger:
         """The ends in a segment are final."""
         for record in segment.records:
             if record.state != records.DONE:
+                if record.state == records.WRITING and record.titanic_sender is not None:
+                    self._send_uuid(record)  # Another broker has written the same request.
                 record.state = records.DONE
                 self._release_inflight(record)
                 for each in record.request_segments:

@@ -460,3 +460,22 @@ def test_clients_of_a_revoked_key_get_no_answers() -> None:
     assert [reply[0] for reply in taken(ledger)] == [b"client 2"]
     assert not ledger.detach_client(b"client 1", b"1")
     assert ledger.detach_client(b"client 2", b"2") is False  # It has ended.
+
+
+def test_titanic_answers_a_request_whose_end_another_broker_has_stored() -> None:
+    """The repeat is not written here yet when the end of the first one is read."""
+    ledger, other = a_ledger(), a_ledger(b"token  2")
+    request = Request(values.TITANIC_REQUEST, b"1", [b"work", b"x"])
+    for each in (ledger, other):
+        each.add_titanic_request(Sender(ME), Framing.TEXT, request)
+    written(other)
+    (accepted,) = taken(other)
+    (record,) = other.pop_queued()
+    other.answer(record.name, True, [b"end"])
+    (end,) = written(other)
+    pairs = ledger.pack_requests(NOW)
+    ledger.load(*end)
+    assert taken(ledger) == [accepted]
+    ledger.on_written(key for key, _ in pairs)
+    assert taken(ledger) == []
+    assert ledger.titanic_reply(Sender(ME), accepted[-1]) == [b"200", b"end"]
