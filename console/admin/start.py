@@ -87,8 +87,11 @@ def start(
 
 def _start_stopped(path: str, targets: Sequence[ProcessTarget]) -> bool:
     """Starts units that were stopped. Returns whether there were any."""
-    rows = rows_of(path)
-    if not {target.node for target in targets} <= {row["node"] for row in rows}:
+    named = {target.node for target in targets}
+    if not named <= running_nodes(path, ()).keys():
+        return False  # Supervisors of other nodes are not asked: one may hang or be starting.
+    rows = rows_of(path, tuple(named))
+    if not named <= {row["node"] for row in rows}:
         return False
     rows = [row for row in of_targets(path, rows, targets) if row["state"] == rolling.STOPPED]
     for node, units in _units_of(rows).items():

@@ -496,6 +496,19 @@ def test_a_supervisor_that_does_not_answer(cli: Cli) -> None:
     assert f"its supervisor ({pid}) does not answer" in done.stderr
 
 
+def test_a_node_starts_beside_a_supervisor_that_hangs(cli: Cli) -> None:
+    """It may also be one that starts slowly, on a busy machine."""
+    cli.write(("n1", "n2"))
+    cli.start("--node", "n1")
+    pid = cli.pid("n1", "supervisor")
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        cli.start("--node", "n2")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    cli.wait_rows(has_leader)
+
+
 def test_a_killed_supervisor_is_not_asked(cli: Cli) -> None:
     """While a process of its node still ends, and holds the node's lock."""
     cli.write(("n1",))
