@@ -14,6 +14,8 @@ class Error(Exception):
 class Unavailable(Error):
     """No server can serve the request now: none answers, none leads, or the one needed is lost."""
 
+    _is_silent = False  # No answer, but the connection is not refused: a server may be slow.
+
 
 class Timeout(Error, TimeoutError):
     """The request did not complete in time. A write that was sent may still take effect."""

@@ -1,17 +1,22 @@
 """The topology or the urls that select what a command connects to, and errors of its client."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from ..clients.errors import Error, KeyUnusable, NodeError
+from ..clients.errors import Error, KeyUnusable, NodeError, Timeout, Unavailable
+from ..protocols.failover.limits import REACH_MS, SLOW_REACH_MS
 from . import client_keys
 from .cli_errors import FAILED, CliError
 
 if TYPE_CHECKING:
     from ..actors.topology.client_topology import ClientTopology
     from ..actors.topology.topology import Topology
+
+
+T = TypeVar("T")
 
 
 class Target(NamedTuple):
@@ -54,6 +59,24 @@ def resolve(
     if not found:
         raise CliError(f"{path}: {need} (docs/reference/topology.md)")
     return Target(path, found, topology, keys=client_keys.of_topology(topology))
+
+
+def reach(ask: Callable[[int], T], timeout_ms: int) -> T:
+    """Calls ask() with the milliseconds that it may take until a server answers.
+
+    Fails soon if none listens. One that has taken the connection may be slow, as on a busy machine:
+    it is given SLOW_REACH_MS, and a line on stderr says so.
+    """
+    try:
+        return ask(min(REACH_MS, timeout_ms))
+    except Error as error:
+        listens = error._is_silent if isinstance(error, Unavailable) else isinstance(error, Timeout)
+        if not listens or timeout_ms <= REACH_MS:
+            raise
+    slow_ms = min(SLOW_REACH_MS, timeout_ms)
+    problem = f"no answer in {REACH_MS / 1000:g} s, but the connection is not refused"
+    sys.stderr.write(f"kelek: {problem}; waiting {slow_ms / 1000:g} s more\n")
+    return ask(slow_ms)
 
 
 @contextmanager

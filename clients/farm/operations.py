@@ -17,6 +17,7 @@ from ...protocols.garlicfarm.app.orders import (
     encode_order,
 )
 from ...protocols.garlicfarm.client.client import FarmClient
+from ...protocols.garlicfarm.client.servers import NO_ANSWER
 from ...protocols.garlicfarm.client.values import (
     ENTRIES_PER_REQUEST,
     REQUEST_BYTES,
@@ -339,7 +340,10 @@ class FarmOperations(ClientBase):
     def _error_of(self, failure: ConnectFailure) -> FarmError:
         error, hint = _ERRORS[failure.kind]
         hint = hint.format(farm=self._client.setup.farm)
-        return error(f"{failure.text}; {hint}" if hint else failure.text)
+        found = error(f"{failure.text}; {hint}" if hint else failure.text)
+        if isinstance(found, FarmUnavailable):
+            found._is_silent = failure == NO_ANSWER
+        return found
 
     # ---- views ----
 

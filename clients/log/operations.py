@@ -177,7 +177,9 @@ class LogOperations(ClientBase):
         give_up_ms = monotonic_ms() + timeout_ms
         while not client.heard:
             if monotonic_ms() >= give_up_ms:
-                raise LogUnavailable(client.explain(timeout_ms))
+                error = LogUnavailable(client.explain(timeout_ms))
+                error._is_silent = client.failover.is_silent
+                raise error
             yield Sleep(REACH_STEP_MS)
 
     # ---- writing ----

@@ -578,7 +578,9 @@ class TableOperations(ClientBase):
             urls = client.setup.urls if client.server is None else (client.server.url,)
             return self._not_done(urls, client.reason)
         if client.server is None:
-            return TableUnavailable(client.failover.explain(timeout_ms))
+            error = TableUnavailable(client.failover.explain(timeout_ms))
+            error._is_silent = client.failover.is_silent
+            return error
         return TableTimeout(f"the server at {client.server.url} gave no answer for {timeout_ms} ms")
 
     def _not_done(self, urls: Iterable[str], reason: str) -> TableTimeout:

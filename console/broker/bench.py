@@ -12,6 +12,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from itertools import count, islice
 from typing import Any, NamedTuple, Self
 from uuid import uuid4
@@ -26,7 +27,6 @@ from ...clients.errors import BrokerTimeout
 from ...native.net.messages import Frames
 from ...native.net.sockets import Drain, send_batch
 from ...net.sockets import add_curve
-from ...protocols.failover.limits import REACH_MS
 from ...protocols.majordomo import values
 from ...protocols.majordomo.codec import (
     Failure,
@@ -38,6 +38,7 @@ from ..cli_errors import FAILED, CliError
 from ..client_keys import curve_of
 from ..options import DATA, OUTPUT, argument, command, option, timeout_option
 from ..render import per_second, percentiles_ms, progress_bar, show
+from ..targets import reach
 from .echo import HEAD_BYTES, EchoSetup
 from .lists import fetch_rows
 from .target import (
@@ -190,14 +191,13 @@ def bench(request: BenchRequest) -> None:
     service = request.service or f"bench.{uuid4().hex[:12]}"
     target = resolve_brokers(request.topology, request.urls, CLIENTS_URL)
     workers_url = None if request.service else resolve_workers_url(request)
-    url, reach_ms = target.urls[0], min(REACH_MS, request.timeout_ms)
+    url = target.urls[0]
     with (
         report_broker_errors(target, service),
-        Broker(
-            url, timeout_ms=reach_ms, tuning=BrokerTuning(headers=target.headers), **target.keys
-        ) as broker,
+        Broker(url, tuning=BrokerTuning(headers=target.headers), **target.keys) as broker,
     ):
-        status = broker.call("mmi.service", service)
+        ask = partial(broker.call, "mmi.service", service)
+        status = reach(lambda within_ms: ask(timeout_ms=within_ms), request.timeout_ms)
         workers: AbstractContextManager[None] = nullcontext()
         if workers_url is not None:
             header, counts = target.headers.worker.decode(), (request.workers, request.window)

@@ -2,6 +2,7 @@
 
 import sys
 from contextlib import closing
+from functools import partial
 from typing import Any, NamedTuple
 
 import click
@@ -14,11 +15,12 @@ from ...clients.broker.operations import (
     checked_request_id,
 )
 from ...clients.errors import BrokerTimeout, BrokerUnavailable
-from ...protocols.failover.limits import REACH_MS
+from ...protocols.failover.limits import SLOW_REACH_MS
 from ...protocols.majordomo import values
 from ..cli_errors import FAILED, CliError
 from ..options import DATA, OUTPUT, argument, command, option, timeout_option
 from ..render import data_json, show_json
+from ..targets import reach
 from .target import (
     CLIENTS,
     CLIENTS_URL,
@@ -64,7 +66,7 @@ def call(request: CallRequest) -> None:
         report_broker_errors(target, name),
     ):
         # Fail early when no broker is reachable.
-        found = ask_broker(broker, target, name, min(REACH_MS, timeout_ms))
+        found = ask_broker(broker, target, name, timeout_ms)
         if found == values.MMI_NOT_FOUND and not name.encode().startswith(values.RESERVED):
             waits = f"no worker offers it now; waiting up to {timeout_ms / 1000:g} s for one"
             sys.stderr.write(f"kelek: {name}: {waits} (kelek broker services lists them)\n")
@@ -83,13 +85,15 @@ def call(request: CallRequest) -> None:
 
 def ask_broker(broker: Broker, target: BrokerTarget, service: str, timeout_ms: int) -> bytes:
     """The code of the broker's answer whether a service has workers. Raises CliError."""
+    ask = partial(broker.call, "mmi.service", service)
     try:
-        return broker.call("mmi.service", service, timeout_ms=timeout_ms).frames[0]
+        return reach(lambda within_ms: ask(timeout_ms=within_ms), timeout_ms).frames[0]
     except BrokerUnavailable:
         raise
     except BrokerTimeout as error:
+        waited_ms = min(SLOW_REACH_MS, timeout_ms)
         raise CliError(
-            f"{target.source}: no answer within {timeout_ms / 1000:g} s; is it a broker's "
+            f"{target.source}: no answer within {waited_ms / 1000:g} s; is it a broker's "
             "`clients_url`?",
             FAILED,
         ) from error

@@ -13,13 +13,12 @@ from ...clients.errors import Error, FarmError, FarmNoLeader, FarmUnavailable, N
 from ...clients.farm.farm import Farm
 from ...clients.farm.operations import FarmTuning
 from ...clients.farm.values import TlsFiles, read_secret, secret_of
-from ...protocols.failover.limits import REACH_MS
 from .. import completion
 from ..cli_errors import FAILED, CliError
 from ..client_keys import of_discovery
 from ..options import OUTPUT, option, timeout_option, topology_option, url_option
 from ..render import stdin
-from ..targets import load_topology, report_errors
+from ..targets import load_topology, reach, report_errors
 
 if TYPE_CHECKING:
     from ...clients.io.keys import KeyArguments
@@ -214,7 +213,7 @@ def open_farm(options: FarmOptions, needs_admin: bool = False) -> Iterator[Farm]
         except (FarmError, OSError) as error:
             raise CliError(f"{target.source}: {error}") from error
         with farm:
-            farm.reach(min(REACH_MS, farm.timeout_ms))
+            reach(farm.reach, farm.timeout_ms)
             yield farm
 
 

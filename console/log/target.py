@@ -7,11 +7,10 @@ from ...clients.errors import Error, LogCompacted, LogNoLeader, LogTimeout, LogU
 from ...clients.io.urls import cluster_of
 from ...clients.log.log import Log
 from ...clients.log.operations import LogTuning
-from ...protocols.failover.limits import REACH_MS
 from ...protocols.zre import services
 from ..cli_errors import FAILED, CliError
 from ..options import ClusterOptions
-from ..targets import Target, report_errors, resolve
+from ..targets import Target, reach, report_errors, resolve
 
 
 def resolve_cluster(options: ClusterOptions) -> Target:
@@ -53,7 +52,7 @@ def open_log(options: ClusterOptions) -> Iterator[tuple[Log, Target]]:
         report_errors(source, ways_out, () if target.topology else (LogUnavailable,)),
     ):
         try:
-            log.reach(min(REACH_MS, timeout_ms))
+            reach(log.reach, timeout_ms)
             yield log, target
         except LogCompacted as error:
             last = error.last_index

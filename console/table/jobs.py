@@ -5,6 +5,7 @@ Each node numbers its own jobs.
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from threading import Thread
 from typing import Any, NamedTuple, TypeVar
 
@@ -12,7 +13,6 @@ import click
 
 from ...clients.errors import TableError, TableRefused
 from ...clients.table.table import Table
-from ...protocols.failover.limits import REACH_MS
 from ...protocols.zerodb.wire.values import (
     COPY_TABLE,
     LIMIT_MAX,
@@ -36,6 +36,7 @@ from ..options import (
     option,
 )
 from ..render import progress_line, show, show_json, show_table
+from ..targets import reach
 from .target import check_local, open_table, resolve_tables
 
 WASM, BITCODE = b"\0asm", b"BC\xc0\xde"
@@ -349,19 +350,22 @@ def query_all(
     answers: dict[JobNode, T] = {}
     errors: dict[JobNode, TableError] = {}
 
+    def ask(table: Table, within_ms: int) -> T:
+        table.timeout_ms = within_ms
+        return query(table)
+
     def query_node(node: JobNode, table: Table) -> None:
         try:
             with table:
-                answers[node] = query(table)
+                answers[node] = reach(partial(ask, table), node.options.timeout_ms)
         except TableError as error:
             errors[node] = error
 
     nodes = job_nodes(options)
     threads = []
     for node in nodes:
-        timeout_ms = min(REACH_MS, node.options.timeout_ms)
         urls = node.options.urls
-        table = Table(urls, timeout_ms=timeout_ms, **of_urls(urls))
+        table = Table(urls, **of_urls(urls))
         threads.append(Thread(target=query_node, args=(node, table), daemon=True))
         threads[-1].start()
     for thread in threads:

@@ -12,8 +12,8 @@ from ...clients.errors import (
 )
 from ...clients.table.operations import TableTuning
 from ...clients.table.table import Table
-from ...protocols.failover.limits import REACH_MS
 from ...protocols.zre import services
+from .. import targets
 from ..cli_errors import FAILED, CliError
 from ..options import ServerOptions
 from ..targets import Target, fitting, resolve
@@ -75,9 +75,13 @@ def open_table(
 
 
 def reach(table: Table, timeout_ms: int) -> None:
-    """Waits for a server; further calls may take timeout_ms. Raises TableUnavailable after 2 s."""
-    table.timeout_ms = min(REACH_MS, timeout_ms)
-    table.server()
+    """Waits for a server; further calls may take timeout_ms. Raises TableUnavailable."""
+
+    def ask(within_ms: int) -> None:
+        table.timeout_ms = within_ms
+        table.server()
+
+    targets.reach(ask, timeout_ms)
     table.timeout_ms = timeout_ms
 
 

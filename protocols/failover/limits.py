@@ -16,7 +16,8 @@ CONNECT_TIMEOUT_MS = 5000  # Of a farm: for a connection with its handshake, and
 SEARCH_MS = 25  # Between two questions to a peer that answers, while no leader is known.
 SEARCH_RETRY_MS = 200  # The same for a peer that did not answer.
 SERVERS_MAX = 256  # Servers of one client: the answers of servers may name ever more.
-REACH_MS = 2000  # The longest wait of a command for the first answer.
+REACH_MS = 2000  # The longest wait of a command for a connection ...
+SLOW_REACH_MS = 10_000  # ... and for the first answer of a server that has taken it.
 NOTICE_MS = 1500  # A caller that waits so long without a server is told why, ...
 GIVE_UP_MS = 1500  # ... and gets an error if the urls are of another cluster.
 

@@ -345,6 +345,12 @@ class Failover(Generic[CandidateT]):
                 reason = f"{self.current.url}: {reason}; does a majority of its cluster run?"
             self.actions.append(Warn(f"requests wait: {reason}"))
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether a server has taken the connection, but not answered: it may be slow."""
+        servers = self.servers.values()
+        return any(it.connected and not (it.is_known or it.is_elsewhere) for it in servers)
+
     def explain(self, timeout_ms: int = 0) -> str:
         """Why no server is in use: each url with what is wrong there, then the way out."""
         servers = self.servers.values()
