@@ -7,7 +7,8 @@ independent, so that each key of a table is checked for itself.
 
 Many operations without an end would make the search exponential. A read of them says nothing. Their
 puts and swaps whose value no client tells of only hide the value before, each as well as another:
-they take effect in the order of their calls.
+they take effect in the order of their calls. Mostly there is an order without all those whose value
+no client has seen, which is therefore searched first.
 """
 
 from collections.abc import Sequence
@@ -51,6 +52,14 @@ def outcome(call: Call, held: int | None) -> tuple[bool, int | None]:
 def fault_of(calls: Sequence[Call]) -> Call | None:
     """None: there is an order. Else a call that no order explains: the earliest to end of those
     that the longest order found does not have."""
+    known = [call for call in calls if call.ended < NEVER]
+    seen = {call.result if call.kind in (READ, SWAP) else call.expected for call in known}
+    likely = [call for call in calls if call.ended < NEVER or call.value in seen]
+    return None if _search(likely) is None else _search(calls)
+
+
+def _search(calls: Sequence[Call]) -> Call | None:
+    """As fault_of()."""
     ordered = _shortened(calls)
     known = sum(1 << at for at, call in enumerate(ordered) if call.ended < NEVER)
     seen: set[tuple[int, int | None]] = set()

@@ -129,6 +129,20 @@ def test_a_stale_read_and_a_lost_write_are_found() -> None:
     assert fault_of(calls) == calls[1]
 
 
+def test_many_calls_without_an_end_do_not_hold_up_the_search() -> None:
+    """The first order that it tries of two puts is wrong; then it would try all sets of them."""
+    unknown = [
+        call
+        for at in range(30)
+        for call in (
+            Call(SWAP, 0, NEVER, 100 + at),
+            Call(COMPARE, 0, NEVER, 200 + at, 100 + at),
+        )
+    ]
+    known = [Call(PUT, 0, 1, 1), Call(PUT, 0, 2, 2), Call(READ, 3, 4, result=1)]
+    assert fault_of([*unknown, *known]) is None
+
+
 def test_a_call_without_an_end_may_take_effect_late_or_never() -> None:
     put = Call(PUT, 0, NEVER, 1)
     nothing, one = Call(READ, 5, 6), Call(READ, 7, 8, result=1)
