@@ -1,4 +1,4 @@
-/* Compressed blocks in RocksDB's files, which a snapshot brings. */
+/* Compressed blocks in RocksDB's files, which a snapshot brings, and rows of a client as such. */
 #include "fuzz.h"
 #include "sst.h"
 
@@ -14,7 +14,20 @@ size_t fuzz_seed(uint32_t number, uint8_t *out) {
     return number ? 6 : 15;
 }
 
+/* What is encoded is what is decoded. */
+static void encode(const uint8_t *data, size_t size) {
+    size_t room = size + size / 6 + KLK_SNAPPY_OVERHEAD;
+    uint8_t *encoded = exact(room), *decoded = exact(size);
+    size_t used = klk_snappy_encode(data, size, encoded);
+    REQUIRE(used <= room && klk_snappy_size(encoded, used) == (ssize_t)size);
+    REQUIRE(klk_snappy_decode(encoded, used, decoded, size) == KLK_OK);
+    REQUIRE(!memcmp(data, decoded, size));
+    free(encoded);
+    free(decoded);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    if (size) encode(data, size);
     ssize_t known = klk_snappy_size(data, size);
     if (known < 0 || known > DECODED_MAX) return 0;
     uint8_t *out = exact((size_t)known);
